@@ -129,7 +129,8 @@ MODULES = (
         "damage faults frames injector lies machine_faults misfortunes strangers"
     )),
     ("dledger.twistd", "dledger.daemons.basics", "common logs"),
-    ("dledger.twistd", "dledger.daemons.ledger", "member tracing"),
+    ("dledger.twistd", "dledger.daemons.ledger", "member"),
+    ("dledger.twistd", "dledger.daemons.tracing", "tracing=opentelemetry_spans"),
     ("dledger.twistd", "dledger.daemons.rocketmq", "broker namesrv"),
     ("dledger.twistd", "dledger.daemons.data", "export"),
     ("dledger.machine", "dledger.machine.files", "fetching offering snapshot_file snapshots"),

@@ -413,7 +413,7 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             "dledger", *LEDGER, *CODES, "dledger.base", "dledger.node", "dledger.client",
             "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status",
-            "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
+            "dledger.rocketmq.broker.basics.operators", "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.base.disk", "logging", "asyncio"),
@@ -478,6 +478,14 @@ LAYERS: tuple[Layer, ...] = (
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),
     ),
+    # OpenTelemetry may be missing: this room is loaded by name, with an option only.
+    Layer(
+        name="daemons, tracing",
+        covers=("dledger.daemons.tracing",),
+        ours=("dledger", "dledger.base.tracing"),
+        third=("twisted", "opentelemetry"),
+        refused=("logging", "asyncio"),
+    ),
     # The export imports no more of a member than these settings of the process.
     Layer(
         name="daemons, basics",
@@ -504,15 +512,14 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
     ),
-    # OpenTelemetry may be missing: the module that imports it is loaded by name, with its option only.
     Layer(
         name="daemons of the ledger",
         covers=("dledger.daemons.ledger",),
         ours=(
-            "dledger", *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
+            *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
             "dledger.node", "dledger.admin",
         ),
-        third=(*TWISTED, "opentelemetry"),
+        third=TWISTED,
         refused=("logging", "asyncio"),
     ),
     Layer(name="daemons", covers=("dledger.daemons",)),

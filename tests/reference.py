@@ -270,6 +270,10 @@ class _BlankServer:
         """None."""
         return {}
 
+    def request_times(self) -> HistogramStatus:
+        """None."""
+        return HistogramStatus(bounds=(), counts=(0,), total=0.0)
+
 
 def _service_metrics(metrics: Iterable[Metric], prefix: str) -> str:
     return table(("Name", "Kind", "Meaning"), (

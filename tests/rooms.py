@@ -54,7 +54,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "commands, daemons": (3, (
         "command line", "commands, basics", "commands for data", "commands for tools",
         "commands of RocketMQ", "commands of the ledger", "daemons", "daemons, basics", "daemons for data",
-        "daemons of RocketMQ", "daemons of the ledger", "plugin",
+        "daemons, tracing", "daemons of RocketMQ", "daemons of the ledger", "plugin",
     )),
     "simulators": (3, (
         "crashes", "search", "simulated brokers", "simulated computer", "simulated group",

@@ -10,8 +10,15 @@ The administration of a broker over HTTP::
     GET /config    the options in force, and where each was given
     GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
+    GET /actions   for browsers: the forms of what can be done
+    GET /effects?do=flush    what an action would do now; needs a token, and does nothing
+    POST /flush    put the commit log on stable storage
+    POST /resolve?how=try-again    decide how a slave goes on whose replication has stopped
+    POST /transfer?to=n1    with a raft log: let another broker become the master
 
-No page changes anything. The limits are those of L{AdminSite <dledger.admin.basics.site.AdminSite>}.
+Only the pages of POST change anything; they need a token, see
+L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}. The limits are those of
+L{AdminSite <dledger.admin.basics.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ import attrs
 from klein import Klein
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from twisted.application.internet import StreamServerEndpointService
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -30,6 +38,18 @@ from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
 import dledger
+from dledger.admin.actions.action_page import action_page
+from dledger.admin.actions.broker_effects import BrokerActs, log_effects_of
+from dledger.admin.actions.effects import Effects, effects_of
+from dledger.admin.actions.table import (
+    FLUSH,
+    LOG_ACTIONS,
+    RAFT_ACTIONS,
+    RESOLVE,
+    TRANSFER,
+    asked,
+    asked_effects,
+)
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
@@ -54,12 +74,16 @@ from dledger.admin.browsing.messages import (
 from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
 from dledger.admin.dashboard.broker_page import broker_page
 from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.dashboard.overview import not_leader
+from dledger.admin.member_source import TransferAnswer
 from dledger.admin.metrics import MemberStatusSource, NodeCollector
 from dledger.admin.openapi import searched_pages, service_document, status_schema
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.rocketmq.broker.basics.operators import NotDone
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.option_values import Setting
+from protocols.wire.codes import ResponseCode
 from protocols.wire.fastjson import JsonObject
 
 _PAGES = {
@@ -73,6 +97,11 @@ _PAGES = {
     "/config": "the options in force, and where each was given",
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
+    "/actions": "the forms of what can be done here, for browsers",
+    "/effects": "what an action would do now, with a token: ?do=flush, ?do=resolve&how=, or ?do=transfer&to=",
+    "/flush": "POST with a token: put the commit log on stable storage",
+    "/resolve": "POST with a token: decide how a slave goes on whose replication has stopped",
+    "/transfer": "POST with a token: with a raft log, let the broker with the member ?to= become the master",
 }
 #: Seconds for which a page is sent again.
 KEPT_S = 1.0
@@ -90,6 +119,10 @@ class BrokerSource(Protocol):
     def browser(self) -> MessageSource | None:
         """Reads its messages; None before its store is open, and after it was closed."""
 
+    @property
+    def acts(self) -> BrokerActs | None:
+        """What can be done with its commit log; None likewise, and with a raft log."""
+
 
 class BrokerPages:
     """The pages. Rule: each is made at most once in L{KEPT_S}."""
@@ -100,13 +133,15 @@ class BrokerPages:
     def __init__(
         self, broker: BrokerSource, seconds: Callable[[], float], settings: Iterable[Setting] = (), *,
         wall_s: Callable[[], float], is_public: bool = True, member: MemberStatusSource | None = None,
+        transfer: Callable[[str], Deferred[TransferAnswer]] | None = None,
     ) -> None:
         """
         @param seconds: a monotonic clock.
         @param settings: the options of the broker.
         @param wall_s: seconds since 1970.
         @param is_public: whether C{/} may show numbers: reading needs no token.
-        @param member: the status of the member that keeps its log, for C{/metrics}; None: it has none.
+        @param member: the status of the member that keeps its log; None: it has none.
+        @param transfer: lets another member of its group lead.
         """
         self._broker = broker
         self._seconds = seconds
@@ -116,6 +151,9 @@ class BrokerPages:
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._looked: tuple[float, BrokerStatus] | None = None
         self._queries = MessageQueries()
+        self._member = member
+        self._transfer = transfer
+        self._actions = LOG_ACTIONS if member is None else RAFT_ACTIONS
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(self._status, broker.measures))
         ProcessCollector(registry=self._registry)
@@ -212,6 +250,78 @@ class BrokerPages:
             return send_html(request, message_page(name, query, shown))
         return json_page(request, 200, attrs.asdict(told_messages(shown, query.style())))
 
+    def _action_page(self, effects: Effects | None, problem: str = "") -> bytes:
+        name = self._status().name
+        return action_page(name, f"broker {name}", self._actions.values(), effects, problem)
+
+    @app.route("/actions", methods=["GET"])
+    def actions(self, request: IRequest) -> bytes:
+        """The forms."""
+        return send_html(request, self._action_page(None))
+
+    @app.route("/effects", methods=["GET"])
+    async def effects(self, request: IRequest) -> bytes:
+        """What an action would do."""
+        try:
+            action, query = asked_effects(request, self._actions)
+            if self._member is not None:
+                found = effects_of(self._member(), action, query)
+            else:
+                found = await log_effects_of(self._broker.status(), self._acts(), action, query)
+        except QueryProblem as problem:
+            return problem_page(request, problem, lambda why: self._action_page(None, why))
+        if wants_html(request):
+            return send_html(request, self._action_page(found))
+        return json_page(request, 200, attrs.asdict(found))
+
+    def _acts(self) -> BrokerActs:
+        if self._member is not None:
+            raise QueryProblem(409, "the log of this broker is a raft group's: its member decides")
+        acts = self._broker.acts
+        if acts is None:
+            raise QueryProblem(503, "the store is not open")
+        return acts
+
+    @app.route("/flush", methods=["POST"])
+    async def flush(self, request: IRequest) -> bytes:
+        """Put the commit log on stable storage."""
+        asked(request, FLUSH)
+        return json_page(request, 200, {"flushed_offset": await self._acts().flush()})
+
+    @app.route("/resolve", methods=["POST"])
+    async def resolve(self, request: IRequest) -> bytes:
+        """Let a slave go on."""
+        query = asked(request, RESOLVE)
+        done = await self._acts().resolve(
+            query.text("how"), common_end=query.number("common_end", -1), our_end=query.number("our_end", -1)
+        )
+        return json_page(request, 200, {"directory": done.get("directory", "")})
+
+    @app.route("/transfer", methods=["POST"])
+    async def transfer(self, request: IRequest) -> bytes:
+        """Let another broker of the group become the master."""
+        to = asked(request, TRANSFER).text("to")
+        if self._member is None or self._transfer is None:
+            raise QueryProblem(409, "this broker has a commit log: its master is what the options say")
+        status = self._member()
+        if to not in status.peers.addresses:
+            members = ", ".join(sorted(status.peers.addresses))
+            raise QueryProblem(400, f"write {TRANSFER.usage}: the members are {members}")
+        problem = not_leader(status)
+        if problem:
+            raise QueryProblem(409, problem)
+        answer = await self._transfer(to)
+        if answer.code is not ResponseCode.SUCCESS:
+            raise QueryProblem(409, f"leadership was not handed over: {ResponseCode(answer.code).name}")
+        return json_page(request, 200, {"leader_id": to, "term": answer.term})
+
+    @app.handle_errors(QueryProblem, NotDone)
+    def not_done(self, request: IRequest, failure: Failure) -> bytes:
+        """An action is refused, or has failed."""
+        error = failure.value
+        status = error.status if isinstance(error, QueryProblem) else 409
+        return json_page(request, status, {"error": str(error)})
+
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
         """The options in force."""
@@ -224,7 +334,8 @@ class BrokerPages:
         return json_page(request, 200, service_document("broker", status, {
             "/live": {200: {}}, "/browse": {200: {}},
             "/topics": searched_pages(ToldQueues, finds_all=True), "/messages": searched_pages(ToldMessages),
-        }, _PAGES))
+            "/actions": {200: {}}, "/effects": searched_pages(Effects, finds_all=True),
+        }, _PAGES, {**LOG_ACTIONS, **RAFT_ACTIONS}))
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
@@ -250,6 +361,7 @@ def make_broker_pages(
     broker: BrokerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
     access: PagesAccess | None = None, settings: Iterable[Setting] = (),
     member: MemberStatusSource | None = None,
+    transfer: Callable[[str], Deferred[TransferAnswer]] | None = None,
 ) -> StreamServerEndpointService:
     """
     The service that serves the pages.
@@ -257,13 +369,13 @@ def make_broker_pages(
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970.
     @param settings: the options of the broker.
-    @param member: see L{BrokerPages}.
+    @param member, transfer: see L{BrokerPages}.
     @raise ValueError: the file of tokens is missing, or not sound.
     """
     access = access or PagesAccess()
     pages = BrokerPages(
         broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token,
-        member=member,
+        member=member, transfer=transfer,
     )
     site = access.site(pages.app.resource(), reactor, wall_s=wall_s)
     return StreamServerEndpointService(

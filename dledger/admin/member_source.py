@@ -72,6 +72,9 @@ class StatusSource(Protocol):
     def skip(self, index: int) -> Deferred[SkipAnswer]:
         """Order to skip an entry. @return: fires with the answer to such a request, with any code."""
 
+    def ask_snapshot(self) -> str:
+        """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
+
     @property
     def events(self) -> Callable[[], tuple[SeenEvent, ...]]:
         """Returns the last events, oldest first."""

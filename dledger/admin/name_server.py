@@ -40,6 +40,7 @@ from dledger.admin.basics.pages import (
     http_error_page,
     json_page,
 )
+from dledger.admin.metrics import histogram_family
 from dledger.admin.openapi import (
     json_schema,
     listed_schema,
@@ -47,6 +48,7 @@ from dledger.admin.openapi import (
     service_document,
     status_schema,
 )
+from dledger.base.process.histogram import HistogramStatus
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
@@ -104,6 +106,9 @@ class NameServerSource(Protocol):
     def requests(self) -> Mapping[int, int]:
         """The number of requests with each code that it answers."""
 
+    def request_times(self) -> HistogramStatus:
+        """Seconds from the handling of each of them to its answer."""
+
 
 class NameServerCollector(Collector):
     """Makes the metrics of one name server from one status."""
@@ -137,6 +142,10 @@ class NameServerCollector(Collector):
         for code, number in self._server.requests().items():
             requests.add_metric((str(code),), float(number))
         yield requests
+        yield histogram_family(
+            _PREFIX + "request_seconds", "From the handling of a request to its answer.", (), (),
+            self._server.request_times(),
+        )
 
 
 class NameServerPages:

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import attrs
 
 import dledger
-from dledger.admin.actions.effects import ACTIONS, Effects
+from dledger.admin.actions.effects import Effects
+from dledger.admin.actions.table import MEMBER_ACTIONS, WHICH, Action
 from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.basics.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
 from dledger.admin.status_document import status_kinds
-from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
 from dledger.node.reporting.reports import SeenEvent
 from protocols.wire.fastjson import JsonObject, as_object
 
@@ -126,7 +126,7 @@ def _actions() -> dict[str, dict[int, JsonObject]]:
     return {
         "/transfer": {
             200: object_schema({"leader_id": _TEXT, "term": _WHOLE}),
-            400: object_schema({**error, "members": listed_schema(_TEXT)}),
+            400: object_schema(error),
             409: object_schema({**error, "leader_id": json_schema(str | None)}),
         },
         "/log-level": {
@@ -136,7 +136,15 @@ def _actions() -> dict[str, dict[int, JsonObject]]:
             200: object_schema({"index": _WHOLE, "order_index": _WHOLE}), 400: object_schema(error),
             409: object_schema({**error, "leader_id": json_schema(str | None)}),
         },
-        "/flush": {200: object_schema(ends), 504: object_schema({**error, **ends})},
+        "/snapshot": {
+            **dict.fromkeys((200, 202), object_schema(
+                {"snapshot_index": _WHOLE, "snapshot_size": _WHOLE, "is_writing": _YES_NO}
+            )),
+            400: object_schema(error), 409: object_schema(error),
+        },
+        "/flush": {
+            200: object_schema(ends), 400: object_schema(error), 504: object_schema({**error, **ends}),
+        },
     }
 
 
@@ -160,20 +168,6 @@ _PLACE: JsonObject = {"type": "integer", "minimum": 0}
 _TOPIC = _asked("topic", "name of a topic", _TEXT)
 #: The queries.
 _QUERIES: Mapping[str, list[JsonObject]] = {
-    "/effects": [
-        _asked("do", "the action", {"enum": list(ACTIONS)}, is_needed=True),
-        _asked("to", "of transfer: id of the member that shall lead", _TEXT),
-        _asked("index", "of skip: of the entry at which the state machine has failed", _PLACE),
-    ],
-    "/skip": [_asked("index", "of the entry", _PLACE, is_needed=True)],
-    "/transfer": [
-        _asked("to", "id of the member that shall lead", {**_TEXT, "minLength": 1}, is_needed=True),
-    ],
-    "/log-level": [
-        _asked("level", "the least that is written", {"enum": list(LEVELS)}, is_needed=True),
-        _asked("room", "a module or the beginning of its name, such as dledger.node; without it: all that "
-               "have no level of their own", {**_TEXT, "maxLength": ROOM_CHARS_MAX}),
-    ],
     "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT,
                  _AS],
     "/topics": [_TOPIC],
@@ -189,6 +183,22 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
 _REFUSED = {401: _ERROR, 403: _ERROR}
 
 
+def _values(action: Action) -> list[JsonObject]:
+    return [
+        _asked(one.name, one.meaning, one.schema, is_needed=one.is_needed) for one in action.values
+    ]
+
+
+def effect_values(actions: Mapping[str, Action]) -> list[JsonObject]:
+    """The query of the page C{effects}."""
+    forms = [one for one in actions.values() if one.title]
+    return [
+        _asked(WHICH, "the action", {"enum": [one.name for one in forms]}, is_needed=True),
+        *(_asked(value.name, f"of {one.name}: {value.meaning}", value.schema)
+          for one in forms for value in one.values),
+    ]
+
+
 def openapi_document(summaries: Mapping[str, str]) -> JsonObject:
     """
     The whole description of a member's pages.
@@ -197,31 +207,42 @@ def openapi_document(summaries: Mapping[str, str]) -> JsonObject:
     """
     document = _described("member", _pages(), summaries)
     paths = as_object(document["paths"])
-    for path, answers in _actions().items():
+    _add_actions(paths, _actions(), summaries, MEMBER_ACTIONS)
+    return document
+
+
+def _add_actions(
+    paths: JsonObject, pages: Mapping[str, Mapping[int, JsonObject]], summaries: Mapping[str, str],
+    actions: Mapping[str, Action],
+) -> None:
+    """Describe the pages that change something. @param pages: as of L{_pages}."""
+    as_object(as_object(paths["/effects"])["get"])["parameters"] = effect_values(actions)
+    for path, answers in pages.items():
         responses = _responses({**answers, **_REFUSED}, {
-            200: "done", 400: "the query is wrong", 401: "the token is missing or unknown",
-            403: "the member knows no token", 409: "the member refuses it", 504: "not done in time",
+            200: "done", 202: "begun, and not done yet", 400: "the query is wrong",
+            401: "the token is missing or unknown", 403: "the server knows no token",
+            409: "the server refuses it", 503: "it does not serve", 504: "not done in time",
         })
         paths[path] = {"post": {
-            "summary": summaries[path], "parameters": _QUERIES.get(path, []), "responses": responses,
-            "security": [{"token": []}],
+            "summary": summaries[path], "responses": responses, "security": [{"token": []}],
+            "parameters": _values(actions[path.strip("/")]),
         }}
-    return document
 
 
 def service_document(
     service: str, status: JsonObject, further: Mapping[str, Mapping[int, JsonObject]],
-    summaries: Mapping[str, str],
+    summaries: Mapping[str, str], actions: Mapping[str, Action] | None = None,
 ) -> JsonObject:
     """
-    The whole description of the pages of a broker or a name server, of which none changes anything.
+    The whole description of the pages of a broker or a name server.
 
     @param service: in words. @param status: the schema of its page C{/status}.
     @param further: path, status, and schema of pages beside those of all services; an empty one is text.
     @param summaries: path of a page to its content, in words.
+    @param actions: what a broker does; None: the service changes nothing.
     """
     ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT)})
-    return _described(service, {
+    document = _described(service, {
         **_common_pages(),
         "/status": {200: status},
         "/healthz": {200: object_schema({"status": _TEXT}),
@@ -229,6 +250,19 @@ def service_document(
         "/readyz": {200: ready, 503: ready},
         **further,
     }, summaries)
+    if actions is not None:
+        _add_actions(as_object(document["paths"]), _broker_actions(), summaries, actions)
+    return document
+
+
+def _broker_actions() -> dict[str, dict[int, JsonObject]]:
+    """See L{_actions}."""
+    refused = {400: _ERROR, 409: _ERROR}
+    return {
+        "/flush": {200: object_schema({"flushed_offset": _WHOLE}), **refused, 503: _ERROR},
+        "/resolve": {200: object_schema({"directory": _TEXT}), **refused, 503: _ERROR},
+        "/transfer": {200: object_schema({"leader_id": _TEXT, "term": _WHOLE}), **refused},
+    }
 
 
 def _described(

@@ -20,6 +20,7 @@ The administration of one member over HTTP: its own status, and that of its grou
     GET /actions   for browsers: the forms of what can be done
     GET /effects?do=transfer&to=n1    what an action would do now; needs a token, and does nothing
     POST /skip?index=17     let the state machines pass over an entry
+    POST /snapshot          let the state machine of this member take a snapshot
 
 All pages except those for browsers and C{/metrics} are JSON, errors included. Only those of POST change
 anything; they need a token, see L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}.
@@ -40,16 +41,25 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
+from dledger.admin.actions import doing
 from dledger.admin.actions.action_page import action_page
-from dledger.admin.actions.effects import NAMES as ACTION_NAMES
-from dledger.admin.actions.effects import effects_of
+from dledger.admin.actions.effects import Effects, effects_of
+from dledger.admin.actions.table import (
+    FLUSH,
+    LOG_LEVEL,
+    MEMBER_ACTIONS,
+    SKIP,
+    SNAPSHOT,
+    TRANSFER,
+    asked,
+    asked_effects,
+)
 from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
@@ -93,8 +103,10 @@ _INDEX = {
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
     "/actions": "the forms of what can be done here, for browsers",
-    "/effects": "what an action would do now, with a token: ?do=transfer&to=, ?do=flush, ?do=skip&index=",
+    "/effects": "what an action would do now, with a token: ?do=transfer&to=, ?do=flush, ?do=snapshot, "
+                "?do=skip&index=",
     "/skip": "POST with a token: let the state machines pass over ?index=, at which the leader's has failed",
+    "/snapshot": "POST with a token: let the state machine of this member take a snapshot",
     "/transfer": "POST with a token: hand leadership over to the member that ?to= names",
     "/log-level": "POST with a token: write the log from ?level= on, in ?room= or everywhere",
     "/flush": "POST with a token: put on stable storage what is in the ledger now",
@@ -102,11 +114,6 @@ _INDEX = {
 #: Seconds for which a page, and the answers of the other members, are sent again.
 KEPT_S = 0.25
 SURVEY_KEPT_S = 1.0
-#: Seconds within which a flush must end, and between two looks at it.
-FLUSH_TIME_OUT_S = 10.0
-FLUSH_LOOK_S = 0.05
-#: Longest name of a member that is looked at.
-_ID_CHARS_MAX = 255
 
 
 def status_json(status: NodeStatus) -> JsonObject:
@@ -282,40 +289,47 @@ class AdminApp:
             return send_html(request, entry_page(group, query, shown))
         return json_page(request, 200, attrs.asdict(shown))
 
+    def _action_page(self, effects: Effects | None, problem: str = "") -> bytes:
+        member = self._node.status().member
+        return action_page(
+            member.self_id, f"member {member.self_id} of group {member.group}", MEMBER_ACTIONS.values(),
+            effects, problem,
+        )
+
     @app.route("/actions", methods=["GET"])
     def actions(self, request: IRequest) -> bytes:
         """The forms."""
-        member = self._node.status().member
-        return send_html(request, action_page(member.group, member.self_id, None))
+        return send_html(request, self._action_page(None))
 
     @app.route("/effects", methods=["GET"])
     def effects(self, request: IRequest) -> bytes:
         """What an action would do."""
-        status = self._node.status()
-        member = status.member
         try:
-            found = effects_of(status, query_of(request, ACTION_NAMES))
+            action, query = asked_effects(request, MEMBER_ACTIONS)
+            found = effects_of(self._node.status(), action, query)
         except QueryProblem as problem:
-            return problem_page(
-                request, problem, lambda why: action_page(member.group, member.self_id, None, why)
-            )
+            return problem_page(request, problem, lambda why: self._action_page(None, why))
         if wants_html(request):
-            return send_html(request, action_page(member.group, member.self_id, found))
+            return send_html(request, self._action_page(found))
         return json_page(request, 200, attrs.asdict(found))
 
     @app.route("/skip", methods=["POST"])
     async def skip(self, request: IRequest) -> bytes:
         """Let the state machines pass over an entry."""
-        text = asked_value(request, b"index")
-        if not (text.isascii() and text.isdecimal() and len(text) < 20):
-            return json_page(request, 400, {"error": "write /skip?index=INDEX, with the index of an entry"})
-        answer = await self._node.skip(int(text))
+        index = asked(request, SKIP).number("index", 0)
+        answer = await self._node.skip(index)
         if answer.code is not ResponseCode.SUCCESS:
             return json_page(request, 409, {
                 "error": f"it is not skipped: {answer.reason or ResponseCode(answer.code).name}",
                 "leader_id": answer.leader_id,
             })
-        return json_page(request, 200, {"index": int(text), "order_index": answer.index})
+        return json_page(request, 200, {"index": index, "order_index": answer.index})
+
+    @app.route("/snapshot", methods=["POST"])
+    async def snapshot(self, request: IRequest) -> bytes:
+        """Let the state machine take a snapshot, and wait for it for a while."""
+        asked(request, SNAPSHOT)
+        return json_page(request, *await doing.snapshot_and_wait(self._node, self._clock))
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
@@ -337,12 +351,10 @@ class AdminApp:
     async def transfer(self, request: IRequest) -> bytes:
         """Hand leadership over."""
         status = self._node.status()
-        to = asked_value(request, b"to")
-        if not to or len(to) > _ID_CHARS_MAX or to not in status.peers.addresses:
-            return json_page(request, 400, {
-                "error": "write /transfer?to=ID, with the id of a member",
-                "members": sorted(status.peers.addresses),
-            })
+        to = asked(request, TRANSFER).text("to")
+        if to not in status.peers.addresses:
+            members = ", ".join(sorted(status.peers.addresses))
+            raise QueryProblem(400, f"write {TRANSFER.usage}: the members are {members}")
         if status.member.role != "leader":
             return json_page(request, 409, {
                 "error": "only the leader can hand over", "leader_id": status.member.leader_id,
@@ -358,35 +370,30 @@ class AdminApp:
     @app.route("/flush", methods=["POST"])
     async def flush(self, request: IRequest) -> bytes:
         """Wait until the ledger of now is on stable storage."""
-        end_index = self._node.status().member.ledger_end_index
-        begin_s = self._seconds()
-        while (member := self._node.status().member).flushed_index < min(end_index, member.ledger_end_index):
-            if self._seconds() - begin_s >= FLUSH_TIME_OUT_S:
-                return json_page(request, 504, {
-                    "error": f"not on stable storage after {FLUSH_TIME_OUT_S:g} s",
-                    "flushed_index": member.flushed_index, "end_index": end_index,
-                })
-            await deferLater(self._clock, FLUSH_LOOK_S)
-        return json_page(request, 200, {"flushed_index": member.flushed_index, "end_index": end_index})
+        asked(request, FLUSH)
+        return json_page(request, *await doing.flush_and_wait(self._node, self._clock))
 
     @app.route("/log-level", methods=["POST"])
     def log_level(self, request: IRequest) -> bytes:
         """From which level on the log is written."""
         if self._levels is None:
             return json_page(request, 409, {"error": "twistd writes this log by --logger or --syslog"})
+        query = asked(request, LOG_LEVEL)
         try:
-            given = request.args or {}
-            if set(given) - {b"level", b"room"} or any(len(values) > 1 for values in given.values()):
-                raise ValueError("level and room are what may be given, each once")
-            if given.get(b"room") == [b""]:
-                raise ValueError("the room has no name; leave it out for all rooms")
-            self._levels.set(asked_value(request, b"level"), asked_value(request, b"room"))
+            self._levels.set(query.text("level"), query.text("room"))
         except ValueError as error:
-            return json_page(request, 400, {"error": f"write /log-level?level=LEVEL&room=ROOM: {error}"})
+            raise QueryProblem(400, f"write {LOG_LEVEL.usage}: {error}") from None
         self.log.warn(
             "the log is written from {levels} on", levels=self._levels.text, **{ANSWERS_OPERATOR: True}
         )
         return json_page(request, 200, {"log_level": self._levels.text})
+
+    @app.handle_errors(QueryProblem)
+    def wrong_query(self, request: IRequest, failure: Failure) -> bytes:
+        """The query of an action is wrong: nothing was done."""
+        problem = failure.value
+        assert isinstance(problem, QueryProblem)
+        return json_page(request, problem.status, {"error": str(problem)})
 
     @app.handle_errors(NotFound)
     def not_found(self, request: IRequest, failure: Failure) -> bytes:
@@ -409,12 +416,6 @@ class AdminApp:
             return json_page(request, failure.value.code or 500, {"error": failure.value.name.lower()})
         self.log.failure("a page of the administration failed", failure)
         return json_page(request, 500, {"error": "internal error"})
-
-
-def asked_value(request: IRequest, name: bytes) -> str:
-    """The first value of a name in the query; empty without one."""
-    value: bytes = (request.args or {}).get(name, [b""])[0]
-    return value.decode("utf-8", "replace")
 
 
 def told_address(endpoint: str, *, is_secure: bool = False) -> str:

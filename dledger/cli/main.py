@@ -25,11 +25,11 @@ from dledger.cli.basics.common import (
     EXIT_UNKNOWN,
     FORMATS,
     Commands,
-    say,
     write_entries,
     write_json,
 )
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
+from dledger.cli.basics.failures import complain, remark
 from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
 from dledger.cli.basics.target import Target
 from dledger.cli.basics.versions import version, versions
@@ -264,12 +264,12 @@ def append(
         except AppendError:
             bar.stop()
             if not bodies and not lines.is_over:
-                say("dledger: the rest of the input was not read, and is in no count")
+                complain("the rest of the input was not read, and is in no count")
             raise
     if interrupted is not None:  # now that the log is closed, the counts are final
-        say(f"dledger: interrupted; {interrupted.acknowledged} entries were acknowledged")
+        complain(f"interrupted; {interrupted.acknowledged} entries were acknowledged")
         if interrupted.unknown:
-            say(f"dledger: unknown outcome: up to {interrupted.unknown} more may be in the log")
+            complain(f"unknown outcome: up to {interrupted.unknown} more may be in the log")
         context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
     if as_json:
         places = attrs.asdict(summary, filter=lambda field, _: field.name != "runs")
@@ -450,7 +450,7 @@ def transfer(target: Target, to: str, term: int | None, as_json: bool) -> None:
             new_term = log.transfer(to, term)
         except DLedgerError as error:
             if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
-                say("it is unknown whether leadership has moved; see dledger status")
+                remark("it is unknown whether leadership has moved; see dledger status")
             raise
         if as_json:
             write_json({"leader_id": to, "term": new_term if new_term >= 0 else None})

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.machine.test_runner,tests.node.test_hosting -*-
 """
 The state machine of a member as others see it: its answers to requests, its snapshots, its status. Nothing
-here changes it: that is L{dledger.machine.runner}.
+here changes its state: that is L{dledger.machine.runner}.
 """
 
 from __future__ import annotations
@@ -86,6 +86,20 @@ class AnsweringMachine:
         """See L{dledger.node.requests.machine_requests.HostedMachine.proven_index}."""
         return -1 if self._snapshots is None else self._snapshots.proven_index
 
+    def ask_snapshot(self) -> str:
+        """See L{dledger.node.requests.machine_requests.HostedMachine.ask_snapshot}."""
+        if self.state != "running" or self.in_doubt:
+            return self.in_doubt or f"the state machine is {self.state}"
+        if self._writer is None or self._in_thread is not None:
+            return "a snapshot is being written" if self._writer else "this member keeps no snapshots"
+        problem = self._writer.ask(self.applied_index)
+        if not (problem or self.is_applying):  # else it is taken after the batch
+            self._take_snapshot_if_due()
+        return problem
+
+    def _take_snapshot_if_due(self) -> None:
+        raise NotImplementedError
+
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
         """See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}."""
         if self.in_doubt:
@@ -99,13 +113,10 @@ class AnsweringMachine:
         """See L{dledger.node.requests.machine_requests.HostedMachine.refusal}."""
         if self.state == "running":
             return None
-        if self.state == "starting":
-            return DLedgerError(
-                ResponseCode.LEADER_NOT_READY,
-                reason=self._waits_for or "the state machine takes up its snapshot",
-            )
-        if self.state == "installing":
-            reason = "the state machine waits for a snapshot of another member"
+        if self.state in ("starting", "installing"):
+            reason = self._waits_for or "the state machine takes up its snapshot"
+            if self.state == "installing":
+                reason = "the state machine waits for a snapshot of another member"
             return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
         return DLedgerError(
             ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"

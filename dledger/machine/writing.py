@@ -65,7 +65,21 @@ class SnapshotWriter:
         self.written = 0
         self.size = -1
         self.problem = ""
-        self._is_wanted = False
+        self._is_wanted = self._is_asked = False
+
+    def ask(self, applied_index: int) -> str:
+        """
+        An operator wants one.
+
+        @param applied_index: last entry in the state.
+        @return: why there will be none; empty: one is due.
+        """
+        if applied_index < 0:
+            return "the state machine has no entries yet"
+        if any(head.index == applied_index for head in self._snapshots.heads):
+            return f"there is a snapshot of the state after the entry {applied_index}"
+        self._is_asked = True
+        return ""
 
     def note(
         self, last_index: int, batch: Sequence[tuple[EntryHeader, bytes]], *, is_wanted: bool = False
@@ -84,17 +98,18 @@ class SnapshotWriter:
     def begin_again(self) -> None:
         """One is taken now, or the state is another one: count anew."""
         self._since_entries = self._since_bytes = 0
-        self._is_wanted = False
+        self._is_wanted = self._is_asked = False
 
     @property
     def is_due(self) -> bool:
         """
         Whether one is to be taken: by entries after the same ones at each member, so that all can be
-        compared; where neither number is given, never.
+        compared; where neither number is given, only when an operator asks.
         """
         is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
         is_by_count = (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
-        return is_by_count or (self._is_wanted and bool(self._due_entries or self._due_bytes))
+        is_usual = bool(self._due_entries or self._due_bytes)
+        return is_by_count or self._is_asked or (self._is_wanted and is_usual)
 
     async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
         """Write one after an entry. @param chunks: gives the pieces of its file."""

@@ -361,6 +361,10 @@ class Node:
         """Order that no state machine applies an entry. @return: fires with the answer, with any code."""
         return self.desk.skip(index)
 
+    def ask_snapshot(self) -> str:
+        """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
+        return self.desk.ask_snapshot()
+
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
         config = self.config

@@ -40,6 +40,7 @@ from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationN
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.broker.store.store import MessageStore
+from protocols.wire.ledger.messages import Response
 
 #: Seconds that a follower may take to become the leader when this broker stops.
 HAND_OVER_S = 3.0
@@ -157,6 +158,11 @@ class RaftBrokerService(Service):
         """The status of the member, which is open before the broker starts."""
         assert self.member.node is not None, "the pages begin with the broker"
         return self.member.node.status()
+
+    def transfer(self, to: str) -> Deferred[Response]:
+        """Let the broker whose member is C{to} become the master. @return: fires with any code."""
+        assert self.member.node is not None, "the pages begin with the broker"
+        return self.member.node.transfer(to)
 
     def startService(self) -> None:
         """See L{IService.startService}. Failures are reported to C{failed}."""

@@ -84,7 +84,7 @@ class RaftWriter:
         """
         self._node = node
         self._stamps = stamps
-        self._body_bytes_max = body_bytes_max
+        self._body_bytes_max = self.together_bytes_max = body_bytes_max
         self._message_bytes_max = message_bytes_max
         self._before = before
 

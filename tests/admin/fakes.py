@@ -107,6 +107,9 @@ class FakeNode:
         self.transferees: list[str] = []
         self.skip_code = ResponseCode.SUCCESS
         self.skipped: list[int] = []
+        self.snapshot_problem = ""
+        self.snapshots_asked = 0
+        self.with_snapshot: NodeStatus | None = None
         self.stored: dict[int, bytes] = {}
         self.channels: dict[int, int] = {}
         self.reads: list[tuple[int, int]] = []
@@ -126,6 +129,12 @@ class FakeNode:
             group="g", leader_id="n0", code=self.skip_code, reason="" if is_taken else "it runs",
             index=150 if is_taken else -1,
         ))
+
+    def ask_snapshot(self) -> str:
+        """As of a L{dledger.node.node.Node}."""
+        self.snapshots_asked += 1
+        self.picture = self.with_snapshot or self.picture
+        return self.snapshot_problem
 
     def status(self) -> NodeStatus:
         """As L{dledger.node.node.Node.status}."""

@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 import treq
 
+from dledger.admin.actions.doing import LOOK_S
+from dledger.admin.actions.table import MEMBER_ACTIONS
 from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_resource import PageCase
@@ -46,6 +48,13 @@ class EffectTests(PageCase):
         self.node.picture = picture(role="follower", leader_id="n2")
         told = self.effects("do=transfer&to=n1")
         self.assertEqual(told["problem"], "n0 does not lead; n2 does")
+        self.assertEqual(
+            told["effects"], ["Only the leader hands leadership over: ask the pages of n2."]
+        )
+        self.assertEqual(self.effects("do=transfer&to=n2")["problem"], "n0 does not lead; n2 does")
+        self.node.picture = picture(role="candidate", leader_id=None)
+        self.assertIn("knows none now", self.effects("do=transfer&to=n1")["effects"][0])
+        self.node.picture = picture(role="follower", leader_id="n2")
         self.assertNotIn('method="post"', self.html("/effects?do=transfer&to=n1"))
         self.assertIn("n0 does not lead; n2 does", self.html("/"))
 
@@ -74,16 +83,67 @@ class EffectTests(PageCase):
         self.effects("do=skip", 400)
         self.assertEqual(self.node.skipped, [])
 
+    def test_snapshot(self) -> None:
+        """Of the machine of this member, whether it leads or not; and why it would take none."""
+        self.assertEqual(self.effects("do=snapshot")["problem"], "this member runs no state machine")
+        for facts, problem in (
+            ({}, ""), ({"state": "starting"}, "the state machine kv is starting"),
+            ({"is_writing": True}, "a snapshot is being written"),
+            ({"in_doubt": "others differ"}, "others differ"),
+            ({"snapshot_index": 90}, "there is a snapshot of the state after the entry 90"),
+            ({"snapshot_index": -1}, ""),
+        ):
+            machine = attrs.evolve(MACHINE, **facts)
+            self.node.picture = picture(machine=machine, role="follower", leader_id="n2")
+            told = self.effects("do=snapshot")
+            self.assertEqual((told["problem"], told["target"]), (problem, "snapshot"), facts)
+            self.assertIn("entries up to 90", told["effects"][0])
+        self.assertIn("it has none yet", told["effects"][0])
+        self.assertEqual(self.node.snapshots_asked, 0)
+
     def test_page(self) -> None:
         """The forms; then what it would do, with a button that does it; nothing of the query is HTML."""
         page = self.html("/actions")
-        for name in ("transfer", "flush", "skip"):
+        for name in ("transfer", "flush", "snapshot", "skip"):
             self.assertIn(f'name="do" value="{name}"', page)
         self.assertNotIn('method="post"', page)
         shown = self.html("/effects?do=transfer&to=n1")
         self.assertIn('action="transfer?to=n1" method="post"', shown)
         self.assertIn("Nothing has been done yet", shown)
         self.assertNotIn("<script>x", self.html("/effects?do=transfer&to=%3Cscript%3Ex"))
+
+
+class QueryTests(PageCase):
+    """What has a slip does nothing."""
+
+    WRONG = (
+        ("junk=1", "'junk' is unknown here"), ("index=1&index=2", "index is given 2 times"),
+        ("to=n1&to=n2", "to is given 2 times"), ("index=" + "9" * 19, "is not a whole number"),
+        ("index=9223372036854775808", "is not a whole number"), ("to=%ff", "to is not UTF-8"),
+        ("to=" + "n" * 256, "to is longer than 255"), ("level=loud", "level is debug, "),
+        ("level=warn&room=", "room is a module"), ("index=", "index is "),
+    )
+
+    def test_refused(self) -> None:
+        """Of every action, with the form that it takes; the page of effects refuses the same."""
+        self.node.picture = picture(machine=FAILED)
+        seen = set()
+        for name, action in MEMBER_ACTIONS.items():
+            for query, said in self.WRONG:
+                is_own = query.split("=")[0] in {value.name for value in action.values}
+                if not is_own:
+                    said = f"{query.split('=')[0]!r} is unknown here; {name} takes "
+                for method, path in (("POST", f"/{name}?{query}"), ("GET", f"/effects?do={name}&{query}")):
+                    if method == "GET" and not action.title:
+                        continue
+                    error = self.document(path, 400, method)["error"]
+                    if method == "POST":
+                        self.assertTrue(error.startswith(f"write {action.usage}: "), error)
+                        if "times" not in error and "UTF-8" not in error:
+                            self.assertIn(said, error, path)
+                    seen.add((name, query))
+        self.assertEqual(len(seen), len(MEMBER_ACTIONS) * len(self.WRONG))
+        self.assertEqual((self.node.transferees, self.node.skipped), ([], []))
 
 
 class SkipTests(PageCase):
@@ -98,3 +158,43 @@ class SkipTests(PageCase):
         self.assertIn("it is not skipped: it runs", self.document("/skip?index=91", 409, "POST")["error"])
         self.assertEqual(self.node.skipped, [91, 91])
         self.assertEqual(self.ask("/skip?index=91").code, 405)
+
+
+class SnapshotTests(PageCase):
+    """POST /snapshot."""
+
+    def machine(self, **facts: Any) -> None:
+        """What the member says of its machine from now on."""
+        self.node.picture = picture(machine=attrs.evolve(MACHINE, **facts))
+
+    def post(self, *looks: dict[str, Any]) -> tuple[int, Any]:
+        """Ask; with each look of the page the machine has come further. @return: status and document."""
+        self.machine()
+        asked = self.treq.request("POST", "http://admin.test/snapshot")
+        for facts in looks:
+            self.machine(**facts)
+            self.clock.advance(LOOK_S)
+        self.treq.flush()
+        self.pump()
+        response = self.successResultOf(asked)
+        return response.code, self.successResultOf(response.json())
+
+    def test_taken(self) -> None:
+        """When it is written: after which entry."""
+        done = {"snapshots": 4, "snapshot_index": 90, "snapshot_size": 77}
+        self.assertEqual(self.post({"is_writing": True}, done), (
+            200, {"snapshot_index": 90, "snapshot_size": 77, "is_writing": False},
+        ))
+        self.assertEqual(self.node.snapshots_asked, 1)
+
+    def test_long(self) -> None:
+        """One that takes longer goes on."""
+        status, told = self.post({"is_writing": True})
+        self.assertEqual((status, told["is_writing"]), (202, True))
+
+    def test_failed(self) -> None:
+        """One that cannot be written, or may not be taken."""
+        status, told = self.post({"is_writing": True}, {"snapshot_problem": "no room"})
+        self.assertEqual((status, told["error"]), (409, "no snapshot: no room"))
+        self.node.snapshot_problem = "it starts"
+        self.assertEqual(self.post(), (409, {"error": "no snapshot: it starts"}))

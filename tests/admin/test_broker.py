@@ -16,9 +16,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.admin.broker import KEPT_S, BrokerPages, make_broker_pages
 from dledger.admin.broker_metrics import BROKER_COUNTERS, BROKER_GAUGES, GROUPS_MEASURED
 from dledger.admin.dashboard.broker_page import GROUPS_SHOWN
+from dledger.rocketmq.broker.basics.operators import NotDone
 from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, ConsumerLag, SlaveLag
 from dledger.values.option_values import Setting
+from protocols.wire.fastjson import JsonObject
 
 _WORDS = ("name", "cluster", "role", "log", "address", "problem", "refusals", "slaves", "master",
           "replication_problem", "name_servers", "lags", "are_lags_whole")
@@ -94,10 +96,49 @@ class FakeBrowser:
         return ShownMessages(messages=(MESSAGE,), is_whole=False)
 
 
+#: What a slave shows whose replication has stopped.
+STOPPED = {
+    "master": "10.0.0.1:10912", "problem": "replication has stopped", "stopped": True, "decidable": True,
+    "reason": "both are sound", "differsAt": 500, "commonEnd": 400, "ourEnd": 1000, "ourProblem": "",
+    "masterProblem": "", "bytes": 600, "messages": 6,
+}
+
+
+class FakeActs:
+    """As L{dledger.rocketmq.broker.admin.log_acts.LogActs}. @ivar done: decisions."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.found: JsonObject = {"stopped": False, "decidable": False, "problem": ""}
+        self.done: list[tuple[str, int, int]] = []
+
+    def _check(self) -> None:
+        if self.problem:
+            raise NotDone(self.problem)
+
+    async def flush(self) -> int:
+        """Done, or not."""
+        self._check()
+        return 77
+
+    async def stopped(self) -> JsonObject:
+        """As it is."""
+        self._check()
+        return self.found
+
+    async def resolve(self, how: str, *, common_end: int, our_end: int) -> JsonObject:
+        """Decided."""
+        self._check()
+        self.done.append((how, common_end, our_end))
+        return {"directory": "commitlog.set-aside-1"} if how == "take-master" else {}
+
+
 class FakeBroker:
     """A state. @ivar looks: how often it was asked for. @ivar figures: further ones; None: there are none."""
 
     def __init__(self) -> None:
+        self.fake_acts = FakeActs()
+        self.is_open = True
         self.picture = picture()
         self.figures: BrokerMeasures | None = None
         self.messages = FakeBrowser()
@@ -108,6 +149,11 @@ class FakeBroker:
     def browser(self) -> FakeBrowser | None:
         """None while it does not serve."""
         return None if self.picture.problem else self.messages
+
+    @property
+    def acts(self) -> FakeActs | None:
+        """None while it does not serve."""
+        return self.fake_acts if self.is_open and not self.picture.problem else None
 
     def measures(self) -> BrokerMeasures | None:
         """As they are."""

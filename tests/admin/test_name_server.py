@@ -19,6 +19,7 @@ from dledger.admin.name_server import (
     NameServerPages,
     make_name_server_pages,
 )
+from dledger.base.process.histogram import HistogramStatus
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from tests.test_docs import DOCS
 
@@ -52,6 +53,10 @@ class FakeNameServer:
     def requests(self) -> dict[int, int]:
         """Two kinds."""
         return {103: 5, 105: 0}
+
+    def request_times(self) -> HistogramStatus:
+        """Two quick ones, and a slow one."""
+        return HistogramStatus(bounds=(0.001, 0.1), counts=(2, 0, 1), total=0.75)
 
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """One."""
@@ -109,6 +114,9 @@ class PageTests(SynchronousTestCase):
                          self.server.picture.tls_expires_s)
         self.assertEqual(found["dledger_namesrv_refusals_total", "22", "101"], 3)
         self.assertEqual(found["dledger_namesrv_requests_by_code_total", "103"], 5)
+        self.assertEqual(found["dledger_namesrv_request_seconds_bucket", "0.1"], 2)
+        self.assertEqual(found["dledger_namesrv_request_seconds_count",], 3)
+        self.assertEqual(found["dledger_namesrv_request_seconds_sum",], 0.75)
         page = (Path(DOCS) / "namesrv.md").read_text("utf-8")
         names = {
             name.removeprefix("dledger_namesrv_") for name, *_ in found if not name.startswith("process_")

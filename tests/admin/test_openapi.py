@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import treq
 from treq.testing import StubTreq
 from twisted.internet.task import Clock
@@ -22,11 +23,11 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from tests.admin import test_broker, test_name_server, test_resource
-from tests.admin.fakes import picture
+from tests.admin.fakes import MACHINE, FakeNode, picture
 
 #: Of pages that search: right ones, wrong ones, and some for what is not there.
 QUERIES = {
-    "/effects": ("?do=transfer&to=n1", "?do=flush", "?do=skip&index=7", "?do=nothing"),
+    "/effects": ("?do=transfer&to=n1", "?do=flush", "?do=skip&index=7", "?do=snapshot", "?do=nothing"),
     "/entries": ("?from=10&count=2", "?count=x", "?from=1"),
     "/topics": ("?topic=orders", "?topics=1", "?topic=none"),
     "/messages": ("?topic=orders", "?topic=orders&key=k", "?position=0", "?topic=none"),
@@ -114,9 +115,16 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
             ("/log-level?level=warn", {}, None), ("/log-level", {}, None),
             ("/skip?index=7", {}, ResponseCode.SUCCESS), ("/skip?index=x", {}, None),
             ("/skip?index=7", {}, ResponseCode.UNEXPECTED_ARGUMENT),
-            ("/flush", {"flushed_index": 100}, None), ("/flush", {"flushed_index": 98}, None),
+            ("/flush", {"flushed_index": 100}, None), ("/flush?junk=1", {}, None),
+            ("/flush", {"flushed_index": 98}, None),
+            ("/snapshot", {"machine": MACHINE}, ResponseCode.SUCCESS), ("/snapshot?junk=1", {}, None),
+            ("/snapshot", {"machine": attrs.evolve(MACHINE, is_writing=True)}, None),
+            ("/snapshot", {}, ResponseCode.TIMEOUT),
         ):
             self.node.picture = picture(**facts)
+            done = picture(machine=attrs.evolve(MACHINE, snapshots=9))
+            self.node.with_snapshot = done if code is ResponseCode.SUCCESS else None
+            self.node.snapshot_problem = "no" if code is ResponseCode.TIMEOUT else ""
             self.node.transfer_code = self.node.skip_code = code or ResponseCode.SUCCESS
             asked = self.treq.request("POST", f"http://admin.test{path}")
             self.pump()
@@ -129,7 +137,7 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
                 for code in page.get("post", {"responses": ()})["responses"]}
         no_log = ("/log-level", "409")  # twistd writes it
         self.assertEqual({one for one in told - seen if one[1] not in ("401", "403")}, {no_log})
-        for path in ("/transfer", "/log-level", "/flush", "/skip"):
+        for path in ("/transfer", "/log-level", "/flush", "/skip", "/snapshot"):
             self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
 
 
@@ -147,11 +155,12 @@ class ServicesTests(FitsCase):
         document: dict[str, Any] = self.successResultOf(treq.json_content(ask("/openapi.json")))
         self.assertEqual(set(document["paths"]), {rule.rule for rule in pages.app.url_map.iter_rules()})
         seen: set[tuple[str, str]] = set()
+        gets = {path: page for path, page in document["paths"].items() if "get" in page}
         for problem in ("", "it stops"):
             source.picture = picture(problem=problem)
-            self.pages_fit(document, ask, seen)
-        self.assertEqual(seen | self.refusals(document["paths"]), {
-            (path, code) for path, page in document["paths"].items() for code in page["get"]["responses"]
+            self.pages_fit({"paths": gets}, ask, seen)
+        self.assertEqual(seen | self.refusals(gets), {
+            (path, code) for path, page in gets.items() for code in page["get"]["responses"]
         })
         return document
 
@@ -163,6 +172,31 @@ class ServicesTests(FitsCase):
         document = self.check(pages, test_broker.picture, source, clock)
         self.assertEqual(document["info"]["title"], "Administration of a dledger broker")
         self.assertIn("text/html", document["paths"]["/live"]["get"]["responses"]["200"]["content"])
+        self.check_actions(pages, document["paths"], source)
+
+    def check_actions(self, pages: BrokerPages, paths: Any, source: test_broker.FakeBroker) -> None:
+        """Every answer of the pages that change something; the others are the guard's."""
+        node, seen = FakeNode(), set()
+        raft = BrokerPages(
+            source, Clock().seconds, wall_s=lambda: 0.0, member=node.status, transfer=node.transfer
+        )
+        for of, path, problem in (
+            (pages, "/flush", ""), (pages, "/flush?x=1", ""), (raft, "/flush", ""),
+            (pages, "/flush", "it stops"), (pages, "/resolve?how=try-again", ""), (pages, "/resolve", ""),
+            (raft, "/resolve?how=try-again", ""), (pages, "/resolve?how=try-again", "it stops"),
+            (raft, "/transfer?to=n1", ""), (raft, "/transfer", ""), (pages, "/transfer?to=n1", ""),
+        ):
+            source.picture = test_broker.picture(problem=problem)
+            stub = StubTreq(of.app.resource())
+            response = self.successResultOf(stub.request("POST", f"http://admin.test{path}"))
+            action = path.partition("?")[0]
+            schema = paths[action]["post"]["responses"][str(response.code)]["content"]["application/json"]
+            self.fits(self.successResultOf(response.json()), schema["schema"], path)
+            seen.add((action, str(response.code)))
+        self.assertEqual(seen, {
+            (path, code) for path, page in paths.items()
+            for code in page.get("post", {"responses": ()})["responses"] if code not in ("401", "403")
+        })
 
     def test_name_server(self) -> None:
         """A name server."""

@@ -17,6 +17,7 @@ from dledger.base.disk.disk import Disk
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
@@ -278,7 +279,10 @@ class Made(Settling):
     A whole broker as production makes it, without ports: its store is started, and its address known.
 
     @ivar reasons: why it could not go on.
+    @cvar trace: of its messages.
     """
+
+    trace: MessageTrace | None = None
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, *, wall_ms: int) -> None:
         """@param wall_ms: when the clock starts, ms since 1970."""
@@ -290,6 +294,7 @@ class Made(Settling):
         self.broker = BrokerParts(config, BrokerSurroundings(
             reactor=clock, disk=disk, rng=random.Random(1), wall_s=lambda: self.wall_ms() / 1000,
             run_in_thread=inline, endpoint_of=_no_endpoint, failed=self.reasons.append,
+            trace=self.trace,
         ))
         assert isinstance(self.broker.replication, HAReplication)
         self.ha = self.broker.replication.ha

@@ -171,6 +171,18 @@ class ServiceCase(SynchronousTestCase):
 class MasterTests(ServiceCase):
     """From the start to the end of a master."""
 
+    def test_acts(self) -> None:
+        """Its pages can do something as long as it serves."""
+        service = self.make()
+        self.assertIsNone(service.acts)
+        service.startService()
+        self.settle()
+        flushed = Deferred.fromCoroutine(service.acts.flush())
+        self.settle()
+        self.assertEqual(self.successResultOf(flushed), self.broker.store.log.end_offset)
+        self.stop()
+        self.assertIsNone(service.acts)
+
     def test_life(self) -> None:
         """It listens, takes messages, gives them, stops in order, and has them at the next start."""
         self.start()

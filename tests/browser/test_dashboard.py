@@ -228,6 +228,8 @@ class BrowseTests(BrowserCase):
         self.browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=skip-title] button").click()
         self.until(lambda: "would be refused now" in self.text("state"), "why it would not be done")
         self.assertEqual(self.browser.find_elements(By.ID, "do"), [])
+        self.browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=snapshot-title] button").click()
+        self.until(lambda: "runs no state machine" in self.text("state"), "there is nothing to take")
         self.assertEqual([one for one in self.errors() if "401" not in one], [])
 
     def test_browse(self) -> None:

@@ -129,7 +129,7 @@ class FetchTests(CliCase):
     def test_name_servers(self) -> None:
         """The first that answers; every broker of the cluster, each by itself."""
         said: list[str] = []
-        self.patch(cli_ha, "say", said.append)
+        self.patch(cli_ha, "remark", said.append)
         brokers = Brokers({
             ("n2:1", 106): JAVA_CLUSTER, ("10.0.0.1:10911", 907): 3, ("10.0.0.1:10911", 28): RUNTIME % 900,
             ("10.0.0.2:10911", 907): JAVA_SLAVE,

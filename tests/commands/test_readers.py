@@ -33,14 +33,15 @@ class ReadersTests(CliCase):
         at = datetime(2026, 1, 31, 12, tzinfo=UTC)
         for to, index in (
             ("17", 17), ("begin", "begin"), ("end", "end"), ("2026-01-31T12:00:00", at),
-            ("2026-01-31T14:00:00+02:00", at),
+            ("2026-01-31T14:00:00+02:00", at), ("-10", -10),
         ):
             self.assertExit(self.run_cli("readers", "move", "billing", to), 0, "billing goes on at 17")
             self.assertEqual(self.log.calls[-1], ("move_reader", "billing", index))
         shown = json.loads(self.run_cli("readers", "move", "billing", "end", "--json").stdout)
         self.assertEqual(shown, {"name": "billing", "next_index": 17})
         self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end, or a time")
-        self.assertExit(self.run_cli("readers", "move", "billing", "--", "-1"), 64, "begin or end")
+        self.assertExit(self.run_cli("readers", "move", "billing", "-x"), 64, "begin or end")
+        self.assertExit(self.run_cli("readers", "move", "billing", "9" * 19), 64, "too large")
         self.assertExit(self.run_cli("readers", "move", "biling", "0"), 1, "no reader has the name 'biling'")
 
     def test_forgotten(self) -> None:

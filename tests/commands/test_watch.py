@@ -127,6 +127,7 @@ class TopTests(WatchCase):
         result = self.run_cli("top", "--json")
         self.assertExit(result, 0)
         self.assertEqual(json.loads(result.stdout)["members"][0]["entries_per_s"], None)
+        self.assertEqual(result.stdout.count("\n"), 1)
 
 
 class EventTests(WatchCase):

@@ -93,7 +93,13 @@ class AddTests(LeaderCase):
         self.make("add", "n3", "127.0.0.1:9")
         answer = self.ask(change("add", "n3", "127.0.0.1:9"))
         self.assertEqual((answer.code, answer.reason, answer.index),
-                         (ResponseCode.SUCCESS, "nothing to change", -1))
+                         (ResponseCode.SUCCESS, "nothing to change: n3 is a member at 127.0.0.1:9", -1))
+        for what, who, why in (
+            ("remove", "n9", "no member has the id n9"), ("promote", "n1", "n1 is a voter"),
+        ):
+            answer = self.ask(change(what, who))
+            self.assertEqual((answer.code, answer.reason),
+                             (ResponseCode.SUCCESS, f"nothing to change: {why}"))
 
     def test_dry(self) -> None:
         """Says what would be."""

@@ -503,3 +503,42 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.snapshots.heads, [])
         rig.append(b"x")
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
+
+
+class AskedTests(SynchronousTestCase):
+    """A snapshot that an operator asks for."""
+
+    def test_taken(self) -> None:
+        """At once, also where none are due by entries or bytes; the next start takes it up."""
+        rig = HostedRig().run()
+        rig.append(b"a", b"b")
+        rig.machine_thread.is_lazy = True
+        self.assertEqual(rig.node.ask_snapshot(), "")
+        self.assertEqual(rig.node.ask_snapshot(), "a snapshot is being written")
+        self.assertTrue(rig.runner.status().is_writing)
+        rig.machine_thread.is_lazy = False
+        rig.machine_thread.finish()
+        rig.clock.advance(1)
+        rig.pass_turns()
+        status = rig.runner.status()
+        self.assertEqual((status.snapshot_index, status.snapshots, status.is_writing), (2, 1, False))
+        self.assertEqual(
+            rig.node.ask_snapshot(), "there is a snapshot of the state after the entry 2"
+        )
+        rig.append(b"c")
+        self.assertEqual(rig.runner.status().snapshots, 1)
+
+    def test_refused(self) -> None:
+        """Where there is no machine, none that runs, or nowhere to keep it."""
+        rig = HostedRig().lead()
+        self.assertEqual(rig.node.ask_snapshot(), "the state machine is starting")
+        rig.runner.start()
+        rig.pass_turns()
+        self.assertEqual(rig.node.ask_snapshot(), "")
+        rig.runner.in_doubt = "others have another state"
+        self.assertEqual(rig.node.ask_snapshot(), "others have another state")
+        rig.runner.in_doubt = ""
+        rig.runner._writer = None
+        self.assertEqual(rig.node.ask_snapshot(), "this member keeps no snapshots")
+        rig.node.desk.machine = None
+        self.assertEqual(rig.node.ask_snapshot(), "this member runs no state machine")

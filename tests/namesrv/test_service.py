@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.config import name_server_from_mapping
 from dledger.rocketmq.namesrv.service import NameServerService
 from protocols.turn import READS_S
@@ -275,6 +276,22 @@ class HostileTests(ServiceCase):
         self.ask(peer, 99_999)
         self.assertEqual({code: n for code, n in service.requests().items() if n}, {103: 7, 206: 1})
         self.assertEqual(service.status().failed_requests, 0)
+        self.assertEqual(service.request_times().count, 8)  # (Unknown codes are not timed.)
+        self.stop(service)
+
+    def test_seconds(self) -> None:
+        """Requests are timed by the clock, those that are refused, too."""
+        service = self.start()
+        peer = self.connect(service)
+
+        def slow(connection: Any, command: Any) -> None:
+            self.clock.rightNow += 0.25
+            raise Refused(Code.SYSTEM_ERROR, "no")
+
+        service.side._handlers[105] = slow
+        self.ask(peer, 105, {"topic": "T"})
+        times = service.request_times()
+        self.assertEqual((times.count, times.total), (1, 0.25))
         self.stop(service)
 
     def test_frames(self) -> None:

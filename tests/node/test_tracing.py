@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
-
-import attrs
 
 from dledger.client.answers.values import Entry
 from dledger.core.replica import DLedgerCore
@@ -19,47 +17,11 @@ from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
+from tests.base.told_spans import ToldSpans
 from tests.core.helpers import batch
 from tests.machine.machines import Journal
 from tests.node.rig import Rig
 from tests.node.test_driver import DriverCase, fails
-
-
-@attrs.define(eq=False)
-class Told:
-    """A span."""
-
-    name: str
-    parent: Told | None
-    facts: dict[str, int | str]
-    ends: int = 0
-
-
-class ToldSpans:
-    """Remembers spans, in the order in which they began."""
-
-    def __init__(self) -> None:
-        self.all: list[Told] = []
-
-    def begin(self, name: str, facts: Mapping[str, int | str], parent: object | None) -> object:
-        """See L{dledger.node.run.tracing.Spans}."""
-        self.all.append(Told(name, cast("Told | None", parent), dict(facts)))
-        return self.all[-1]
-
-    def end(self, span: object, facts: Mapping[str, int | str]) -> None:
-        """See L{dledger.node.run.tracing.Spans}."""
-        told = cast(Told, span)
-        told.facts |= facts
-        told.ends += 1
-
-    def named(self, *names: str) -> list[Told]:
-        """Those of these names."""
-        return [one for one in self.all if one.name in names]
-
-    def shown(self) -> list[str]:
-        """Name, parent and result."""
-        return [f"{one.name} {one.parent.name if one.parent else '-'} {one.facts.get('result', 'open')}"
-                for one in self.all]
 
 
 class ScriptedCase(DriverCase):

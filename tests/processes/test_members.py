@@ -174,7 +174,8 @@ class GrowTests(MembersCase):
         self.remove(sorted(self.group.members)[0])
         self.write_more()
         answer = self.log.change_members("remove", "n9")
-        self.assertEqual((answer.reason, len(answer.voters)), ("nothing to change", 3))
+        self.assertEqual((answer.reason, len(answer.voters)),
+                         ("nothing to change: no member has the id n9", 3))
         self.judge()
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
+from tests.base.told_spans import ToldSpans
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
 from tests.broker.test_service import WALL_S
@@ -39,6 +42,31 @@ class LifeTests(RaftCase):
         (answer,) = self.ask(send_of(b"three"))
         self.assertEqual(answer.ext_fields["queueOffset"], "2")
         self.stop()
+
+    def test_acts(self) -> None:
+        """Its member decides about the log; its pages hand leadership over as the member does."""
+        self.start()
+        self.assertIsNone(self.service.acts)
+        answer = self.successResultOf(self.raft.transfer("n9"))
+        self.assertIsNot(answer.code, ResponseCode.SUCCESS)
+        self.stop()
+
+    def test_traced(self) -> None:
+        """A send waits for the member's majority; its consumer is in the same trace; all spans end."""
+        told = ToldSpans()
+        self.make().trace_with(told)
+        self.raft.startService()
+        self.settle(2.0)
+        (answer,) = self.ask(send_of(b"one"))
+        self.assertEqual(told.shown(), ["send - PUT_OK", "store send proposed", "replicate send PUT_OK"])
+        offset = int(answer.ext_fields["msgId"][16:], 16)
+        self.assertEqual(told.all[0].facts["offset"], offset)
+        message = decode_message(self.pull().body)
+        self.assertEqual(message.properties["traceparent"], write_context(told.all[0].context))
+        (deliver,) = told.named("deliver")
+        self.assertEqual(deliver.parent, told.all[0].context)
+        self.stop()
+        self.assertEqual({one.ends for one in told.all}, {1})
 
     def test_places(self) -> None:
         """A message is at the offset in its producer's answer, and says so itself; its id leads to it."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.twistd.test_tracing -*-
-"""Spans of a member as OpenTelemetry gets them, and what its environment variables say."""
+"""Spans of members and brokers as OpenTelemetry gets them, and what its environment variables say."""
 
 from __future__ import annotations
 
@@ -14,17 +14,36 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.process.reactor import whole_reactor
-from dledger.daemons.ledger import member, tracing
-from dledger.daemons.ledger.tracing import OpenTelemetrySpans, make_provider
+from dledger.base.tracing.spans import SpanContext
+from dledger.daemons.basics import tracing as option
+from dledger.daemons.ledger import member
+from dledger.daemons.rocketmq import broker
+from dledger.daemons.tracing import opentelemetry_spans as tracing
+from dledger.daemons.tracing.opentelemetry_spans import OpenTelemetrySpans, make_provider
 from dledger.driver.driver import Driver
 from dledger.node.run.tracing import OpenSpans, TracedDriver
+from dledger.raft_broker.service import RaftBrokerService
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from tests.broker.send_support import Sending, send_of
 from tests.node.rig import Rig
+
+
+class _Failing(trace.NonRecordingSpan):
+    """A span of which nothing works."""
+
+    def get_span_context(self) -> trace.SpanContext:
+        raise RuntimeError("no context")
+
+    def end(self, end_time: int | None = None) -> None:
+        raise RuntimeError("no end")
 
 
 class SpansTests(SynchronousTestCase):
@@ -34,7 +53,7 @@ class SpansTests(SynchronousTestCase):
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.spans = OpenTelemetrySpans(self.provider, group="g", self_id="n0")
+        self.spans = OpenTelemetrySpans(self.provider, {"group": "g", "member": "n0"})
 
     def test_member(self) -> None:
         """One trace for an append, with its attributes; our version; no body."""
@@ -61,6 +80,45 @@ class SpansTests(SynchronousTestCase):
         self.assertEqual(append.instrumentation_scope.version, dledger.__version__)
         self.assertNotIn("secret", "".join(span.to_json() for span in found.values()))
 
+    def test_messages(self) -> None:
+        """From a producer's own span, by the broker's, to the delivery: one trace."""
+        tracer = self.provider.get_tracer("shop")
+        with tracer.start_as_current_span("order") as order:
+            headers: dict[str, str] = {}
+            TraceContextTextMapPropagator().inject(headers)
+        trace_of = MessageTrace(self.spans)
+        self.patch(Sending, "trace", trace_of)
+        broker = Sending()
+        self.addCleanup(broker.stop)
+        producer = broker.connect()
+        producer.send(send_of(b"secret", properties=f"traceparent\x01{headers['traceparent']}"))
+        producer.send(send_of(b"secret"))
+        for one in broker.stored():
+            trace_of.delivered([broker.store.log.read(one.physical_offset, one.size)], "G", "T1", 0)
+        found = self.exporter.get_finished_spans()
+        of_shop = [one.name for one in found if one.context.trace_id == order.get_span_context().trace_id]
+        self.assertEqual(of_shop, ["order", "dledger.store", "dledger.send", "dledger.deliver"])
+        own = found[-1]
+        send = [one for one in found if one.name == "dledger.send"][1]
+        assert own.parent is not None
+        self.assertEqual((own.parent.span_id, own.parent.is_remote), (send.context.span_id, True))
+        self.assertNotIn("secret", "".join(span.to_json() for span in found))
+
+    def test_links(self) -> None:
+        """To other traces; a span that is not sampled has no context for others."""
+        spans = OpenTelemetrySpans(
+            TracerProvider(shutdown_on_exit=False, sampler=ALWAYS_OFF), {"broker": "b"}
+        )
+        self.assertIsNone(spans.context_of(spans.begin("send", {}, None)))
+        others = (SpanContext(1, 2, 1), SpanContext(3, 4, 0))
+        span = self.spans.begin("deliver", {}, None, others)
+        self.spans.end(span, {})
+        (found,) = self.exporter.get_finished_spans()
+        context = self.spans.context_of(span)
+        assert context is not None
+        self.assertEqual((*context[:2], context.flags & 1), (*found.context[:2], 1))
+        self.assertEqual([tuple(one.context[:2]) for one in found.links], [(1, 2), (3, 4)])
+
     def test_own_context(self) -> None:
         """A span that is open in the reactor's thread is nobody's parent."""
         with self.provider.get_tracer("other").start_as_current_span("other"):
@@ -76,13 +134,28 @@ class SpansTests(SynchronousTestCase):
             def get_tracer(self, *_: Any, **__: Any) -> Any:
                 """Nothing."""
 
-        spans = OpenTelemetrySpans(Broken(), group="g", self_id="n0")
+        spans = OpenTelemetrySpans(Broken(), {"group": "g", "member": "n0"})
         rig = Rig(make_driver=partial(TracedDriver, trace=OpenSpans(spans)))
         rig.lead()
         result = rig.node.append(b"one")
         rig.clock.advance(0)
         self.successResultOf(result)
+        self.assertIsNone(spans.context_of(Broken()))
         self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
+
+    def test_errors_of_a_broker(self) -> None:
+        """Neither is a message lost, nor do the spans that are open grow in number."""
+        self.patch(trace.NoOpTracer, "start_span", lambda *_, **__: object.__new__(_Failing))
+        messages = MessageTrace(OpenTelemetrySpans(trace.NoOpTracerProvider(), {}), spans_max=3)
+        self.patch(Sending, "trace", messages)
+        broker = Sending()
+        self.addCleanup(broker.stop)
+        producer = broker.connect()
+        for _ in range(5):
+            (answer,) = producer.send(send_of())
+            self.assertEqual(answer.code, 0)
+        self.assertEqual((messages.left_out, messages._open), (0, 0))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
 
 class EnvironmentTests(SynchronousTestCase):
@@ -146,7 +219,7 @@ class EnvironmentTests(SynchronousTestCase):
         assert isinstance(provider, TracerProvider)
         exporter = InMemorySpanExporter()
         provider.add_span_processor(tracing.BatchSpanProcessor(exporter))
-        spans = OpenTelemetrySpans(provider, group="g", self_id="n0")
+        spans = OpenTelemetrySpans(provider, {"group": "g", "member": "n0"})
         spans.end(spans.begin("append", {}, None), {})
         self.patch(tracing, "LEAVE_S", 30.0)
         leave()
@@ -201,8 +274,39 @@ class OptionTests(SynchronousTestCase):
         def absent(name: str) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}")
 
-        self.patch(member.importlib, "import_module", absent)
+        self.patch(option.importlib, "import_module", absent)
         said = self.assertRaises(UsageError, self.service, "--set", "tracing=true")
         self.assertIn("pip install 'dledger[tracing]'", str(said))
 
 
+class BrokerOptionTests(SynchronousTestCase):
+    """The option C{tracing} of a broker, with each kind of log."""
+
+    RAFT = ("enableDLegerCommitLog=true", "dLegerPeers=n0-127.0.0.1:20911", "dLegerSelfId=n0")
+
+    def trace_of(self, *settings: str) -> Any:
+        """What the broker that twistd makes has."""
+        words = [word for setting in settings for word in ("--set", setting)]
+        options = broker.Options()
+        options.parseOptions(["--store", self.mktemp(), "--name", "b", *words])
+        self.reactor = MemoryReactorClock()
+        made = broker.make_service(options, whole_reactor(self.reactor))
+        whole = made.broker if isinstance(made, RaftBrokerService) else made
+        return whole._around.trace
+
+    def test_off(self) -> None:
+        """None, and OpenTelemetry is not asked."""
+        self.patch(option.importlib, "import_module", None)
+        for log in ((), self.RAFT):
+            self.assertIsNone(self.trace_of(*log))
+
+    def test_on(self) -> None:
+        """Its spans name the broker."""
+        provider = TracerProvider(shutdown_on_exit=False)
+        self.patch(tracing, "make_provider", lambda: (provider, lambda: None))
+        for log in ((), self.RAFT):
+            found = self.trace_of("tracing=true", *log)
+            self.assertEqual(
+                found._spans._common, {"dledger.cluster": "DefaultCluster", "dledger.broker": "b"}
+            )
+            self.assertEqual(len(self.reactor.triggers["during"]["shutdown"]), 1)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.admin.test_actions -*-
-"""The page of what a person can let a member do, as HTML."""
+"""The page of what a person can let a server do, as HTML."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from collections.abc import Iterable
 from html import escape
 
 from dledger.admin.actions.effects import Effects
+from dledger.admin.actions.table import WHICH, Action, ActionValue
 from dledger.admin.dashboard.frame import still_page
 
 _LINKS = (".", "browse", "status", "config")
-#: By the name of an action: its title, and the values that it needs with their labels.
-_FORMS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
-    ("transfer", "Hand leadership over", (("to", "To member"),)),
-    ("flush", "Put the ledger on stable storage", ()),
-    ("skip", "Let the state machine pass over an entry", (("index", "Index"),)),
-)
 
 
-def action_page(group: str, self_id: str, effects: Effects | None, problem: str = "") -> bytes:
+def action_page(
+    name: str, whose: str, actions: Iterable[Action], effects: Effects | None, problem: str = ""
+) -> bytes:
     """
     The page.
 
+    @param name: of the server, for the title. @param whose: likewise, for the heading.
     @param effects: of the action that was asked for; None: the forms alone.
     @param problem: why there are none.
     """
     said = problem or "Choose an action. What it would do is shown first; doing it needs a token."
-    live = [_forms()]
+    live = ["".join(_form(one) for one in actions if one.title)]
     if effects is not None:
         said = f"{effects.action} would be refused now: {effects.problem}." if effects.problem else (
             f"Nothing has been done yet: {effects.action} needs your word."
         )
         live.insert(0, _effects(effects))
     return still_page(
-        title=f"Actions of {self_id}", heading=f"Actions of member {self_id} of group {group}", said=said,
+        title=f"Actions of {name}", heading=f"Actions of {whose}", said=said,
         live=live, links=_LINKS, is_problem=bool(problem or (effects is not None and effects.problem)),
     )
 
@@ -50,18 +48,23 @@ def _effects(effects: Effects) -> str:
     )
 
 
-def _forms() -> str:
-    return "".join(_form(name, title, fields) for name, title, fields in _FORMS)
-
-
-def _form(name: str, title: str, fields: Iterable[tuple[str, str]]) -> str:
+def _form(action: Action) -> str:
+    name = action.name
     inputs = "".join(
-        f'<span><label for="{name}-{field}">{label}</label> '
-        f'<input id="{name}-{field}" name="{field}"></span> '
-        for field, label in fields
+        f'<span><label for="{name}-{one.name}">{one.label}</label> {_input(name, one)}</span> '
+        for one in action.values if one.is_seen
     )
     return (
-        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
-        f'<form class="search" action="effects" method="get"><input type="hidden" name="do" value="{name}">'
+        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{action.title}</h2>'
+        '<form class="search" action="effects" method="get">'
+        f'<input type="hidden" name="{WHICH}" value="{name}">'
         f"{inputs}<button>Show what it would do</button></form></section>"
     )
+
+
+def _input(action: str, value: ActionValue) -> str:
+    named = f'id="{action}-{value.name}" name="{value.name}"'
+    if not value.choices:
+        return f"<input {named}>"
+    options = "".join(f"<option>{one}</option>" for one in value.choices)
+    return f"<select {named}>{options}</select>"

@@ -12,12 +12,10 @@ from urllib.parse import urlencode
 
 import attrs
 
+from dledger.admin.actions.table import FLUSH, SKIP, SNAPSHOT, TRANSFER, Action
 from dledger.admin.browsing.query import Query, QueryProblem
 from dledger.admin.dashboard.overview import not_leader
 from dledger.node.reporting.status import NodeStatus
-
-#: The values of a query.
-NAMES = ("do", "to", "index")
 
 
 @attrs.frozen(kw_only=True)
@@ -36,24 +34,31 @@ class Effects:
     target: str
 
 
-def effects_of(status: NodeStatus, query: Query) -> Effects:
-    """@raise QueryProblem: there is no such action, or a value that it needs is missing."""
-    make = ACTIONS.get(query.text("do"))
-    if make is None:
-        raise QueryProblem(400, f"write ?do= with one of {', '.join(ACTIONS)}")
-    return make(status, query)
+def effects_of(status: NodeStatus, action: Action, query: Query) -> Effects:
+    """
+    @param query: checked by the action.
+    @raise QueryProblem: it names something that is not there.
+    """
+    return _EFFECTS[action.name](status, query)
 
 
 def _transfer(status: NodeStatus, query: Query) -> Effects:
     member, to = status.member, query.text("to")
+    target, problem = f"transfer?{urlencode({'to': to})}", not_leader(status)
+    if problem:
+        leader = member.leader_id
+        return Effects(action="transfer", target=target, problem=problem, effects=(
+            f"Only the leader hands leadership over: ask the pages of {leader}." if leader
+            else "Only a leader hands leadership over, and this member knows none now.",
+        ))
     others = sorted(set(status.peers.addresses) - {member.self_id})
     if to not in others:
         raise QueryProblem(400, f"write ?to= with another member of the group: {', '.join(others)}")
     peer = next((one for one in member.peers if one.peer_id == to), None)
     lag = 0 if peer is None else max(0, member.ledger_end_index - peer.match_index)
-    connected = status.peers.connected.get(to, False)
-    problem = not_leader(status) or ("" if connected else f"{to} is not connected")
-    return Effects(action="transfer", target=f"transfer?{urlencode({'to': to})}", problem=problem, effects=(
+    if not status.peers.connected.get(to, False):
+        problem = f"{to} is not connected"
+    return Effects(action="transfer", target=target, problem=problem, effects=(
         f"Leadership of group {member.group} goes from {member.self_id} to {to}, in a term after "
         f"{member.term}.",
         f"{to} lacks {lag:,} entries now: appends wait until it has them, for a moment or at most some "
@@ -73,8 +78,6 @@ def _flush(status: NodeStatus, query: Query) -> Effects:
 
 def _skip(status: NodeStatus, query: Query) -> Effects:
     index, machine = query.number("index", -1), status.machine
-    if index < 0:
-        raise QueryProblem(400, "write ?index= with the entry at which the state machine has failed")
     if machine is None:
         problem, name = "this member runs no state machine", "the state machine"
     else:
@@ -91,6 +94,30 @@ def _skip(status: NodeStatus, query: Query) -> Effects:
     ))
 
 
-ACTIONS: Mapping[str, Callable[[NodeStatus, Query], Effects]] = {
-    "transfer": _transfer, "flush": _flush, "skip": _skip,
+def _snapshot(status: NodeStatus, query: Query) -> Effects:
+    machine, problem = status.machine, ""
+    if machine is None:
+        return Effects(action="snapshot", target="snapshot", effects=("This member has none to take.",),
+                       problem="this member runs no state machine")
+    if machine.state != "running":
+        problem = f"the state machine {machine.name} is {machine.state}"
+    elif machine.is_writing:
+        problem = "a snapshot is being written"
+    elif machine.in_doubt:
+        problem = machine.in_doubt
+    elif machine.snapshot_index == machine.applied_index:
+        problem = f"there is a snapshot of the state after the entry {machine.applied_index:,}"
+    last = f"the newest has those up to {machine.snapshot_index:,}" if machine.snapshot_index >= 0 else (
+        "it has none yet"
+    )
+    return Effects(action="snapshot", target="snapshot", problem=problem, effects=(
+        f"{status.member.self_id} writes the state of {machine.name} with the entries up to "
+        f"{machine.applied_index:,}, or the last one that is applied then, into a file; {last}.",
+        "The log goes on. The machine may answer later while it says what its state is, and the oldest "
+        "snapshot goes if there are more than are kept.",
+    ))
+
+
+_EFFECTS: Mapping[str, Callable[[NodeStatus, Query], Effects]] = {
+    TRANSFER.name: _transfer, FLUSH.name: _flush, SKIP.name: _skip, SNAPSHOT.name: _snapshot,
 }

@@ -20,7 +20,7 @@ from protocols.wire.fastjson import JsonObject
 
 #: Consumer groups that the page lists; C{/status} has more.
 GROUPS_SHOWN = 100
-_LINKS = ("browse", "topics", "status", "config", "metrics")
+_LINKS = ("browse", "topics", "actions", "status", "config", "metrics")
 
 
 def broker_page(status: BrokerStatus | None, *, at_s: float) -> bytes:

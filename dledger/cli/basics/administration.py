@@ -27,6 +27,7 @@ from dledger.base.serving.tokens import ClientTokenFile, TokenFile, is_token_nam
 from dledger.base.tls.securing import server_trust
 from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, write_json
 from dledger.cli.basics.contexts import FromContext
+from dledger.cli.basics.failures import complain
 from dledger.values.rights import ClientRole
 from protocols.wire.fastjson import JsonObject
 
@@ -214,6 +215,6 @@ def _post(
 
 def _end_with(context: click.Context, failures: Mapping[str, str]) -> None:
     for url, reason in failures.items():
-        say(f"dledger: {url}: {reason}")
+        complain(f"{url}: {reason}")
     if failures:
         context.exit(EXIT_FAILED)

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.commands.test_main -*-
 """
-Shared by the commands: errors become one line and an exit status, entries become output.
+Shared by the commands: errors become one line (L{dledger.cli.basics.failures}) and an exit status, entries
+become output.
 
 L{EXIT_STATUSES} has the exit statuses.
 """
@@ -22,6 +23,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from dledger.cli.basics.failures import Failure, JsonFailures, described_failure
 from dledger.client.answers.errors import UnknownChange
 from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError
@@ -83,35 +85,48 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As C{click.Group.main}; the module docstring lists the exit statuses."""
+        """As C{click.Group.main}; L{EXIT_STATUSES} has the exit statuses."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        failures = JsonFailures(sys.argv[1:] if args is None else args)
+        failure: Failure | None = None
         try:
-            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.UsageError as error:
-            error.show()
-            sys.exit(EXIT_USAGE)
-        except click.ClickException as error:
-            error.show()
-            sys.exit(EXIT_FAILED)
+            with failures.hearing():
+                status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            ends_with = status if isinstance(status, int) else 0
         except (KeyboardInterrupt, click.Abort):
-            sys.exit(EXIT_INTERRUPTED)
-        except UnknownOutcome as error:
-            say(f"dledger: unknown outcome: {describe_error(error)}")
-            sys.exit(EXIT_UNKNOWN)
-        except UnknownChange as error:
-            say("dledger: the change may be in force, or come into force: give the command again "
-                f"({describe_error(error)})")
-            sys.exit(EXIT_UNKNOWN)
-        except DLedgerError as error:
-            say(f"dledger: {describe_error(error)}")
-            sys.exit(EXIT_FAILED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
+            ends_with = EXIT_INTERRUPTED
+        except (click.ClickException, DLedgerError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 _leave_pipe()
-            say(f"dledger: {error}")
-            sys.exit(EXIT_FAILED)
-        sys.exit(status if isinstance(status, int) else 0)
+            ends_with, sentence = _end_of(error)
+            failure = described_failure(error, sentence.removeprefix("dledger: "))
+            if not failures.is_on:
+                _show(error, sentence)
+        if failures.is_on:
+            failures.write(failure, ends_with)
+        sys.exit(ends_with)
+
+
+def _end_of(error: click.ClickException | DLedgerError | OSError) -> tuple[int, str]:
+    """Exit status and sentence."""
+    if isinstance(error, click.ClickException):
+        return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED, error.format_message()
+    if isinstance(error, UnknownOutcome):
+        return EXIT_UNKNOWN, f"dledger: unknown outcome: {describe_error(error)}"
+    if isinstance(error, UnknownChange):
+        return EXIT_UNKNOWN, ("dledger: the change may be in force, or come into force: give the command "
+                              f"again ({describe_error(error)})")
+    if isinstance(error, DLedgerError):
+        return EXIT_FAILED, f"dledger: {describe_error(error)}"
+    return EXIT_FAILED, f"dledger: {error}"
+
+
+def _show(error: Exception, sentence: str) -> None:
+    if isinstance(error, click.ClickException):
+        error.show()
+    else:
+        say(sentence)
 
 
 def _leave_pipe() -> NoReturn:
@@ -206,6 +221,12 @@ def write_entries(entries: Sequence[Entry], style: str, *, with_headers: bool = 
         data = "".join(_text_line(entry, with_headers=with_headers) for entry in entries).encode("utf-8")
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def write_json_line(document: Mapping[str, object]) -> None:
+    """Write a document to standard output, on one line, at once."""
+    click.echo(json.dumps(document, ensure_ascii=False, default=str))
+    sys.stdout.flush()
 
 
 def write_json(document: Mapping[str, object] | Sequence[object]) -> None:

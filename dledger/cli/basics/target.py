@@ -8,7 +8,7 @@ import click
 
 import dledger
 from dledger.cli.basics.administration import AdminAccess
-from dledger.cli.basics.common import say
+from dledger.cli.basics.failures import remark
 from dledger.values.addresses import DEFAULT_MEMBERS
 from protocols.rocketmq.signing import Credentials
 
@@ -63,5 +63,5 @@ def _say_default() -> None:
     context = click.get_current_context(silent=True)
     if context is not None and not context.meta.setdefault(f"{__name__}.said", False):
         context.meta[f"{__name__}.said"] = True
-        say(f"no members named: asking {DEFAULT_MEMBERS}, where twistd dledger listens by default. Name "
+        remark(f"no members named: asking {DEFAULT_MEMBERS}, where twistd dledger listens by default. Name "
             "others with --peers 'n0-host:port;n1-host:port', DLEDGER_PEERS, or dledger context")

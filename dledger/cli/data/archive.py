@@ -17,6 +17,7 @@ import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.store_options import of_a_store
 from dledger.cli.data.backup import (
     RatePace,
@@ -223,7 +224,7 @@ def archive(
     try:
         ArchiveFollower(turn, interval_s=interval, patience_s=patience).run()
     except KeyboardInterrupt:
-        say("dledger: interrupted; the same command goes on where the archive ends")
+        complain("interrupted; the same command goes on where the archive ends")
         context.exit(EXIT_INTERRUPTED)
 
 

@@ -19,6 +19,7 @@ import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.store_options import of_a_store
 from dledger.ledger.group_name import GroupName
@@ -114,9 +115,9 @@ def backup(
     else:
         _print_summary(summary)
     for finding in findings:
-        say(f"dledger: {finding.sentence}")
+        complain(finding.sentence)
     if findings:
-        say(f"dledger: {summary.directory} is damaged: take a new backup to another directory now, and keep "
+        complain(f"{summary.directory} is damaged: take a new backup to another directory now, and keep "
             "this one until that is done")
         context.exit(EXIT_FAILED)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_UNKNOWN, describe_error, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, EXIT_UNKNOWN, describe_error, write_json
+from dledger.cli.basics.failures import complain
 from dledger.values.errors import DLedgerError
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _run_threads(run: Callable[[], None], number: int, load: _Load) -> None:
             thread.join()
     except KeyboardInterrupt:
         load.is_stopped = True
-        say(f"dledger: interrupted; {len(load.latencies_s)} entries were acknowledged")
+        complain(f"interrupted; {len(load.latencies_s)} entries were acknowledged")
         raise
 
 

@@ -10,7 +10,8 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
@@ -143,7 +144,7 @@ def force_new(
     if not is_sure:
         if as_json:
             write_json(told)
-        say("nothing has changed; --yes does it")
+        complain("nothing has changed; --yes does it")
         context.exit(EXIT_FAILED)
     name = GroupName(new_group_id(), 0, True)
     end_index = force_new_group(config, OsDisk(), name)

@@ -6,12 +6,15 @@ docs/machines.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import write_json
+from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.errors import BodyError
@@ -32,18 +35,26 @@ def _machine_of(info: MemberInfo) -> ToldMachine | None:
 
 @machine.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
-def machine_status(target: Target, as_json: bool) -> None:
+@click.pass_context
+def machine_status(context: click.Context, as_json: bool) -> None:
     """
     Show the state machine of each member: name and version, whether it runs, the last entry in its state.
 
     A machine that has failed at an entry waits for "dledger machine skip", or for a start with a mended one.
+    Exit status 1 if no member answers.
     """
-    with target.open() as log:
+    with context.obj.open() as log:
         infos = log.status()
     if as_json:
         write_json([_row(info) for info in infos])
-        return
+    else:
+        _print_table(infos)
+    if all(info.problem for info in infos):
+        complain("no member answers")
+        context.exit(EXIT_FAILED)
+
+
+def _print_table(infos: Sequence[MemberInfo]) -> None:
     table = Table(box=None)
     for heading in ("member", "role", "machine", "state", "applied", "failed at", "remark"):
         table.add_column(heading, overflow="fold")

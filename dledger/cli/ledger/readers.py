@@ -16,6 +16,9 @@ from dledger.cli.basics.target import Target
 from dledger.client.blocking import Log
 from dledger.client.reading.places import Place
 
+#: Digits and sign of an index, at most.
+_DIGITS_MAX = 18
+
 
 @click.group("readers", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -38,14 +41,16 @@ def readers(context: click.Context, as_json: bool) -> None:
     Console().print(table if found else "no readers")
 
 
-@readers.command("move")
+# (-10 is a place, no option.)
+@readers.command("move", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
-@click.argument("to", metavar="INDEX|begin|end|TIME")
+@click.argument("to", metavar="INDEX|-N|begin|end|TIME")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def move_reader(context: click.Context, name: str, to: str, as_json: bool) -> None:
     """
-    Let reader NAME go on at an entry: INDEX, the begin or the end of the log, or a TIME.
+    Let reader NAME go on at an entry: INDEX, the last N entries of programs, the begin or the end of the log,
+    or a TIME.
 
     TIME as of `tail --since`: 2026-01-31T12:00:00, or how long ago, such as 2h; entries of the minute before
     it may come first. It may go back: then entries that it has done are read again. The leases of its
@@ -71,13 +76,16 @@ def _check_known(name: str, log: Log) -> None:
 def _place(context: click.Context, to: str) -> Place:
     if to in ("begin", "end"):
         return to
-    if to.isdecimal():
+    if to.removeprefix("-").isdecimal():
+        if len(to) > _DIGITS_MAX:
+            raise click.UsageError(f"{to[:40]!r} is not the index of an entry: it is too large")
         return int(to)
     try:
         since_ms = read_since(context, context.command.params[1], to)
     except click.BadParameter as error:
         raise click.UsageError(
-            f"{to!r}: write the index of an entry, begin or end, or a time: {error.message}"
+            f"{to!r}: write the index of an entry, -N for the last ones, begin or end, or a time: "
+            f"{error.message}"
         ) from None
     assert since_ms is not None
     return moment_of(since_ms)

@@ -30,7 +30,8 @@ from dledger.admin.basics.cluster import (
 )
 from dledger.base.process.reactor import Reactor
 from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
-from dledger.cli.basics.common import EXIT_FAILED, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.fastjson import JsonObject
@@ -115,7 +116,7 @@ def print_members(
 def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None:
     """Say the problems, and exit with status 1 if there are any."""
     for problem in problems:
-        say(f"dledger: {problem}")
+        complain(problem)
     if problems:
         context.exit(EXIT_FAILED)
 
@@ -138,7 +139,7 @@ def _ask_admins(
     def failed(url: str, error: Exception) -> None:
         if not is_quiet:
             is_ours = not isinstance(error, ValueError)
-            say(f"dledger: {url}: " + ("" if is_ours else "no dledger member answered: ")
+            complain(f"{url}: " + ("" if is_ours else "no dledger member answered: ")
                 + (str(error) or type(error).__name__))
 
     for url, document in ask_all(access, urls, _story, failed).items():

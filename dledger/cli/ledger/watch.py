@@ -20,7 +20,8 @@ from dledger.admin.basics.cluster import MemberReport, fetch_page, group_problem
 from dledger.admin.dashboard.overview import ToldEvent
 from dledger.base.process.reactor import Reactor
 from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
-from dledger.cli.basics.common import EXIT_FAILED, say, shown_body, write_json
+from dledger.cli.basics.common import EXIT_FAILED, shown_body, write_json, write_json_line
+from dledger.cli.basics.failures import complain
 from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 
@@ -93,7 +94,7 @@ def top(
     Show the group again and again, with the entries per second that each member gets.
 
     On a terminal the table stays in its place; elsewhere one follows the other. --json prints an object for
-    each look.
+    each look, on one line.
     """
     console, looks = Console(), 0
     before: dict[str, tuple[float, int]] = {}
@@ -130,7 +131,7 @@ def _show_look(
     problems = group_problems(reports)
     if as_json:
         rows = [{**attrs.asdict(one), "entries_per_s": rates.get(one.member_id)} for one in reports]
-        write_json({"problems": problems, "members": rows})
+        write_json_line({"problems": problems, "members": rows})
         return
     if console.is_terminal:
         console.clear()
@@ -163,7 +164,7 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
 
     def failed(url: str, error: Exception) -> None:
         silent.append(url)
-        say(f"dledger: {url}: {error or type(error).__name__}")
+        complain(f"{url}: {error or type(error).__name__}")
 
     found = gather_events(context.obj.admin, asked, failed)
     found = sorted(found, key=lambda event: event["at_s"])[-lines:]

@@ -17,8 +17,9 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from dledger.base.process.reactor import Reactor
 from dledger.base.process.reactor_thread import ReactorThread
-from dledger.cli.basics.common import EXIT_FAILED, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, write_json
 from dledger.cli.basics.contexts import FromContext
+from dledger.cli.basics.failures import complain, remark
 from dledger.cli.basics.target import Target
 from dledger.rocketmq.broker.client.ha_status import (
     Ask,
@@ -83,7 +84,7 @@ def ha_status(
     for report in reports:
         wrong = report.problem or report.trouble
         if wrong:
-            say(f"dledger: broker {report.address}: {wrong}")
+            complain(f"broker {report.address}: {wrong}")
     if any(report.problem or report.trouble for report in reports):
         context.exit(EXIT_FAILED)
 
@@ -131,7 +132,7 @@ async def fetch_reports(
             except Exception as error:
                 if number == len(name_servers):
                     raise
-                say(f"dledger: {sentence(error)}")
+                remark(f"dledger: {sentence(error)}")
     asked = [Deferred.fromCoroutine(report_of(ask, one)) for one in known]
     return with_lack(await gatherResults(asked))
 

@@ -17,7 +17,8 @@ import click
 from twisted.internet.defer import Deferred
 
 from dledger.base.process.reactor_thread import ReactorThread
-from dledger.cli.basics.common import EXIT_FAILED, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.failures import complain
 from dledger.cli.basics.target import Target
 from dledger.cli.rocketmq.ha import asker_of, broker_address
 from dledger.cli.rocketmq.log_copy import CopyRefused, copy_log
@@ -72,7 +73,7 @@ def ha_resolve(
         elif tries_again and found.is_stopped:
             _run(context.obj.timeout, context.obj, lambda ask: try_again(ask, broker))
     except DLedgerError as error:
-        say(f"dledger: {error.facts.get('reason', error)}")
+        complain(str(error.facts.get("reason", error)))
         context.exit(EXIT_FAILED)
     if as_json:
         write_json({**attrs.asdict(found), "directory": directory})
@@ -93,7 +94,7 @@ def _copy(context: click.Context, source: Path, target: Path, *, as_json: bool) 
                 source, target, progress=lambda done, size: bar.update(done * 100 // max(size, 1) - bar.pos)
             )
     except (CopyRefused, OSError) as error:
-        say(f"dledger: {error}")
+        complain(str(error))
         context.exit(EXIT_FAILED)
     if as_json:
         write_json(attrs.asdict(found))

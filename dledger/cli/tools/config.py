@@ -17,6 +17,7 @@ import click
 from twisted.python.usage import UsageError
 
 from dledger.cli.basics.common import EXIT_USAGE, say, write_json
+from dledger.cli.basics.failures import complain
 from dledger.values.addresses import parse_address
 from dledger.values.option_values import DEFAULT, Setting
 
@@ -77,7 +78,7 @@ def _refuse(context: click.Context, findings: list[str], *, as_json: bool) -> No
     if as_json:
         write_json({"is_right": False, "findings": findings})
     for finding in findings:
-        say(f"dledger: {finding}")
+        complain(finding)
     context.exit(EXIT_USAGE)
 
 

@@ -78,7 +78,8 @@ class MembershipChanges:
                 raise ChangeRefused(refusal or ResponseCode.NOT_LEADER, "this member takes no changes now")
             wanted = self._wanted(request)
             if wanted is None:
-                self._answer(token, request, ResponseCode.SUCCESS, "nothing to change", member.membership)
+                why = f"nothing to change: {_why_nothing(request)}"
+                self._answer(token, request, ResponseCode.SUCCESS, why, member.membership)
                 return
             self._check_capable(request)
             self._may_begin(quorum, is_dry=request.is_dry)
@@ -225,3 +226,11 @@ class MembershipChanges:
             voters={} if then is None else then.voters, learners={} if then is None else then.learners,
             index=index,
         ))
+
+
+def _why_nothing(request: MembershipRequest) -> str:
+    """Why a change is in force already."""
+    who = request.member_id[:255]
+    if request.change == REMOVE:
+        return f"no member has the id {who}"
+    return f"{who} is a voter" if request.change == PROMOTE else f"{who} is a member at {request.address}"

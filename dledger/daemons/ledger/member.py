@@ -41,6 +41,7 @@ from dledger.daemons.basics.common import (
     usage_error,
 )
 from dledger.daemons.basics.rereading import Rereading, prepare_process
+from dledger.daemons.basics.tracing import make_spans
 from dledger.driver.driver import Driver
 from dledger.ledger.config import (
     ALIASES,
@@ -55,7 +56,7 @@ from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
 from dledger.node.node import Node
-from dledger.node.run.tracing import OpenSpans, Spans, TracedDriver
+from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.node.service import MakeMachine, MemberService
 from dledger.values.addresses import parse_address
 from dledger.values.option_values import Setting, raise_findings, settings_of
@@ -241,16 +242,7 @@ def _traced(config: DLedgerConfig, reactor: Reactor, *, has_machine: bool) -> Op
     """The spans of a member; None if it has none."""
     if not config.tracing:
         return None
-    try:
-        tracing = importlib.import_module("dledger.daemons.ledger.tracing")
-        provider, leave = tracing.make_provider()
-    except ModuleNotFoundError as error:
-        raise UsageError(f"tracing: {error}; pip install 'dledger[tracing]'") from None
-    except ValueError as error:
-        raise UsageError(f"tracing: {error}") from None
-    # (The services have stopped by then.)
-    reactor.addSystemEventTrigger("during", "shutdown", leave)
-    spans: Spans = tracing.OpenTelemetrySpans(provider, group=config.group, self_id=config.self_id)
+    spans = make_spans(reactor, {"group": config.group, "member": config.self_id})
     return OpenSpans(spans, has_machine=has_machine)
 
 

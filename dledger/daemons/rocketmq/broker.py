@@ -47,6 +47,7 @@ from dledger.daemons.basics.common import (
     with_port,
 )
 from dledger.daemons.basics.rereading import Rereading, prepare_process
+from dledger.daemons.basics.tracing import make_spans
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import (
@@ -342,9 +343,13 @@ def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> Nam
 
 
 def _admin_maker(
-    options: Options, reactor: Reactor, member: Callable[[], object] | None = None
+    options: Options, reactor: Reactor, member: Callable[[], object] | None = None,
+    transfer: Callable[[str], object] | None = None,
 ) -> Callable[[BrokerService], IService] | None:
-    """@param member: returns the C{NodeStatus} of the member that keeps the log, if one does."""
+    """
+    @param member: returns the C{NodeStatus} of the member that keeps the log, if one does.
+    @param transfer: lets another member of its group lead.
+    """
     if not options["admin"]:
         return None
     try:
@@ -360,7 +365,7 @@ def _admin_maker(
         )
         administration: IService = pages.make_broker_pages(
             broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now,
-            member=member,
+            member=member, transfer=transfer,
         )
         return administration
 
@@ -380,13 +385,23 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
         slaves=serverFromString(reactor, options["ha-listen"]),
     )
     rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
+    service: BrokerService | RaftBrokerService
     if broker.raft.enable_dleger_commit_log:
-        both = RaftBrokerService(
+        both = service = RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor, lambda: both.member_status()),
+            boot_id=read_boot_id(),
+            make_admin=_admin_maker(
+                options, reactor, lambda: both.member_status(), lambda to: both.transfer(to)
+            ),
         )
-        return both
-    return BrokerService(
-        broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-        make_admin=_admin_maker(options, reactor),
-    )
+        traced = both.broker
+    else:
+        traced = service = BrokerService(
+            broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
+            make_admin=_admin_maker(options, reactor),
+        )
+    if broker.tracing:
+        traced.trace_with(make_spans(
+            reactor, {"cluster": broker.broker_cluster_name, "broker": broker.broker_name}
+        ))
+    return service

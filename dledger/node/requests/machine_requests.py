@@ -109,6 +109,9 @@ class HostedMachine(Protocol):
     def gives_snapshots(self) -> bool:
         """Whether it keeps snapshots in files, gives them to other members, and takes up theirs."""
 
+    def ask_snapshot(self) -> str:
+        """Take a snapshot of the present state, soon. @return: why none is taken; empty if one is."""
+
     @property
     def proven_index(self) -> int:
         """Last entry in the oldest of at least two snapshots that were read as a whole; -1: there are not."""
@@ -336,6 +339,10 @@ class MachineDesk:
             if kept is None:
                 raise
             return kept[1]
+
+    def ask_snapshot(self) -> str:
+        """Let the machine take a snapshot. @return: why it takes none; empty if it does."""
+        return "this member runs no state machine" if self.machine is None else self.machine.ask_snapshot()
 
     def skip(self, index: int) -> Deferred[SkipResponse]:
         """The same as a request to skip an entry, for a local caller. @return: fires with any code."""

@@ -11,7 +11,7 @@ Spans of the work of one member: appends, writes, flushes, commits, and entries 
     flush    fsync begun -> ended
 
 Rule 1: a member without tracing runs the plain L{Driver}; nothing of this is on its way.
-Rule 2: at most L{SPANS_MAX} spans are open. One more is left out, and counted.
+Rule 2: as many spans are open as L{BoundedSpans} allows; as many roots are kept for the state machine.
 Rule 3: every span ends: with its outcome, or when the member stops.
 
 The members of a group do not inform each other of spans: the wire has no room for it that Java would take.
@@ -21,35 +21,14 @@ Term and index say which belong together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Protocol
 
 import attrs
 
+from dledger.base.tracing.spans import SPANS_MAX, BoundedSpans, Spans
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.driver.driver import Driver, Ledger, Stepping, Surroundings, Terms
 from protocols.wire.codes import ResponseCode
-
-#: Spans that are open at the same time, at most, and roots that are kept for the state machine.
-SPANS_MAX = 1024
-
-#: What a span says, by name.
-Facts = Mapping[str, int | str]
-
-
-class Spans(Protocol):
-    """Makes spans. No method raises."""
-
-    def begin(self, name: str, facts: Facts, parent: object | None) -> object:
-        """
-        Begin a span now.
-
-        @param parent: a span; None: it is the root of a trace.
-        """
-
-    def end(self, span: object, facts: Facts) -> None:
-        """End a span now, with further facts."""
 
 
 @attrs.define
@@ -76,39 +55,21 @@ class _Written:
     commit: object
 
 
-class OpenSpans:
+class OpenSpans(BoundedSpans):
     """
     The open spans of one member.
 
     Invariant: C{_written} is in the order of indexes; an L{_Append} is in C{_appends} once for each token.
-
-    @ivar left_out: spans that were not begun, as there were too many.
     """
 
     def __init__(self, spans: Spans, *, has_machine: bool = False, spans_max: int = SPANS_MAX) -> None:
         """@param has_machine: roots are kept until a state machine has applied their entries."""
-        self._spans = spans
+        super().__init__(spans, spans_max=spans_max)
         self._has_machine = has_machine
-        self._spans_max = spans_max
-        self._open = self.left_out = 0
         self._appends: dict[int, _Append] = {}
         self._written: deque[_Written] = deque()
         self._committed: deque[_Written] = deque(maxlen=spans_max)
         self._flush: object | None = None
-
-    def begin(self, name: str, facts: Facts, parent: object | None = None) -> object | None:
-        """@return: a span; None: it is left out."""
-        if self._open >= self._spans_max:
-            self.left_out += 1
-            return None
-        self._open += 1
-        return self._spans.begin(name, facts, parent)
-
-    def end(self, span: object | None, **facts: int | str) -> None:
-        """End what L{begin} returned."""
-        if span is not None:
-            self._open -= 1
-            self._spans.end(span, facts)
 
     def proposed(self, happened: ev.AppendProposed) -> None:
         """Proposals were taken."""

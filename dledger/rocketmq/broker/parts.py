@@ -71,6 +71,7 @@ from dledger.rocketmq.broker.puts.answers import SendAnswers
 from dledger.rocketmq.broker.puts.puts import PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
+from dledger.rocketmq.broker.puts.tracing import traced
 from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
 from dledger.rocketmq.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.rocketmq.broker.replies import ReplyCommands
@@ -148,7 +149,8 @@ class BrokerParts(BrokerEvents):
             events=self,
         ))
         self.pipeline = PutPipeline(
-            self.replication.writer, wall_ms=self.wall_ms, seconds=clock.seconds, failed=around.failed
+            traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,
+            failed=around.failed,
         )
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.browser = MessageBrowser(self.store, clock)
@@ -222,6 +224,7 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
             slow_bytes=slow_bytes, visible=visible,
         )
+        self.pulls.progress.trace = self._around.trace
         self.consumers = ConsumerCommands(
             config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms, rights=gate
         )

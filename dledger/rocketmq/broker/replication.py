@@ -23,6 +23,7 @@ from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.admin.damaged_records import DamagedRecords
 from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
+from dledger.rocketmq.broker.admin.log_acts import LogActs
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.command_client import CommandClient
 from dledger.rocketmq.broker.common.config import BrokerConfig
@@ -32,6 +33,7 @@ from dledger.rocketmq.broker.ha.service import HAService, HAStatus
 from dledger.rocketmq.broker.ha.slave import LogRange
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.upkeep import HouseKeeping
@@ -47,6 +49,7 @@ class BrokerSurroundings:
     @ivar endpoint_of: from C{host:port} to the endpoint of that address.
     @ivar failed: called with the reason when the broker cannot continue.
     @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
+    @ivar trace: the spans of its messages; None: it has none.
     """
 
     reactor: Reactor
@@ -57,6 +60,7 @@ class BrokerSurroundings:
     endpoint_of: Callable[[str], IStreamClientEndpoint]
     failed: Callable[[str], None]
     ha_listen: IStreamServerEndpoint | None = None
+    trace: MessageTrace | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -180,13 +184,13 @@ class HAReplication:
     A L{Replication}: a master that sends its commit log to slaves, or one of these.
 
     @ivar following: the master that a slave follows; None on a master.
+    @ivar acts: what an operator can do with the log.
     """
 
     def __init__(self, store: CommitLogStore, needs: ReplicationNeeds) -> None:
         config, around = needs.config, needs.around
         self._store = store
         self._config = config
-        self._disk = around.disk
         self.ha = HAService(
             config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
             listen=around.ha_listen, master_range=self._master_range,
@@ -199,6 +203,8 @@ class HAReplication:
                 local_topics=lambda: {topic for topic, _ in store.queues.keys()},
             )
         self._writer = ReplicatedLog(store, self.ha)
+        self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
+        self.acts = LogActs(store.log, self._resolve, around.reactor)
         self._house = HouseKeeping(store, self.ha, wall_s=around.wall_s, failed=around.failed)
 
     @property
@@ -219,9 +225,7 @@ class HAReplication:
 
     def commands(self) -> tuple[CommandGroup, ...]:
         """See L{Replication}."""
-        ha, store = self.ha, self._store
-        resolve = HAResolve(ha, store, self._disk, master_range=self._master_range)
-        return resolve, DamagedRecords(ha, store)
+        return self._resolve, DamagedRecords(self.ha, self._store)
 
     async def _master_range(self) -> LogRange:
         assert self.following is not None, "only a slave asks"

@@ -37,13 +37,16 @@ from dledger.base.process.threads import DiskRunner, DiskThreads
 from dledger.base.process.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
+from dledger.base.tracing.spans import Spans
+from dledger.rocketmq.broker.admin.log_acts import LogActs
 from dledger.rocketmq.broker.browsing import MessageBrowser
 from dledger.rocketmq.broker.common.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.describing import describe
 from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.replication import BrokerSurroundings, LogKind
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication, LogKind
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
@@ -122,6 +125,10 @@ class BrokerService(Service):
         self._listening: list[IListeningPort] = []
         self._has_failed = False
 
+    def trace_with(self, spans: Spans) -> None:
+        """Make spans of its messages. Called before L{startService}."""
+        self._around = attrs.evolve(self._around, trace=MessageTrace(spans))
+
     @property
     def role(self) -> str:
         """Role and name, for log messages."""
@@ -157,6 +164,16 @@ class BrokerService(Service):
         """Reads its messages, for its pages; None while its store is not open."""
         broker = self.broker
         return broker.browser if broker is not None and self.running and not self._has_failed else None
+
+    @property
+    def acts(self) -> LogActs | None:
+        """
+        What its pages can do with its commit log; None while its store is not open, and with a raft log.
+        """
+        broker = self.broker
+        if broker is None or not self.running or self._has_failed:
+            return None
+        return broker.replication.acts if isinstance(broker.replication, HAReplication) else None
 
     def _problem(self) -> str:
         if self._has_failed:
@@ -320,6 +337,8 @@ class BrokerService(Service):
             waited_s += 0.02
         broker.router.abort_all("the broker has stopped")
         broker.client.close()
+        if self._around.trace is not None:
+            self._around.trace.stop()
         await broker.saver.close()
         await self._close_files(broker)
 

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.process.descriptors import connections_allowed
+from dledger.base.process.histogram import Histogram, HistogramStatus
 from dledger.base.process.reactor import Reactor
 from dledger.base.process.threads import DiskRunner, DiskThreads
 from dledger.base.tls.key_watch import KeyWatch
@@ -42,6 +43,8 @@ from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand
 
 TICK_S = 0.5
+#: Upper bounds of the times of requests: a route is answered in some tens of microseconds.
+REQUEST_BUCKETS_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 #: More ticks at once than these are logged: the reactor was busy elsewhere, or the process was frozen.
 STALL_TICKS = 6
 #: Seconds between two looks at the files of TLS.
@@ -55,9 +58,15 @@ class NameServerSide(AnsweringSide):
     The listening side.
 
     @ivar requests: requests received. C{by_code}: the same of each code that has a handler.
+    @ivar request_s: seconds from the handling of each request with such a code to its answer; a change that
+        is written first is answered later.
     """
 
-    def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
+    def __init__(
+        self, turn: Turn, commands: NameServerCommands, config: NameServerConfig, *,
+        seconds: Callable[[], float],
+    ) -> None:
+        """@param seconds: a monotonic clock."""
         super().__init__(
             turn, [commands], gate=commands.gate,
             connections_max=connections_allowed(config.connections_max),
@@ -66,6 +75,8 @@ class NameServerSide(AnsweringSide):
         self._idle_s = float(config.server_channel_max_idle_time_seconds)
         self.requests = 0
         self.by_code = dict.fromkeys(self.codes, 0)
+        self.request_s = Histogram(bounds=REQUEST_BUCKETS_S)
+        self._seconds = seconds
 
     def _make_connection(self) -> CommandConnection:
         return CommandConnection(self, self._turn, idle_s=self._idle_s, budgets=self.budgets)
@@ -76,6 +87,12 @@ class NameServerSide(AnsweringSide):
             if command.code in self.by_code:
                 self.by_code[command.code] += 1
         super().commands_received(connection, commands)
+
+    def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
+        began_s = self._seconds()
+        super()._handle(connection, command)
+        if command.code in self.by_code:
+            self.request_s.observe(self._seconds() - began_s)
 
 
 class NameServerService(Service):
@@ -111,7 +128,9 @@ class NameServerService(Service):
             entries_max=config.kv_entries_max, bytes_max=config.kv_bytes_max,
         )
         self.commands = NameServerCommands(self.options, self.routes, self.values, clock=reactor)
-        self.side = NameServerSide(Turn(reactor, self._turn_failed), self.commands, config)
+        self.side = NameServerSide(
+            Turn(reactor, self._turn_failed), self.commands, config, seconds=reactor.seconds
+        )
         #: For TLS; None: without, or not started.
         self.keys: Securing | None = None
         self._wall_s = wall_s
@@ -314,6 +333,10 @@ class NameServerService(Service):
     def requests(self) -> dict[int, int]:
         """The number of requests with each code that it answers."""
         return dict(self.side.by_code)
+
+    def request_times(self) -> HistogramStatus:
+        """See L{NameServerSide.request_s}."""
+        return self.side.request_s.status()
 
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """The brokers that live."""

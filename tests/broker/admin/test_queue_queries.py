@@ -61,7 +61,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_got(self) -> None:
         """Messages that a group was sent."""
-        self.progress.pulled("g", "t", 0, 5, 30)
+        self.progress.pulled("g", "t", 0, 5, [b"m"] * 30)
         found = self.view("GROUP_GET_NUMS", "t@g")
         self.assertEqual(found["statsMinute"], {"sum": 30, "tps": 0.5})
         self.assertEqual(found["statsDay"]["sum"], 30)
@@ -82,7 +82,7 @@ class QueueTests(SynchronousTestCase):
         self.asked.append(*[message(topic="t") for _ in range(5)])
         self.asked.metadata.groups.find("idle", NOW_MS)
         self.asked.metadata.consumer_offsets.commit("g", "t", 0, 1, NOW_MS)
-        self.progress.pulled("g", "t", 0, 3, 3)
+        self.progress.pulled("g", "t", 0, 3, [b"m"] * 3)
         body = self.admin.ask(GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body
         self.assertEqual(body, (
             b'{"brokerAddr":"10.0.0.1:10911","totalDiff":4,"totalInflightDiff":2,"consumeStatsList":['

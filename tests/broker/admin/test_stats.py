@@ -82,7 +82,7 @@ class StatsTests(SynchronousTestCase):
         fields = {"consumerGroup": "g", "topic": "t"}
         self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":1}' % NOW_MS,
                       self.client.ask(GET_CONSUME_STATS, fields).body)
-        self.progress.pulled("g", "t", 0, 2, 30)
+        self.progress.pulled("g", "t", 0, 2, [b"m"] * 30)
         body = self.client.ask(GET_CONSUME_STATS, fields).body
         self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":2}' % NOW_MS, body)
         self.assertTrue(body.startswith(b'{"consumeTps":0.5,'), body)

@@ -25,7 +25,7 @@ class ProgressTests(SynchronousTestCase):
         """The end of the last pull, but never before what is committed."""
         progress = PullProgress(self.clock)
         self.assertEqual(progress.offset("g", "t", 0, 5), 5)
-        progress.pulled("g", "t", 0, 9, 4)
+        progress.pulled("g", "t", 0, 9, [b"m"] * 4)
         self.assertEqual([progress.offset("g", "t", 0, 5), progress.offset("g", "t", 0, 12)], [9, 12])
         self.assertEqual([progress.offset("h", "t", 0, 5), progress.offset("g", "t", 1, 5)], [5, 5])
 
@@ -33,7 +33,7 @@ class ProgressTests(SynchronousTestCase):
         """The oldest place is forgotten."""
         progress = PullProgress(self.clock, places_max=2)
         for queue_id in range(3):
-            progress.pulled("g", "t", queue_id, 9, 1)
+            progress.pulled("g", "t", queue_id, 9, [b"m"] * 1)
         self.assertEqual([progress.offset("g", "t", queue_id, 0) for queue_id in range(3)], [0, 9, 9])
         rates = Rates(self.clock, keys_max=2)
         for key in "abc":

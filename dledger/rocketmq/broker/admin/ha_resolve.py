@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -62,26 +62,46 @@ class HAResolve(CommandGroup):
         action = fields.text("action", SHOW)
         if action not in ACTIONS:
             raise Refused(Code.SYSTEM_ERROR, f"action={shown(action)} is not one of {', '.join(ACTIONS)}")
+        coming = self.show() if action == SHOW else self.decide(
+            connection.address, action, lambda name: fields.number(name, least=0, most=2**62)
+        )
+        self._answer_when(coming, connection, request)
+
+    def _slave(self) -> HAFollower:
         slave = self._ha.slave
         if slave is None:
             raise Refused(Code.SYSTEM_ERROR, "this broker is a master: ask its slave")
-        if action == SHOW:
-            self._answer_when(self._shown(slave), connection, request)
-            return
+        return slave
+
+    def show(self) -> Awaitable[JsonObject]:
+        """
+        The bounds of both logs, and the first difference; changes nothing.
+
+        @raise Refused: at once: this broker is a master.
+        """
+        return self._shown(self._slave())
+
+    def decide(self, who: str, action: str, said: Callable[[str], int]) -> Awaitable[JsonObject]:
+        """
+        Let the slave go on.
+
+        @param who: for the log. @param action: one of L{ACTIONS} but the first.
+        @param said: by the names C{commonEnd} and C{ourEnd}, the offsets of the decision.
+        @raise Refused: at once: it is a decision about another state, or there is nothing to decide.
+        """
+        slave = self._slave()
         difference = slave.to_decide()
         if difference is None or (action == "try-again" and not slave.is_stopped):
             raise Refused(Code.SYSTEM_ERROR, "replication has not stopped: there is nothing to decide")
-        self.log.warn("{address} decides about stopped replication: {action}",
-                      address=connection.address, action=action)
+        self.log.warn("{address} decides about stopped replication: {action}", address=who, action=action)
         if action == "try-again":
             try:
                 slave.try_again()
             except DecisionUnderWay as error:
                 raise Refused(Code.SYSTEM_ERROR, str(error)) from error
-            connection.answer(request, body=wire_json({}))
-            return
-        _check_decision(fields, difference)
-        self._answer_when(self._taken(slave), connection, request)
+            return succeed({})
+        _check_decision(said, difference)
+        return self._taken(slave)
 
     async def _taken(self, slave: HAFollower) -> JsonObject:
         return {"directory": await slave.take_master()}
@@ -128,10 +148,10 @@ def _told(difference: Difference) -> JsonObject:
     }
 
 
-def _check_decision(fields: Fields, difference: Difference) -> None:
+def _check_decision(offset_of: Callable[[str], int], difference: Difference) -> None:
     """@raise Refused: it is a decision about another state, or would give up the only sound record."""
     for name, offset in (("commonEnd", difference.common_end), ("ourEnd", difference.our_end)):
-        said = fields.number(name, least=0, most=2**62)
+        said = offset_of(name)
         if said != offset:
             raise Refused(Code.SYSTEM_ERROR, f"{name} is {offset} now, not {said}: look again, then decide")
     if difference.master_problem and not difference.our_problem:

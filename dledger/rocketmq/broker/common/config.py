@@ -139,6 +139,7 @@ class BrokerConfig:
     @ivar acl_enable: requests must be signed with an account of C{acl_file}.
     @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
     @ivar acl_credentials_file: a file as C{tools.yml}: the account that signs its own requests; empty: none.
+    @ivar tracing: hand spans of messages to OpenTelemetry; needs the extra C{tracing}.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     @ivar role: its role now; the options give the first one.
@@ -206,6 +207,7 @@ class BrokerConfig:
     acl_enable: bool = flag_option(False)
     acl_file: str = text_option()
     acl_credentials_file: str = text_option()
+    tracing: bool = flag_option(False)
     ignored: tuple[str, ...] = ()
     role: BrokerRole = attrs.field(init=False, eq=False, repr=False)
 
@@ -226,10 +228,8 @@ class BrokerConfig:
         if self.ha.is_slave and value == MASTER_ID:
             raise ValueError("broker_id=0 is the master's: a slave has one above 0")
         if not self.ha.is_slave and value != MASTER_ID:
-            raise ValueError(
-                f"broker_id={value} with broker_role={self.ha.broker_role}: a master has 0; for a slave say "
-                f"broker_role={SLAVE}"
-            )
+            raise ValueError(f"broker_id={value} with broker_role={self.ha.broker_role}: a master has 0; for "
+                             f"a slave say broker_role={SLAVE}")
 
     @ha_master_address.validator
     @master_address.validator

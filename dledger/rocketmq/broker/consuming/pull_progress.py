@@ -13,7 +13,8 @@ Source: ConsumerOffsetManager.commitPullOffset, BrokerStatsManager.tpsGroupGetNu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 #: Queues of groups whose pull offset is known, and pairs of group and topic whose rate is; the oldest go.
 PLACES_MAX = 65_536
@@ -66,11 +67,19 @@ class Rates:
         return self.last(key)[0] / 60
 
 
+class Deliveries(Protocol):
+    """Hears what the groups are sent."""
+
+    def delivered(self, records: Sequence[bytes], group: str, topic: str, queue_id: int = -1) -> None:
+        """@param records: at least one. @param queue_id: -1: unknown."""
+
+
 class PullProgress:
     """
     That of all groups of one broker.
 
     @ivar rates: messages, by group and topic.
+    @ivar trace: hears of each message; None: nobody does.
     """
 
     def __init__(self, wall_ms: Callable[[], int], *, places_max: int = PLACES_MAX) -> None:
@@ -78,23 +87,30 @@ class PullProgress:
         self._places_max = places_max
         self._offsets: dict[tuple[str, str, int], int] = {}
         self.rates = Rates(wall_ms, keys_max=places_max)
+        self.trace: Deliveries | None = None
 
-    def pulled(self, group: str, topic: str, queue_id: int, offset: int, count: int) -> None:
+    def pulled(
+        self, group: str, topic: str, queue_id: int, offset: int, records: Sequence[bytes]
+    ) -> None:
         """
         A group was sent messages of a queue.
 
-        @param offset: queue offset after them. @param count: how many they are.
+        @param offset: queue offset after them.
         """
         place = group, topic, queue_id
         if place not in self._offsets and len(self._offsets) >= self._places_max:
             del self._offsets[next(iter(self._offsets))]
         self._offsets[place] = offset
-        if count:
-            self.rates.add((group, topic), count)
+        if records:
+            self.rates.add((group, topic), len(records))
+            if self.trace is not None:
+                self.trace.delivered(records, group, topic, queue_id)
 
-    def popped(self, group: str, topic: str, count: int) -> None:
+    def popped(self, group: str, topic: str, records: Sequence[bytes]) -> None:
         """A group was given messages by POP: the pop itself has moved its committed offset."""
-        self.rates.add((group, topic), count)
+        self.rates.add((group, topic), len(records))
+        if self.trace is not None:
+            self.trace.delivered(records, group, topic)
 
     def offset(self, group: str, topic: str, queue_id: int, consumed: int) -> int:
         """The pull offset; at least C{consumed}, the committed one."""

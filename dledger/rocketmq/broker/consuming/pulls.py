@@ -329,7 +329,7 @@ class PullCommands(CommandGroup):
         body = b"".join(got.records)
         self.messages += len(got.records)
         topic, queue_id = pull.key
-        self.progress.pulled(pull.group.group_name, topic, queue_id, got.next_offset, len(got.records))
+        self.progress.pulled(pull.group.group_name, topic, queue_id, got.next_offset, got.records)
         if not body:
             self.missed += 1
         else:

@@ -398,7 +398,7 @@ class PopCommands(CommandGroup):
             if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
-            self._progress.popped(key.group, pop.topic, len(one.records))
+            self._progress.popped(key.group, pop.topic, one.records)
         body = b"".join(body_of(one, pop.topic) for one in taken)
         if not body:
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
@@ -413,9 +413,9 @@ class PopCommands(CommandGroup):
     ) -> None:
         points = [one.point for one in taken]
         counts = [self._in_order.given(point, pop.attempt) for point in points]
-        count = sum(len(one.records) for one in taken)
-        self.popped += count
-        self._progress.popped(pop.group, pop.topic, count)
+        records = [record for one in taken for record in one.records]
+        self.popped += len(records)
+        self._progress.popped(pop.group, pop.topic, records)
         connection.answer(
             request, remark=GetStatus.FOUND.value, body=b"".join(body_of(one, pop.topic) for one in taken),
             ext_fields={

@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.ha.service import HAService
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.queues.consume_queues import TOPIC_CHARACTERS_MAX
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage, plain_batch
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.store.records.records import MIN_BLANK_SIZE, NewMessage
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -79,10 +79,12 @@ class LogWriter(Protocol):
 
     @ivar always_waits: producers that do not want to wait do so all the same: no offset is known before.
     @ivar topic_characters_max: of a topic, with its prefixes.
+    @ivar together_bytes_max: of the records of a batch: more may not fit.
     """
 
     always_waits: bool
     topic_characters_max: int
+    together_bytes_max: int
 
     def refusal(self) -> NotPut | None:
         """The reason why the next append would be refused; None if it would not."""
@@ -116,6 +118,7 @@ class ReplicatedLog:
         self._store = store
         self._ha = ha
         self._is_master = ha.master is not None
+        self.together_bytes_max = store.log.file_size - MIN_BLANK_SIZE
 
     def refusal(self) -> NotPut | None:
         """See L{LogWriter}."""

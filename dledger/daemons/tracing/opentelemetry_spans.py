@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.twistd.test_tracing -*-
 """
-Hands the spans of a member to OpenTelemetry, whose own environment variables say where they go.
+Hands the spans of a member or a broker to OpenTelemetry, whose own environment variables say where they go.
 
 A program that has set a tracer provider, such as C{opentelemetry-instrument}, keeps it. Otherwise one of the
 SDK is made here: C{OTEL_TRACES_EXPORTER} names the exporters (C{otlp} by default, C{console}, C{none}, any
 that is installed); C{OTEL_EXPORTER_OTLP_*}, C{OTEL_TRACES_SAMPLER}, C{OTEL_BSP_*}, C{OTEL_SERVICE_NAME} and
 so on are the SDK's. Spans wait for their export in a bounded queue of the SDK, and leave in its thread.
 
-Rule: whatever OpenTelemetry raises, the member goes on; the first time is logged.
+Rule: an exception of OpenTelemetry stops nothing; the first is logged.
 
 Needs the extra C{tracing}; imported only with the option of this name.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from opentelemetry import trace
@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from twisted.logger import Logger
 
 import dledger
-from dledger.node.run.tracing import Facts
+from dledger.base.tracing.spans import Facts, SpanContext
 
 #: Seconds that the last spans have at the end of the process.
 LEAVE_S = 3.0
@@ -36,31 +36,37 @@ _RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 
 
 class OpenTelemetrySpans:
-    """See L{dledger.node.run.tracing.Spans}."""
+    """See L{dledger.base.tracing.spans.Spans}."""
 
     log = Logger()
 
-    def __init__(self, provider: trace.TracerProvider, *, group: str, self_id: str) -> None:
+    def __init__(self, provider: trace.TracerProvider, common: Mapping[str, str]) -> None:
+        """@param common: facts of each span, such as the name of the member."""
         self._tracer = provider.get_tracer("dledger", dledger.__version__)
-        self._common: dict[str, int | str] = {"dledger.group": group, "dledger.member": self_id}
+        self._common = _named(common)
         self._has_failed = False
 
-    def begin(self, name: str, facts: Facts, parent: object | None) -> object:
-        """See L{dledger.node.run.tracing.Spans.begin}; C{INVALID_SPAN} if OpenTelemetry raises."""
+    def begin(
+        self, name: str, facts: Facts, parent: object | None, links: Sequence[SpanContext] = ()
+    ) -> object:
+        """See L{dledger.base.tracing.spans.Spans.begin}; C{INVALID_SPAN} if OpenTelemetry raises."""
         try:
             # (Of the thread's own context nothing counts: the reactor works for many callers.)
             context = Context()
+            if isinstance(parent, SpanContext):
+                parent = trace.NonRecordingSpan(_remote(parent))
             if isinstance(parent, trace.Span):
                 context = trace.set_span_in_context(parent, context)
             return self._tracer.start_span(
-                f"dledger.{name}", context, attributes=self._common | _named(facts)
+                f"dledger.{name}", context, attributes=self._common | _named(facts),
+                links=[trace.Link(_remote(one)) for one in links],
             )
         except Exception:
             self._failed()
             return trace.INVALID_SPAN
 
     def end(self, span: object, facts: Facts) -> None:
-        """See L{dledger.node.run.tracing.Spans.end}."""
+        """See L{dledger.base.tracing.spans.Spans.end}."""
         try:
             if isinstance(span, trace.Span):
                 span.set_attributes(_named(facts))
@@ -68,10 +74,27 @@ class OpenTelemetrySpans:
         except Exception:
             self._failed()
 
+    def context_of(self, span: object) -> SpanContext | None:
+        """See L{dledger.base.tracing.spans.Spans.context_of}."""
+        try:
+            found = span.get_span_context() if isinstance(span, trace.Span) else trace.INVALID_SPAN_CONTEXT
+            if not (found.is_valid and found.trace_flags.sampled):
+                return None
+            return SpanContext(found.trace_id, found.span_id, int(found.trace_flags))
+        except Exception:
+            self._failed()
+            return None
+
     def _failed(self) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self.log.failure("tracing fails; the member goes on (logged once)")
+            self.log.failure("tracing fails; all else goes on (logged once)")
+
+
+def _remote(context: SpanContext) -> trace.SpanContext:
+    return trace.SpanContext(
+        context.trace_id, context.span_id, is_remote=True, trace_flags=trace.TraceFlags(context.flags)
+    )
 
 
 def _named(facts: Facts) -> dict[str, int | str]:

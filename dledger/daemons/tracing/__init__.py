@@ -1,0 +1,1 @@
+"""The spans of a process go to OpenTelemetry, if it is installed."""

@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.base.test_spans -*-
+"""Spans that are remembered, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import attrs
+
+from dledger.base.tracing.spans import SpanContext
+
+
+@attrs.define(eq=False)
+class Told:
+    """A span. @ivar number: the how-manieth it is, from 1 on."""
+
+    name: str
+    parent: object | None
+    facts: dict[str, int | str]
+    links: tuple[SpanContext, ...]
+    number: int
+    ends: int = 0
+
+    @property
+    def context(self) -> SpanContext:
+        """Where it is."""
+        return SpanContext(7, self.number, 1)
+
+
+class ToldSpans:
+    """Remembers spans, in the order in which they began. @ivar records: whether they have contexts."""
+
+    def __init__(self) -> None:
+        self.all: list[Told] = []
+        self.records = True
+
+    def begin(
+        self, name: str, facts: Mapping[str, int | str], parent: object | None,
+        links: Sequence[SpanContext] = (),
+    ) -> object:
+        """See L{dledger.base.tracing.spans.Spans}."""
+        self.all.append(Told(name, parent, dict(facts), tuple(links), len(self.all) + 1))
+        return self.all[-1]
+
+    def end(self, span: object, facts: Mapping[str, int | str]) -> None:
+        """See L{dledger.base.tracing.spans.Spans}."""
+        told = cast(Told, span)
+        told.facts |= facts
+        told.ends += 1
+
+    def context_of(self, span: object) -> SpanContext | None:
+        """See L{dledger.base.tracing.spans.Spans}."""
+        return cast(Told, span).context if self.records else None
+
+    def named(self, *names: str) -> list[Told]:
+        """Those of these names."""
+        return [one for one in self.all if one.name in names]
+
+    def shown(self) -> list[str]:
+        """Name, parent and result."""
+        return [f"{one.name} {_name(one.parent)} {one.facts.get('result', 'open')}" for one in self.all]
+
+
+def _name(parent: object | None) -> str:
+    if isinstance(parent, Told):
+        return parent.name
+    return "-" if parent is None else "remote"
