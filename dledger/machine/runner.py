@@ -513,7 +513,7 @@ class MachineRunner(AnsweringMachine):
     # -- requests -----------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.sweep}."""
+        """End the waits whose time is over; look again at entries that could not be read."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
         self._calls.watch(self.machine)
         self.committed()

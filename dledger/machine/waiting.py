@@ -42,7 +42,7 @@ class MachineWaits:
         self._recent_bytes = 0
 
     def result_of(self, index: int, applied_index: int) -> Deferred[bytes]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.result_of}."""
+        """See L{dledger.machine.answering.AnsweringMachine.result_of}."""
         waiter: Deferred[bytes] = Deferred()
         found = self._recent.get(index)
         if found is not None:

@@ -46,7 +46,7 @@ from dledger.node.endpoints import listen_description, peer_endpoint
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
 from dledger.node.reporting.health import UNSURE
-from dledger.node.requests.machine_requests import HostedMachine
+from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.store import Store
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
@@ -87,9 +87,9 @@ class ClosableTerms(Terms, Protocol):
         """Release the handles."""
 
 
-#: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread, the
-#: third one the calls of the machine in another.
-MakeMachine = Callable[[Node, RunInThread, RunInThread], HostedMachine]
+#: Makes a state machine for a node; the second argument runs its snapshots in a thread, the third one the
+#: calls of the machine in another.
+MakeMachine = Callable[[Node, RunInThread, RunInThread], Hosting]
 
 #: Seconds since 1970, and the local hour.
 WallClock = Callable[[], tuple[float, int]]
@@ -156,7 +156,7 @@ class MemberService(MultiService):
         @param local_time: the wall clock; retention and house-keeping go by it.
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
-        @param make_machine: makes the runner of the state machine of the member.
+        @param make_machine: makes the state machine of the member.
         """
         super().__init__()
         self.config = config
@@ -262,11 +262,13 @@ class MemberService(MultiService):
         )
 
     def _host(self, node: Node) -> None:
-        """Make the runner of the state machine, if there is to be one."""
+        """Make the state machine, if there is to be one."""
         if self._make_machine is not None:
             threads = self._threads
             threads.start_machine()
-            node.desk.machine = self._make_machine(node, threads.snapshots.run, threads.calls.run)
+            node.machine_requests.hosting = self._make_machine(
+                node, threads.snapshots.run, threads.calls.run
+            )
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -361,8 +363,9 @@ class MemberService(MultiService):
             )
         self._peers.start()
         self.node.start()
-        if self.node.desk.machine is not None:
-            self.node.desk.machine.start()
+        machine = self.node.machine_requests.machine
+        if machine is not None:
+            machine.start()
         if self._make_admin is not None:
             try:
                 self._make_admin(self.node).setServiceParent(self)
@@ -393,9 +396,10 @@ class MemberService(MultiService):
         await self._listening
         if self.node is not None:
             await self._stop_node(self.node)
-            if self.node.desk.machine is not None:
+            machine = self.node.machine_requests.machine
+            if machine is not None:
                 # (A call of a program that never returns must not keep this member from ending.)
-                await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, self._reactor)
+                await _within(machine.stop(), STOP_TIME_OUT_S, self._reactor)
                 self._threads.stop_machine()
             await self._stop_connections()
             await self.node.flusher.idle()

@@ -6,8 +6,10 @@ from __future__ import annotations
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.process.threads import RunInThread
 from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
+from dledger.node.requests.machine_requests import Hosting
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread, Rig
 
@@ -16,6 +18,7 @@ class HostedRig(Rig):
     """
     A node and its machine.
 
+    @ivar desk: answers the requests to it.
     @ivar made: the machines that the factory made, in order.
     """
 
@@ -46,7 +49,8 @@ class HostedRig(Rig):
             snapshots=self.snapshots, snapshot_entries=snapshot_entries, snapshot_bytes=snapshot_bytes,
             waits_max=waits_max, wait_ms=1000, run_machine=run_machine,
         )
-        self.node.desk.machine = self.runner
+        self.desk = MachineDesk(self.config, self.runner, self.node.desks.machine_surroundings)
+        self.node.machine_requests.hosting = Hosting(machine=self.runner, desk=self.desk)
 
     @property
     def journal(self) -> Journal:

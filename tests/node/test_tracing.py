@@ -14,8 +14,10 @@ from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.driver.driver import Driver
+from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
+from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -234,7 +236,8 @@ class MemberTests(DriverCase):
             traced_factory(Journal, trace), rig.node, clock=rig.clock, run_in_thread=rig.thread.run,
             snapshots=None, self_id="n0", snapshot_entries=0, snapshot_bytes=0, waits_max=10, wait_ms=1000,
         )
-        rig.node.desk.machine = runner
+        desk = MachineDesk(rig.config, runner, rig.node.desks.machine_surroundings)
+        rig.node.machine_requests.hosting = Hosting(machine=runner, desk=desk)
         rig.lead()
         runner.start()
         spans.all.clear()

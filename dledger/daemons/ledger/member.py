@@ -50,11 +50,11 @@ from dledger.ledger.config import (
     from_mapping,
     read_java_file,
 )
-from dledger.machine.loading import load_factory, runner_of
-from dledger.machine.runner import MachineRunner
+from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
 from dledger.node.node import Node
+from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans, Spans, TracedDriver
 from dledger.node.service import MakeMachine, MemberService
 from dledger.values.addresses import parse_address
@@ -229,8 +229,8 @@ def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDis
     if factory is None:
         return None
 
-    def make(node: Node, run_in_thread: RunInThread, run_machine: RunInThread) -> MachineRunner:
-        return runner_of(
+    def make(node: Node, run_in_thread: RunInThread, run_machine: RunInThread) -> Hosting:
+        return hosting_of(
             node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread, run_machine=run_machine
         )
 
