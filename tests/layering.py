@@ -558,7 +558,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.crashes",),
         ours=(
             *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.rocketmq.broker.basics",
-            "dledger.rocketmq.broker.store",
+            "dledger.rocketmq.broker.store", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),
