@@ -32,7 +32,6 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import RunInThread
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
 from dledger.driver.driver import Driver, Terms
@@ -43,7 +42,7 @@ from dledger.node.changing import with_changes
 from dledger.node.connections.peers import Dial, Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
 from dledger.node.endpoints import listen_description, peer_endpoint
-from dledger.node.host import MemberHost, NodeFiles
+from dledger.node.host import MachineHost, MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
 from dledger.node.reporting.health import UNSURE
 from dledger.node.requests.machine_requests import Hosting
@@ -87,9 +86,8 @@ class ClosableTerms(Terms, Protocol):
         """Release the handles."""
 
 
-#: Makes a state machine for a node; the second argument runs its snapshots in a thread, the third one the
-#: calls of the machine in another.
-MakeMachine = Callable[[Node, RunInThread, RunInThread], Hosting]
+#: Makes a state machine for a node.
+MakeMachine = Callable[[Node, MachineHost], Hosting]
 
 #: Seconds since 1970, and the local hour.
 WallClock = Callable[[], tuple[float, int]]
@@ -266,9 +264,10 @@ class MemberService(MultiService):
         if self._make_machine is not None:
             threads = self._threads
             threads.start_machine()
-            node.machine_requests.hosting = self._make_machine(
-                node, threads.snapshots.run, threads.calls.run
-            )
+            node.machine_requests.hosting = self._make_machine(node, MachineHost(
+                self_id=self.config.self_id, clock=self._reactor, run_in_thread=threads.snapshots.run,
+                run_machine=threads.calls.run,
+            ))
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""

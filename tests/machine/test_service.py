@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from dledger.base.disk.disk import OsDisk
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
+from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
 from dledger.node.service import STOP_TIME_OUT_S
@@ -26,10 +27,9 @@ class HostingTests(ServiceTestCase):
         self.threads = FakeThread()
         self.runners: list[MachineRunner] = []
 
-        def make(node: Node, *_: object) -> Hosting:
-            hosting = hosting_of(
-                node, Journal, disk=OsDisk(), clock=self.reactor, run_in_thread=self.threads.run
-            )
+        def make(node: Node, _: object) -> Hosting:
+            host = MachineHost(self_id="n0", clock=self.reactor, run_in_thread=self.threads.run)
+            hosting = hosting_of(node, Journal, host, disk=OsDisk())
             assert isinstance(hosting.machine, MachineRunner)
             self.runners.append(hosting.machine)
             return hosting

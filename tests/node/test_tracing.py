@@ -17,6 +17,8 @@ from dledger.driver.driver import Driver
 from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
+from dledger.machine.waiting import WaitBounds
+from dledger.node.host import MachineHost
 from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
@@ -233,8 +235,9 @@ class MemberTests(DriverCase):
         trace = OpenSpans(spans, has_machine=True)
         rig = Rig(make_driver=partial(TracedDriver, trace=trace))
         runner = MachineRunner(
-            traced_factory(Journal, trace), rig.node, clock=rig.clock, run_in_thread=rig.thread.run,
-            snapshots=None, self_id="n0", snapshot_entries=0, snapshot_bytes=0, waits_max=10, wait_ms=1000,
+            traced_factory(Journal, trace), rig.node,
+            MachineHost(self_id="n0", clock=rig.clock, run_in_thread=rig.thread.run), snapshots=None,
+            waits=WaitBounds(waits_max=10, wait_ms=1000),
         )
         desk = MachineDesk(rig.config, runner, rig.node.desks.machine_surroundings)
         rig.node.machine_requests.hosting = Hosting(machine=runner, desk=desk)

@@ -25,7 +25,6 @@ from twisted.python.usage import UsageError
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.process.log_lines import LogLevels
 from dledger.base.process.reactor import Reactor, whole_reactor
-from dledger.base.process.threads import RunInThread
 from dledger.base.serving.admin_ports import admin_finding
 from dledger.daemons.basics.common import (
     COMMAND_LINE,
@@ -54,7 +53,6 @@ from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
 from dledger.node.node import Node
-from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans, Spans, TracedDriver
 from dledger.node.service import MakeMachine, MemberService
 from dledger.values.addresses import parse_address
@@ -225,16 +223,8 @@ def _admin_maker(
     return make
 
 
-def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDisk) -> MakeMachine | None:
-    if factory is None:
-        return None
-
-    def make(node: Node, run_in_thread: RunInThread, run_machine: RunInThread) -> Hosting:
-        return hosting_of(
-            node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread, run_machine=run_machine
-        )
-
-    return make
+def _machine_maker(factory: MachineFactory | None, disk: OsDisk) -> MakeMachine | None:
+    return None if factory is None else lambda node, host: hosting_of(node, factory, host, disk=disk)
 
 
 def _traced(config: DLedgerConfig, reactor: Reactor, *, has_machine: bool) -> OpenSpans | None:
@@ -279,6 +269,6 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
         options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen, admin=options["admin"],
         make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
-        boot_id=read_boot_id(), make_machine=_machine_maker(factory, reactor, disk),
+        boot_id=read_boot_id(), make_machine=_machine_maker(factory, disk),
         make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
     )

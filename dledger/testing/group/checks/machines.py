@@ -18,14 +18,13 @@ from itertools import combinations
 from zlib import crc32
 
 import attrs
-from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
 from dledger.testing.group.checks.invariants import GroupInvariants, require
@@ -187,15 +186,12 @@ class MachineRules:
     _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
 
     def make(
-        self, node: Node, run_in_thread: RunInThread, run_machine: RunInThread, *, member_id: str, disk: Disk,
-        clock: IReactorTime,
+        self, node: Node, host: MachineHost, *, member_id: str, disk: Disk
     ) -> Hosting:
         """A machine for the node of a new process."""
         frailty = self.frailties[member_id] = Frailty()
         factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
-        return hosting_of(
-            node, factory, disk=disk, clock=clock, run_in_thread=run_in_thread, run_machine=run_machine
-        )
+        return hosting_of(node, factory, host, disk=disk)
 
     def forget(self) -> None:
         """Committed entries may be lost, and others come to their places."""

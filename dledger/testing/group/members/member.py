@@ -163,7 +163,7 @@ class SimMember:
             boot_id=f"boot {self.disk.power_cuts}", local_time=self._local_time,
             make_driver=self._make_driver,
             make_machine=None if world.machines is None else partial(
-                world.machines.make, member_id=host, disk=self.disk, clock=whole_reactor(reactor)
+                world.machines.make, member_id=host, disk=self.disk
             ),
             threads=MemberThreads(
                 flush=self.thread, snapshots=self._snapshots_thread, calls=self._calls_thread
