@@ -52,9 +52,10 @@ from dledger.ledger.config import (
 from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
+from dledger.node.member_process import MakeMachine, MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.run.tracing import OpenSpans, Spans, TracedDriver
-from dledger.node.service import MakeMachine, MemberService
+from dledger.node.service import MemberService
 from dledger.values.addresses import parse_address
 from dledger.values.option_values import Setting, raise_findings, settings_of
 
@@ -266,9 +267,15 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     if trace is not None and factory is not None:
         factory = traced_factory(factory, trace)
     return MemberService(
-        options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
-        failed=end_process(reactor, lambda: exit_with(1)), listen=listen, admin=options["admin"],
-        make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
-        boot_id=read_boot_id(), make_machine=_machine_maker(factory, disk),
-        make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
+        options.member,
+        MemberProcess(
+            reactor=reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
+            failed=end_process(reactor, lambda: exit_with(1)), boot_id=read_boot_id(),
+        ),
+        MemberEndpoints(listen=listen),
+        MemberExtras(
+            make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
+            admin=options["admin"], make_machine=_machine_maker(factory, disk),
+            make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
+        ),
     )
