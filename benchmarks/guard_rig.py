@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
+from dledger.node.member_process import MemberEndpoints, MemberProcess
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 
@@ -211,10 +212,15 @@ class GuardGroup:
             flush_disk_type=flush, **_FILES,
         )
         return MemberService(
-            config, self.wires.clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
-            listen=WireEndpoint(self.wires, PEERS[peer_id]),
-            dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
-            threads=MemberThreads.of(self.wires.clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
+            config,
+            MemberProcess(
+                reactor=self.wires.clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
+                threads=MemberThreads.of(self.wires.clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
+            ),
+            MemberEndpoints(
+                listen=WireEndpoint(self.wires, PEERS[peer_id]),
+                dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
+            ),
         )
 
     @property

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dledger.client.answers.values import AppendFailed as Refused
     from dledger.client.answers.values import UnknownOutcome as Unknown
     from dledger.client.blocking import Log, connect
-    from dledger.client.calls.appender import AppendLimits
+    from dledger.client.links.connect_options import AppendLimits
     from dledger.values.client_token import ClientToken
     from dledger.values.errors import DLedgerError
     from dledger.values.tls_files import TlsFiles
@@ -84,7 +84,7 @@ _HOMES = {
     "dledger.values.tls_files": ("TlsFiles",),
     "dledger.values.client_token": ("ClientToken",),
     "dledger.client.blocking": ("Log", "connect"),
-    "dledger.client.calls.appender": ("AppendLimits",),
+    "dledger.client.links.connect_options": ("AppendLimits",),
     "dledger.client.answers.errors": (
         "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Restored",
         "Timeout", "UnknownChange",

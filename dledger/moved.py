@@ -81,9 +81,9 @@ MODULES = (
     ("dledger.node", "dledger.node.connections", "door greeting lineages peers server"),
     ("dledger.node", "dledger.node.reporting", "event_kinds health reports status"),
     ("dledger.node", "dledger.node.requests", (
-        "appends hosting=machine_requests machine_watch merging reader_rules readers "
-        "router seats snapshots"
+        "appends merging reader_rules readers router seats snapshots"
     )),
+    ("dledger.node", "dledger.machine", "hosting=requests machine_watch=watch"),
     ("dledger.node", "dledger.node.run", (
         "aside_watch contacts flush keeping reads scrubbing store tracing"
     )),

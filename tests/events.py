@@ -54,10 +54,10 @@ def _texts(node: ast.expr | None) -> Iterator[str]:
 
 
 def reported() -> tuple[set[str], set[str]]:
-    """The names that calls in the core, its driver and the node have, and all texts there."""
+    """The names that calls in core, driver, node and machine have, and all texts there."""
     named: set[str] = set()
     texts: set[str] = set()
-    for room in ("core", "driver", "node"):
+    for room in ("core", "driver", "node", "machine"):
         for path in sorted((ROOT / "dledger" / room).rglob("*.py")):
             if path.name == "event_kinds.py":
                 continue

@@ -198,7 +198,8 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
-    # Above the node, which knows its requests (dledger.node.requests.machine_requests), none of its modules.
+    # Above the node, which has a place for a machine (dledger.node.requests.machine_requests), and knows none
+    # of these modules.
     Layer(
         name="state machines",
         covers=("dledger.machine",),
@@ -564,7 +565,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.crashes",),
         ours=(
             *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.rocketmq.broker.basics",
-            "dledger.rocketmq.broker.store",
+            "dledger.rocketmq.broker.store", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),

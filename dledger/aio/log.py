@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from twisted.internet.defer import Deferred
 
@@ -22,14 +22,13 @@ from dledger.aio.reader import AsyncReader
 from dledger.base.process.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.values import Appended, Entry, MemberInfo
-from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
+from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
 from dledger.values.addresses import DEFAULT_MEMBERS
-from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
-from dledger.values.tls_files import TlsFiles
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
@@ -51,41 +50,26 @@ class AsyncLog:
         timeout: float = 10.0,
         wire: str = "auto",
         limits: AppendLimits | None = None,
-        *,
-        answer_timeout_s: float = 4.0,
-        is_ordered: bool = True,
-        exactly_once: bool = False,
-        envelope: bool = False,
-        tls: TlsFiles | None = None,
-        token: str | ClientToken | None = None,
+        **options: Unpack[DoorKeywords],
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
             that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, tls, token: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
+        @param group, wire, options: C{answer_timeout_s}, C{is_ordered}, C{exactly_once}, C{envelope},
+            C{tls}, C{token}: see L{ConnectOptions<dledger.client.links.connect_options.ConnectOptions>}.
         @raise RuntimeError: no event loop runs here.
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
         """
+        checked_keywords(options)
         self._loop = asyncio.get_running_loop()
         self._opened = OpenedHere()
         self._connections = LoopConnections(self._loop, min(timeout, 2.0))
         self._is_closed = False
         self._client = LogClient(
-            peers,
-            group=group,
-            reactor=LoopClock(self._loop),
-            wire=wire,
-            timeout_s=timeout,
-            limits=limits or AppendLimits(when_full="wait"),
-            answer_timeout_s=answer_timeout_s,
-            is_ordered=is_ordered,
-            exactly_once=exactly_once,
-            envelope=envelope,
-            endpoint_for=self._connections.endpoint_for,
-            tls=tls,
-            token=token,
+            peers, reactor=LoopClock(self._loop), endpoint_for=self._connections.endpoint_for, group=group,
+            timeout_s=timeout, wire=wire, limits=limits or AppendLimits(when_full="wait"), **options,
         )
 
     async def append(

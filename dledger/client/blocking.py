@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from functools import partial
 from types import TracebackType
+from typing import Unpack
 
 import attrs
 
@@ -38,17 +39,16 @@ from dledger.client.answers.values import (
     Entry,
     MemberInfo,
 )
-from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, checked_headers, keyed
 from dledger.client.calls.numbered_feed import feed_numbered
 from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
+from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.blocking_reader import BlockingReader
 from dledger.client.reading.places import Place
 from dledger.client.reading.tail import Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
-from dledger.values.client_token import ClientToken
-from dledger.values.tls_files import TlsFiles
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
@@ -72,40 +72,29 @@ class Log:
         wire: str = "auto",
         limits: AppendLimits | None = None,
         *,
-        answer_timeout_s: float = 4.0,
-        is_ordered: bool = True,
-        exactly_once: bool = False,
-        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
-        tls: TlsFiles | None = None,
-        token: str | ClientToken | None = None,
+        **options: Unpack[DoorKeywords],
     ) -> None:
         """
+        Open the log of a group. No connection is made before it is needed.
+
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
             that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, rng, tls, token: see
-            L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
-        @raise ValueError: C{peers} is malformed.
+        @param endpoint_for, rng: see L{LogClient}.
+        @param group, wire, options: C{answer_timeout_s}, C{is_ordered}, C{exactly_once}, C{envelope},
+            C{tls}, C{token}: see L{ConnectOptions<dledger.client.links.connect_options.ConnectOptions>}.
+        @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
         """
         self._thread: ReactorThread | None = None
+        checked_keywords(options)
         reactor_thread = ReactorThread(f"dledger-{group}")
         try:
             self._client = LogClient(
-                peers,
-                group=group,
-                reactor=reactor_thread.reactor,
-                wire=wire,
-                timeout_s=timeout,
-                limits=limits or AppendLimits(when_full="wait"),
-                answer_timeout_s=answer_timeout_s,
-                is_ordered=is_ordered,
-                exactly_once=exactly_once,
-                envelope=envelope,
-                endpoint_for=endpoint_for,
-                rng=rng, tls=tls, token=token,
+                peers, reactor=reactor_thread.reactor, endpoint_for=endpoint_for, rng=rng, group=group,
+                timeout_s=timeout, wire=wire, limits=limits or AppendLimits(when_full="wait"), **options,
             )
         except BaseException:
             reactor_thread.stop(lambda: None)
@@ -509,31 +498,5 @@ def _unbroken(runs: tuple[Appended, ...]) -> int:
     return end
 
 
-def connect(
-    peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
-    group: str = "default",
-    timeout: float = 10.0,
-    wire: str = "auto",
-    limits: AppendLimits | None = None,
-    *,
-    answer_timeout_s: float = 4.0,
-    is_ordered: bool = True,
-    exactly_once: bool = False,
-    envelope: bool = False,
-    endpoint_for: EndpointFor | None = None,
-    rng: random.Random | None = None,
-    tls: TlsFiles | None = None,
-    token: str | ClientToken | None = None,
-) -> Log:
-    """
-    Open the log of a group. No connection is made before it is needed.
-
-    The parameters are those of L{Log}.
-
-    @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
-    """
-    return Log(
-        peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
-        exactly_once=exactly_once, envelope=envelope, endpoint_for=endpoint_for, rng=rng, tls=tls,
-        token=token,
-    )
+#: Opens the log of a group; no connection is made before it is needed.
+connect = Log

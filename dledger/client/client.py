@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Unpack
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred, fail
@@ -28,7 +29,7 @@ from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
 from dledger.client.answers.errors import failure_of
 from dledger.client.answers.values import Appended, AppendError, Entry, MemberInfo, entries_of
-from dledger.client.calls.appender import AppendDone, Appender, AppendLimits
+from dledger.client.calls.appender import AppendDone, Appender
 from dledger.client.calls.changes import GroupChanges
 from dledger.client.calls.command_calls import CommandCalls
 from dledger.client.calls.enveloping import Enveloping, Headers, keyed
@@ -37,15 +38,14 @@ from dledger.client.calls.machines import MAX_AGE_S, query_machine
 from dledger.client.calls.member_questions import MemberQuestions
 from dledger.client.calls.numbered_appends import append_numbered
 from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
+from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader
 from dledger.client.reading.tail import Tail
-from dledger.values.client_token import ClientToken, as_client_token
 from dledger.values.errors import DLedgerError
-from dledger.values.tls_files import TlsFiles
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
@@ -69,58 +69,40 @@ class LogClient:
         self,
         peers: str | Mapping[str, str],
         *,
-        group: str = "default",
         reactor: IReactorTime,
-        wire: str = "auto",
-        timeout_s: float = 10.0,
-        answer_timeout_s: float = 4.0,
-        limits: AppendLimits | None = None,
-        is_ordered: bool = True,
-        exactly_once: bool = False,
-        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
-        tls: TlsFiles | None = None,
-        token: str | ClientToken | None = None,
         wall_s: Callable[[], float] = time.time,
+        **options: Unpack[ConnectKeywords],
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port} or member id to C{host:port}; some of the members
             are enough, the others are learnt.
-        @param wire: native frames go to members that understand them; C{remoting}: to none; C{binary}: all.
-        @param timeout_s: seconds in which a call has an outcome, retries included.
-        @param answer_timeout_s: seconds without an answer after which a connection is given up; sooner
-            if another member leads by then (L{dledger.client.links.rivals}). Must exceed
-            C{max_wait_ack_time_ms} of the members, else a slow commit counts as a lost one.
-        @param is_ordered: send one append at a time to Java members, which take them in any order.
-        @param exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent
-            again, and is in the log once all the same (docs/exactly-once.md). Not with a Java leader.
-        @param envelope: each entry reports its time, by the clock of this machine (docs/envelopes.md).
         @param endpoint_for: makes an endpoint from an address (default: TCP).
-        @param tls: own certificate; each member must prove its id. None: no TLS.
-        @param token: shown to the members, by TLS or on this machine (docs/security.md).
         @param wall_s: seconds since 1970.
+        @param options: those of L{ConnectOptions}.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        self._timeout_s = timeout_s = seconds("timeout_s", timeout_s)
-        self._answer_timeout_s = answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
+        self._options = chosen = ConnectOptions(**options)
         self._clock: IReactorTime = reactor
         self._members = Members(
-            peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(),
-            tls=dialling(tls, group), answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
-            endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(timeout_s, 2.0)),
+            peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.Random(),
+            tls=dialling(chosen.tls, chosen.group), answer_timeout_s=min(chosen.timeout_s, 1.0),
+            token=chosen.token,
+            endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(chosen.timeout_s, 2.0)),
         )
         rivals = Rivals(self._members, reactor)
-        self._questions = MemberQuestions(self._members, rivals, reactor, timeout_s, lambda: self._is_closed)
-        self._enveloping = Enveloping(is_timed=envelope, wall_s=wall_s)
+        self._questions = MemberQuestions(
+            self._members, rivals, reactor, chosen.timeout_s, lambda: self._is_closed
+        )
+        self._enveloping = Enveloping(is_timed=chosen.envelope, wall_s=wall_s)
         self._appender = Appender(
-            self._members, rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
-            answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
-            enveloping=self._enveloping,
+            self._members, rivals, chosen, clock=reactor, enveloping=self._enveloping
         )
         self._commands = CommandCalls(LoneAppends(
-            members=self._members, find_leader=self._questions.leader, clock=reactor, timeout_s=timeout_s,
-            answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
+            members=self._members, find_leader=self._questions.leader, clock=reactor,
+            timeout_s=chosen.timeout_s, answer_timeout_s=chosen.answer_timeout_s,
+            is_closed=lambda: self._is_closed,
         ))
         self._tails: WeakSet[Tail] = WeakSet()
         self._readers: WeakSet[NamedReader] = WeakSet()
@@ -268,8 +250,8 @@ class LogClient:
             max_age_s = seconds("max_age_s", max_age_s, is_zero_allowed=True, most=MAX_AGE_S)
         return Deferred.fromCoroutine(query_machine(
             self._members, self._questions.leader, self._questions.any_member, query, max_age_s,
-            clock=self._clock, timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
-            is_closed=lambda: self._is_closed,
+            clock=self._clock, timeout_s=self._options.timeout_s,
+            answer_timeout_s=self._options.answer_timeout_s, is_closed=lambda: self._is_closed,
         ))
 
     def get(
@@ -298,7 +280,7 @@ class LogClient:
 
         at_leader = consistency is Consistency.LINEARIZABLE
         try:
-            answer = await self._questions.ask(request, self._answer_timeout_s, at_leader=at_leader)
+            answer = await self._questions.ask(request, self._options.answer_timeout_s, at_leader=at_leader)
         except DLedgerError as error:
             raise failure_of(error.code, index=index, **error.facts) from None
         assert isinstance(answer, GetResponse)
@@ -331,14 +313,14 @@ class LogClient:
         batch_bytes_max = whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1)
         timeout_s = patience("timeout_s", timeout_s)
         if timeout_s is None and not follow:
-            timeout_s = self._timeout_s
+            timeout_s = self._options.timeout_s
         tail = Tail(
             self._members,
             clock=self._clock,
             from_index=from_index,
             follow=follow,
             timeout_s=timeout_s,
-            answer_timeout_s=min(self._answer_timeout_s, 2.0),
+            answer_timeout_s=min(self._options.answer_timeout_s, 2.0),
             batch_bytes_max=batch_bytes_max,
             control=control,
         )
@@ -411,8 +393,8 @@ class LogClient:
     async def _find_begin(self, wanted: int | datetime) -> int:
         """The index of a time, or of the first of the last -C{wanted} entries of programs."""
         if isinstance(wanted, datetime):
-            return await find_time(self, milliseconds(wanted), self._timeout_s)
-        tail = self.tail(wanted, timeout_s=self._timeout_s)
+            return await find_time(self, milliseconds(wanted), self._options.timeout_s)
+        tail = self.tail(wanted, timeout_s=self._options.timeout_s)
         try:
             return await tail.find_begin()
         finally:
@@ -444,8 +426,8 @@ class LogClient:
     def _changes(self) -> GroupChanges:
         return GroupChanges(
             members=self._members, find_leader=self._questions.leader,
-            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self._timeout_s,
-            answer_timeout_s=self._answer_timeout_s,
+            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self._options.timeout_s,
+            answer_timeout_s=self._options.answer_timeout_s,
         )
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:

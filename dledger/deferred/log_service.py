@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Unpack
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -15,15 +16,13 @@ from twisted.internet.interfaces import IReactorTime
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
 from dledger.client.answers.values import Appended, Entry, MemberInfo
-from dledger.client.calls.appender import AppendLimits
 from dledger.client.calls.enveloping import Headers
 from dledger.client.client import LogClient
+from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
 from dledger.client.reading.readers import NamedReader
 from dledger.client.reading.tail import Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
-from dledger.values.client_token import ClientToken
-from dledger.values.tls_files import TlsFiles
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
 
@@ -44,13 +43,8 @@ class LogService(Service):
         limits: AppendLimits | None = None,
         *,
         reactor: IReactorTime | None = None,
-        answer_timeout_s: float = 4.0,
-        is_ordered: bool = True,
-        exactly_once: bool = False,
-        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
-        tls: TlsFiles | None = None,
-        token: str | ClientToken | None = None,
+        **options: Unpack[DoorKeywords],
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
@@ -58,8 +52,9 @@ class LogService(Service):
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param reactor: by default, the global one.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, tls, token: see
-            L{LogClient}.
+        @param endpoint_for: see L{LogClient}.
+        @param wire, options: C{answer_timeout_s}, C{is_ordered}, C{exactly_once}, C{envelope}, C{tls},
+            C{token}: see L{ConnectOptions<dledger.client.links.connect_options.ConnectOptions>}.
         """
         if reactor is None:
             from twisted.internet import reactor as global_reactor
@@ -71,13 +66,8 @@ class LogService(Service):
         self._wire = wire
         self._limits = limits or AppendLimits(when_full="wait")
         self._reactor = reactor
-        self._answer_timeout_s = answer_timeout_s
-        self._is_ordered = is_ordered
-        self._exactly_once = exactly_once
-        self._envelope = envelope
         self._endpoint_for = endpoint_for
-        self._tls = tls
-        self._token = token
+        self._options = checked_keywords(options)
         self._client: LogClient | None = None
 
     def startService(self) -> None:
@@ -88,10 +78,8 @@ class LogService(Service):
         """
         super().startService()
         self._client = LogClient(
-            self._peers, group=self.group, reactor=self._reactor, wire=self._wire, timeout_s=self._timeout_s,
-            answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
-            exactly_once=self._exactly_once, envelope=self._envelope, endpoint_for=self._endpoint_for,
-            tls=self._tls, token=self._token,
+            self._peers, reactor=self._reactor, endpoint_for=self._endpoint_for, group=self.group,
+            timeout_s=self._timeout_s, wire=self._wire, limits=self._limits, **self._options,
         )
 
     def stopService(self) -> None:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.machine.test_runner,tests.node.test_hosting -*-
+# -*- test-case-name: tests.machine.test_runner,tests.machine.test_requests -*-
 """
 The state machine of a member as others see it: its answers to requests, its snapshots, its status. Nothing
 here changes its state: that is L{dledger.machine.runner}.
@@ -62,7 +62,7 @@ class AnsweringMachine:
 
     @property
     def failed_index(self) -> int:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.failed_index}."""
+        """The entry at which it has failed, so that an order to skip it is waited for; -1: it has not."""
         return self._failed_at.index if self.state == "failed" else -1
 
     @property
@@ -123,13 +123,17 @@ class AnsweringMachine:
         )
 
     def result_of(self, index: int) -> Deferred[bytes]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.result_of}."""
+        """@return: the result of an entry; fails with a code that means "unknown", if it is not kept."""
         if self.state != "running":
             return fail(unknown(f"the state machine has {self.state}"))
         return self._waits.result_of(index, self.applied_index)
 
     def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.kept_result}."""
+        """
+        Index and result of a command whose entry is in the state; None: it has none.
+
+        @raise DLedgerError: SEQUENCE_FORGOTTEN: it has one, and its result is not kept.
+        """
         last_sequence, found = self._kept.find(producer, sequence)
         if found is not None:
             return found.entry_index, found.result
@@ -140,7 +144,7 @@ class AnsweringMachine:
         ))
 
     def when_applied(self, index: int) -> Deferred[int]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.when_applied}."""
+        """@return: fires with the applied index, which is at least C{index}."""
         refusal = self.refusal
         if refusal is not None:
             return fail(refusal)
@@ -149,16 +153,16 @@ class AnsweringMachine:
         return self._waits.when_applied(index)
 
     def query(self, request: bytes) -> Deferred[bytes]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.query}."""
+        """Ask the machine. @return: fires with its answer; fails with L{DLedgerError}: it has none."""
         machine = self.machine
         return self._calls.call("query()", lambda: machine.query(request))
 
     def is_refusal(self, result: bytes) -> bool:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.is_refusal}."""
+        """Whether a result is the reason of a refusal."""
         return isinstance(result, RefusedAnswer)
 
     def told(self) -> ToldMachine:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.told}."""
+        """What other members learn about it."""
         machine = self.machine
         return ToldMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
@@ -166,7 +170,7 @@ class AnsweringMachine:
         )
 
     def status(self) -> MachineStatus:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.status}."""
+        """The current status."""
         heads, writer = [] if self._snapshots is None else self._snapshots.heads, self._writer
         return MachineStatus(
             name=self.machine.name, version=self.machine.version, state=self.state, reason=self.reason,

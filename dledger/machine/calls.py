@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred, execute
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from dledger.base.process.threads import RunInThread
 from dledger.machine.guarded import GuardedMachine
+from dledger.node.host import MachineHost
 
 _Result = TypeVar("_Result")
 
@@ -32,11 +31,10 @@ class MachineCalls:
 
     log = Logger()
 
-    def __init__(self, run: RunInThread | None, *, clock: IReactorTime, self_id: str) -> None:
-        """@param run: runs calls in a thread, in turn; None: they run at once."""
-        self._run = run
-        self._clock = clock
-        self._self_id = self_id
+    def __init__(self, host: MachineHost) -> None:
+        self._run = host.run_machine
+        self._clock = host.clock
+        self._self_id = host.self_id
         self._now: tuple[str, float] | None = None
         self._told: tuple[float, float] = (-1.0, 0.0)
         self.busy_with = ""

@@ -9,15 +9,17 @@ import importlib
 import os
 import re
 
-from twisted.internet.interfaces import IReactorTime
-
 from dledger.base.disk.disk import Disk
-from dledger.base.process.threads import RunInThread
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
+from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory, StateMachine
+from dledger.machine.waiting import WaitBounds
+from dledger.machine.writing import SnapshotsDue
+from dledger.node.host import MachineHost
 from dledger.node.node import Node
+from dledger.node.requests.machine_requests import Hosting
 
 _FORM = "write package.module:factory, where factory() makes a dledger.machine.StateMachine"
 #: Bytes of a name: the header of a snapshot holds it.
@@ -59,12 +61,11 @@ def load_factory(text: str) -> MachineFactory:
     return factory
 
 
-def runner_of(
-    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread,
-    run_machine: RunInThread | None = None,
-) -> MachineRunner:
+def hosting_of(
+    node: Node, factory: MachineFactory, host: MachineHost, *, disk: Disk
+) -> Hosting:
     """
-    The runner of a machine at this member, by the member's options; its snapshots are in C{machine} beside
+    A machine at this member, by the member's options; its snapshots are in C{machine} beside
     the log. Without files of a log there are no snapshots.
 
     @raise ValueError: the factory makes no machine now, though it made one before.
@@ -81,9 +82,12 @@ def runner_of(
             machine_version=machine.version, oldest_version=machine.oldest_version,
             proves_oldest=config.machine_keep_entries > 0,
         )
-    return MachineRunner(
-        factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
-        snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
-        waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
-        source=node.desks.snapshots, run_machine=run_machine,
+    runner = MachineRunner(
+        factory, node, host,
+        waits=WaitBounds(waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms),
+        snapshots=snapshots, source=node.desks.snapshots, due=SnapshotsDue(
+            entries=config.machine_snapshot_entries, of_bytes=config.machine_snapshot_bytes
+        ),
     )
+    desk = MachineDesk(config, runner, node.desks.machine_surroundings)
+    return Hosting(machine=runner, desk=desk)

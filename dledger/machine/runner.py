@@ -31,12 +31,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
@@ -59,8 +58,9 @@ from dledger.machine.log_reach import (
 from dledger.machine.reading_ahead import TURN_S, ReadAhead
 from dledger.machine.skips import Skips
 from dledger.machine.state_machine import MachineFactory
-from dledger.machine.waiting import MachineWaits
-from dledger.machine.writing import SnapshotWriter, pieces_of
+from dledger.machine.waiting import MachineWaits, WaitBounds
+from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
+from dledger.node.host import MachineHost
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader
@@ -91,29 +91,24 @@ class MachineRunner(AnsweringMachine):
     log = Logger()
 
     def __init__(
-        self, factory: MachineFactory, entries: CommittedEntries, *, clock: IReactorTime,
-        run_in_thread: RunInThread, snapshots: SnapshotDirectory | None, self_id: str,
-        snapshot_entries: int, snapshot_bytes: int, waits_max: int, wait_ms: int,
-        source: SnapshotSource | None = None, run_machine: RunInThread | None = None,
+        self, factory: MachineFactory, entries: CommittedEntries, host: MachineHost, *, waits: WaitBounds,
+        snapshots: SnapshotDirectory | None, due: SnapshotsDue | None = None,
+        source: SnapshotSource | None = None,
     ) -> None:
         """
-        @param run_in_thread: runs snapshots, one at a time.
+        @param waits: for requests that wait.
         @param snapshots: None: none are taken; the log is applied from its beginning at each start.
-        @param snapshot_entries, snapshot_bytes: a snapshot is due after this number of entries, or of bytes
-            of bodies; 0: not by these.
-        @param waits_max, wait_ms: requests that wait, at most, and for how long.
+        @param due: when a snapshot is; None: never by itself.
         @param source: sends snapshots; None: nobody does.
-        @param run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
         """
         self._factory = factory
         self._entries = entries
-        self._clock = clock
-        self._run_in_thread = run_in_thread
+        self._host = host
+        self._clock = clock = host.clock
         self._snapshots = snapshots
         self._source = source
         self._fetch: SnapshotFetch | None = None
         self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
-        self._self_id = self_id
         self.state = "starting"
         self.reason = ""
         self.applied_index = -1
@@ -124,14 +119,12 @@ class MachineRunner(AnsweringMachine):
         self._last: EntryHeader | None = None
         self._ahead = ReadAhead(entries)
         self._call: IDelayedCall | None = None
-        self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
+        self._waits = MachineWaits(waits, self._now_ms)
         self._applied = 0
         self.is_applying = False
-        self._calls = MachineCalls(run_machine, clock=clock, self_id=self_id)
+        self._calls = MachineCalls(host)
         self._writer = None if snapshots is None else SnapshotWriter(
-            snapshots, entries, clock=clock, run_in_thread=run_in_thread, self_id=self_id,
-            due_entries=snapshot_entries, due_bytes=snapshot_bytes, why_not=self._why_no_snapshot,
-            pause=self._pause,
+            snapshots, entries, host, due or SnapshotsDue(), why_not=self._why_no_snapshot, pause=self._pause
         )
         self._in_thread: Deferred[None] | None = None
         self._pausing: Deferred[None] | None = None
@@ -190,7 +183,7 @@ class MachineRunner(AnsweringMachine):
         self.reason = reason
         self.log.critical(
             "the state machine {machine} of member {self_id} stops, the log goes on: {reason}",
-            machine=self.machine.name, self_id=self._self_id, reason=reason,
+            machine=self.machine.name, self_id=self._host.self_id, reason=reason,
         )
         self._rest()
         self._waits.end(reason, ResponseCode.MACHINE_STOPPED)
@@ -200,7 +193,7 @@ class MachineRunner(AnsweringMachine):
         snapshots = self._snapshots
         if snapshots is not None:
             if is_first:
-                await self._run_in_thread(snapshots.look)
+                await self._host.run_in_thread(snapshots.look)
                 for reason in snapshots.refused:
                     self._tell_refused(reason)
             while self.state == "starting" and snapshots.heads:
@@ -212,7 +205,7 @@ class MachineRunner(AnsweringMachine):
             self._waits_for = ""
             self.log.info(
                 "the state machine {machine} of member {self_id} begins after the entry {index}",
-                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._host.self_id, index=self.applied_index,
             )
             self.committed()
 
@@ -254,7 +247,7 @@ class MachineRunner(AnsweringMachine):
 
         try:
             check_base(self._entries, head)
-            await self._run_in_thread(restore)
+            await self._host.run_in_thread(restore)
         except Exception as error:
             reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
@@ -269,7 +262,7 @@ class MachineRunner(AnsweringMachine):
     def _tell_refused(self, reason: str) -> None:
         self.log.warn(
             "member {self_id} does not use a snapshot of its state machine: {reason}",
-            self_id=self._self_id, reason=reason,
+            self_id=self._host.self_id, reason=reason,
         )
 
     # -- entries ------------------------------------------------------------------------------
@@ -387,7 +380,7 @@ class MachineRunner(AnsweringMachine):
         """The state was made with an entry that is skipped, or could not be: make it without that entry."""
         self.log.warn(
             "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
-            machine=self.machine.name, self_id=self._self_id, index=index,
+            machine=self.machine.name, self_id=self._host.self_id, index=index,
         )
         self._skips.begin_again(index)
         if self._snapshots is not None:
@@ -456,7 +449,7 @@ class MachineRunner(AnsweringMachine):
         self.log.warn(
             "the log of member {self_id} begins after the state of {machine}, which ends with the entry "
             "{index}: another member is asked for a snapshot",
-            self_id=self._self_id, machine=self.machine.name, index=self.applied_index,
+            self_id=self._host.self_id, machine=self.machine.name, index=self.applied_index,
         )
         self._ahead.clear()
         self._waits.end("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
@@ -471,8 +464,7 @@ class MachineRunner(AnsweringMachine):
     async def _install(self, snapshots: SnapshotDirectory, source: SnapshotSource) -> None:
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
-            snapshots, source, clock=self._clock, run_in_thread=self._run_in_thread, self_id=self._self_id,
-            machine=self.machine.name, machine_version=self.machine.version,
+            snapshots, source, self._host, machine=self.machine.name, machine_version=self.machine.version,
             oldest_version=self.machine.oldest_version, lowest_index=self._lowest_index,
         )
         try:
@@ -487,7 +479,7 @@ class MachineRunner(AnsweringMachine):
             self.log.info(
                 "the state machine {machine} of member {self_id} has taken up a snapshot and goes on after "
                 "the entry {index}",
-                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._host.self_id, index=self.applied_index,
             )
             self.committed()
 
@@ -503,7 +495,7 @@ class MachineRunner(AnsweringMachine):
         self._renew()
         if await self._restored(snapshots, head):
             return True
-        await self._run_in_thread(lambda: snapshots.discard(head))
+        await self._host.run_in_thread(lambda: snapshots.discard(head))
         await fetch.pause(refused_s)
         return False
 
@@ -513,7 +505,7 @@ class MachineRunner(AnsweringMachine):
     # -- requests -----------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.sweep}."""
+        """End the waits whose time is over; look again at entries that could not be read."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
         self._calls.watch(self.machine)
         self.committed()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.process.waiters import ThresholdWaiters
@@ -23,16 +24,23 @@ RECENT_BYTES = 1024 * 1024
 RECENT_OVERHEAD = 64
 
 
+@attrs.frozen(kw_only=True)
+class WaitBounds:
+    """@ivar waits_max: queries that wait, at most. @ivar wait_ms: the time for each request."""
+
+    waits_max: int
+    wait_ms: int
+
+
 class MachineWaits:
     """
     Invariant: a wait is in one of C{_results} and C{_waits} until it fires; C{_recent} is in the order of the
     entries, and C{_recent_bytes} is its size.
     """
 
-    def __init__(self, *, waits_max: int, wait_ms: int, now_ms: Callable[[], int]) -> None:
-        """@param waits_max, wait_ms: number of queries that wait, at most, and time for each request."""
-        self._waits_max = waits_max
-        self._wait_ms = wait_ms
+    def __init__(self, bounds: WaitBounds, now_ms: Callable[[], int]) -> None:
+        self._waits_max = waits_max = bounds.waits_max
+        self._wait_ms = bounds.wait_ms
         self._now_ms = now_ms
         self._results: dict[int, tuple[Deferred[bytes], int]] = {}
         self._waits = ThresholdWaiters(capacity=waits_max)
@@ -42,7 +50,7 @@ class MachineWaits:
         self._recent_bytes = 0
 
     def result_of(self, index: int, applied_index: int) -> Deferred[bytes]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.result_of}."""
+        """See L{dledger.machine.answering.AnsweringMachine.result_of}."""
         waiter: Deferred[bytes] = Deferred()
         found = self._recent.get(index)
         if found is not None:

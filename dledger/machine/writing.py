@@ -13,23 +13,31 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import chain
 
+import attrs
 from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.threads import RunInThread
 from dledger.machine.calls import MachineCalls
 from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries
+from dledger.node.host import MachineHost
 from protocols.wire.ledger.entry import EntryHeader
 
 #: Seconds in which a snapshot must be written.
 SNAPSHOT_S = 600.0
 #: Seconds between two looks whether the log is on stable storage up to the last entry of a snapshot.
 FLUSH_LOOK_S = 0.05
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotsDue:
+    """When a snapshot is due: after this number of entries, or of bytes of bodies; 0: not by these."""
+
+    entries: int = 0
+    of_bytes: int = 0
 
 
 class SnapshotWriter:
@@ -41,23 +49,20 @@ class SnapshotWriter:
     log = Logger()
 
     def __init__(
-        self, snapshots: SnapshotDirectory, entries: CommittedEntries, *, clock: IReactorTime,
-        run_in_thread: RunInThread, self_id: str, due_entries: int, due_bytes: int,
-        why_not: Callable[[], str], pause: Callable[[float], Awaitable[None]],
+        self, snapshots: SnapshotDirectory, entries: CommittedEntries, host: MachineHost, due: SnapshotsDue,
+        *, why_not: Callable[[], str], pause: Callable[[float], Awaitable[None]],
     ) -> None:
         """
-        @param due_entries, due_bytes: one is due after this number of entries, or of bytes of bodies; 0: not
-            by these.
         @param why_not: why none may be finished now; empty if one may.
         @param pause: waits for some seconds.
         """
         self._snapshots = snapshots
         self._entries = entries
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._self_id = self_id
-        self._due_entries = due_entries
-        self._due_bytes = due_bytes
+        self._clock = host.clock
+        self._run_in_thread = host.run_in_thread
+        self._self_id = host.self_id
+        self._due_entries = due.entries
+        self._due_bytes = due.of_bytes
         self._why_not = why_not
         self._pause = pause
         self._since_entries = self._since_bytes = 0

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from twisted.internet.defer import Deferred
+
+from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.node.belonging import Belonging
 from dledger.node.requests.about import Told
-from dledger.node.requests.appends import AppendGate
-from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.appends import AppendGate, AppendResult
+from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
 from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
@@ -24,7 +27,9 @@ class Desks:
     """
     @ivar router: receives the requests of connections.
     @ivar refusals: answers requests that are refused.
-    @ivar machine, readers: answer the requests to the state machine, if there is one, and of readers.
+    @ivar machine: the place of a state machine, and the door for the requests to it.
+    @ivar machine_surroundings: for the part that answers these requests.
+    @ivar readers: answers the requests of readers.
     @ivar snapshots: exchanges snapshots with other members.
     """
 
@@ -51,15 +56,18 @@ class Desks:
             request_reads=inside.feed, at_end_of_turn=turn.work, next_token=next_token,
             seconds=inside.seconds, refuse=self.refusals.refuse, counters=counters,
         )
-        self.machine = MachineDesk(
-            config, append=self.appends.append_command, read_index=self.reads.read_index, status=core.status,
-            producers=lambda: store.producers, now_ms=inside.now_ms,
-            append_order=self.appends.append_control, broken=broken, counters=counters,
-            others=lambda: self.snapshots, feed=inside.feed, note=inside.voice.note,
+        self.machine = MachineRequests(
+            config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
         self.snapshots = SnapshotDesk(
             config=config, members=core.members, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters,
+        )
+        self.machine_surroundings = MachineSurroundings(
+            append=self._append_command, append_order=self.appends.append_control,
+            read_index=self.reads.read_index, status=core.status, producers=lambda: store.producers,
+            now_ms=inside.now_ms, others=self.snapshots, note=inside.voice.note,
+            judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
@@ -74,6 +82,9 @@ class Desks:
                 greeting=belonging.greeting, greeted=belonging.contacts.greeted, told=told,
             ), next_token=next_token, takes_appends=takes_appends,
         )
+
+    def _append_command(self, command: bytes, producer: str, sequence: int) -> Deferred[AppendResult]:
+        return self.appends.append_command(command, Origin(producer, sequence) if producer else None)
 
     def keep_from_index(self) -> int:
         """First index that expiry must keep."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_node -*-
-"""The things that a member is given: its files, and the clocks and threads of its process."""
+"""The things that a member and its state machine are given: files, clocks, threads of the process."""
 
 from __future__ import annotations
 
@@ -55,3 +55,18 @@ class MemberHost:
     rng: random.Random
     run_in_thread: RunInThread
     disk_space: Callable[[], DiskSpace] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class MachineHost:
+    """
+    @ivar self_id: of the member.
+    @ivar clock: monotonic.
+    @ivar run_in_thread: runs snapshots, one at a time.
+    @ivar run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
+    """
+
+    self_id: str
+    clock: IReactorTime
+    run_in_thread: RunInThread
+    run_machine: RunInThread | None = None

@@ -44,7 +44,7 @@ from dledger.node.reporting.reports import Reports, SeenEvent
 from dledger.node.reporting.status import Counters, NodeStatus
 from dledger.node.requests.about import AboutMember, connections_status, peers_status
 from dledger.node.requests.appends import AppendResult
-from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.router import RequestRouter
 from dledger.node.run.contacts import Contacts
 from dledger.node.run.flush import LedgerFlusher
@@ -57,7 +57,6 @@ from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     Request,
     Response,
-    SkipResponse,
 )
 
 #: Seconds between two checks of connections and waiters.
@@ -130,7 +129,7 @@ class Node:
             store=store, run_in_thread=host.run_in_thread, feed=inside.feed, seconds=inside.seconds,
             counters=self.counters, report=self.report,
         )
-        self.about = AboutMember(self.status, lambda: self.desk.told())
+        self.about = AboutMember(self.status, lambda: self.machine_requests.told())
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None
         )
@@ -237,8 +236,8 @@ class Node:
         return self.desks.router
 
     @property
-    def desk(self) -> MachineDesk:
-        """Answers the requests to the state machine, if there is one."""
+    def machine_requests(self) -> MachineRequests:
+        """The place of a state machine, and the door for the requests to it."""
         return self.desks.machine
 
     @property
@@ -357,13 +356,13 @@ class Node:
         end_index = self._core.committed_index
         return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
 
-    def skip(self, index: int) -> Deferred[SkipResponse]:
+    def skip(self, index: int) -> Deferred[Response]:
         """Order that no state machine applies an entry. @return: fires with the answer, with any code."""
-        return self.desk.skip(index)
+        return self.machine_requests.skip(index)
 
     def ask_snapshot(self) -> str:
         """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
-        return self.desk.ask_snapshot()
+        return self.machine_requests.ask_snapshot()
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
@@ -383,7 +382,7 @@ class Node:
             peers=peers_status(member, self._store, self._peers, self.contacts.members),
             store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
             healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
-            machine=self.desks.snapshots.with_log_kept(self.desk.status()),
+            machine=self.desks.snapshots.with_log_kept(self.machine_requests.status()),
             readers=self.desks.readers.infos(),
         )
 

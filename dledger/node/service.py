@@ -15,38 +15,32 @@ the log, and exit status 1.
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from twisted.application.service import IService, MultiService
+from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
+from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk
 from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import RunInThread
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
-from dledger.driver.driver import Driver, Terms
+from dledger.driver.driver import Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.lineage import LINEAGE_BITS
-from dledger.node.broker_hooks import Embedding
 from dledger.node.changing import with_changes
-from dledger.node.connections.peers import Dial, Peers
+from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
 from dledger.node.endpoints import listen_description, peer_endpoint
-from dledger.node.host import MemberHost, NodeFiles
-from dledger.node.node import MakeDriver, Node
+from dledger.node.host import MachineHost, MemberHost, NodeFiles
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
+from dledger.node.node import Node
 from dledger.node.reporting.health import UNSURE
-from dledger.node.requests.machine_requests import HostedMachine
 from dledger.node.run.store import Store
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
@@ -87,20 +81,6 @@ class ClosableTerms(Terms, Protocol):
         """Release the handles."""
 
 
-#: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread, the
-#: third one the calls of the machine in another.
-MakeMachine = Callable[[Node, RunInThread, RunInThread], HostedMachine]
-
-#: Seconds since 1970, and the local hour.
-WallClock = Callable[[], tuple[float, int]]
-
-
-def wall_clock() -> tuple[float, int]:
-    """Seconds since 1970, and the local hour."""
-    now_s = time.time()
-    return now_s, time.localtime(now_s).tm_hour
-
-
 class ForgetfulTerms:
     """Term and vote of a member with a memory store: they are not saved."""
 
@@ -118,6 +98,7 @@ class MemberService(MultiService):
     """
     One member.
 
+    @ivar extras: what runs in it besides its log.
     @ivar node: None until the store is open.
     @ivar keys: for TLS; None without.
     """
@@ -125,58 +106,19 @@ class MemberService(MultiService):
     log = Logger()
 
     def __init__(
-        self,
-        config: DLedgerConfig,
-        reactor: Reactor,
-        *,
-        disk: Disk,
-        rng: random.Random,
-        failed: Callable[[str], None],
-        listen: IStreamServerEndpoint | None = None,
-        dial: Dial | None = None,
-        make_admin: Callable[[Node], IService] | None = None,
-        admin: str = "",
-        boot_id: str = "",
-        threads: MemberThreads | None = None,
-        local_time: WallClock = wall_clock,
-        make_driver: MakeDriver = Driver,
-        embedding: Embedding | None = None,
-        make_machine: MakeMachine | None = None,
+        self, config: DLedgerConfig, process: MemberProcess, endpoints: MemberEndpoints | None = None,
+        extras: MemberExtras | None = None,
     ) -> None:
-        """
-        @param reactor: a reactor; its clock should be monotonic.
-        @param failed: called with the reason when the member cannot start or continue; the process
-            should then end.
-        @param listen: endpoint to listen on; by default see L{listen_description}.
-        @param dial: makes the endpoint to a member from its id and address; by default L{peer_endpoint}.
-        @param make_admin: makes the administration service, once the member listens.
-        @param boot_id: of this boot of the machine; empty if not known.
-        @param admin: listening address of that service, for people.
-        @param threads: by default threads of its own.
-        @param local_time: the wall clock; retention and house-keeping go by it.
-        @param make_driver: see L{Node}.
-        @param embedding: the program that alone appends.
-        @param make_machine: makes the runner of the state machine of the member.
-        """
         super().__init__()
         self.config = config
         self.node: Node | None = None
         self.keys: Securing | None = None
-        self._reactor = reactor
-        self._disk = disk
-        self._rng = rng
-        self._failed = failed
+        self._process = process
+        self._reactor = process.reactor
+        self._threads = process.threads or MemberThreads.of(process.reactor)
+        self._endpoints = endpoints or MemberEndpoints()
+        self.extras = extras or MemberExtras()
         self._tokens: ClientTokenFile | None = None
-        self._listen = listen
-        self._dial = dial
-        self._make_admin = make_admin
-        self._admin = admin
-        self._boot_id = boot_id
-        self._threads = threads or MemberThreads.of(reactor)
-        self._local_time = local_time
-        self._make_driver = make_driver
-        self._embedding = embedding
-        self._make_machine = make_machine
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -246,15 +188,15 @@ class MemberService(MultiService):
         self._server = MemberServer(node.router, node.turn, note=node.note, budgets=Budgets())
         self._limit(self._server)
         inputs = node.peer_inputs
-        dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)
+        dial = self._endpoints.dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
-            config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._rng,
+            config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._process.rng,
             answered=inputs.answered, failed=inputs.failed, connected=inputs.connected,
             greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)
-        listen = self._listen or serverFromString(
+        listen = self._endpoints.listen or serverFromString(
             self._reactor, listen_description(self.config.peers[self.config.self_id])
         )
         self._listening = listen.listen(self._secured(self._server, node)).addCallbacks(
@@ -262,11 +204,14 @@ class MemberService(MultiService):
         )
 
     def _host(self, node: Node) -> None:
-        """Make the runner of the state machine, if there is to be one."""
-        if self._make_machine is not None:
+        """Make the state machine, if there is to be one."""
+        if self.extras.make_machine is not None:
             threads = self._threads
             threads.start_machine()
-            node.desk.machine = self._make_machine(node, threads.snapshots.run, threads.calls.run)
+            node.machine_requests.hosting = self.extras.make_machine(node, MachineHost(
+                self_id=self.config.self_id, clock=self._reactor, run_in_thread=threads.snapshots.run,
+                run_machine=threads.calls.run,
+            ))
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -274,7 +219,7 @@ class MemberService(MultiService):
         if keys is None:
             node.router.door.judge_with(
                 None, tokens, ChangeHosts(self.config.change_hosts),
-                is_closed=self._embedding is not None and self._embedding.is_closed,
+                is_closed=self.extras.embedding is not None and self.extras.embedding.is_closed,
             )
             return server
         node.router.door.judge_with(
@@ -287,12 +232,13 @@ class MemberService(MultiService):
 
     def _open(self) -> Node:
         config, is_file = self.config, self.config.store_type == "file"
+        disk, boot_id = self._process.disk, self._process.boot_id
         store: FileStore = (
-            FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
+            FileStore.open(config, disk, boot_id=boot_id) if is_file else MemoryStore.open(config)
         )
         self._store = store
-        if self._embedding is not None:
-            store.use(self._embedding.stamps)
+        if self.extras.embedding is not None:
+            store.use(self.extras.embedding.stamps)
         if config.accept_new_members and store.identity.is_told_by_log:
             store.abandon()
             raise DirectoryError(
@@ -304,7 +250,7 @@ class MemberService(MultiService):
             try:
                 vote = self._open_terms(store)
                 store.identity.begin_run(
-                    self._rng.getrandbits(LINEAGE_BITS), self._rng.getrandbits(LINEAGE_BITS)
+                    self._process.rng.getrandbits(LINEAGE_BITS), self._process.rng.getrandbits(LINEAGE_BITS)
                 )
             except StoreError:
                 store.abandon()
@@ -312,20 +258,20 @@ class MemberService(MultiService):
         self.node = Node(
             config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
             host=MemberHost(
-                clock=self._reactor, rng=self._rng, run_in_thread=self._threads.flush.run,
-                wall_clock=self._local_time,
-                disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
+                clock=self._reactor, rng=self._process.rng, run_in_thread=self._threads.flush.run,
+                wall_clock=self._process.local_time,
+                disk_space=(lambda: self._process.disk.space(config.self_path)) if is_file else None,
             ),
-            keys=self.keys, make_driver=self._make_driver, embedding=self._embedding,
+            keys=self.keys, make_driver=self.extras.make_driver, embedding=self.extras.embedding,
         )
-        self.node.about.admin = self._admin
+        self.node.about.admin = self.extras.admin
         if store.identity.is_unsure and len(config.peers) > 1:
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
 
     def _open_terms(self, store: FileStore) -> TermVote:
         ids = {one for known in store.memberships for one in known.addresses} | self.config.peers.keys()
-        self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=ids)
+        self._terms = terms = TermFile(self._process.disk, self.config.self_path, member_ids=ids)
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
         store.identity.note_terms()
         for warning in terms.warnings:
@@ -361,11 +307,12 @@ class MemberService(MultiService):
             )
         self._peers.start()
         self.node.start()
-        if self.node.desk.machine is not None:
-            self.node.desk.machine.start()
-        if self._make_admin is not None:
+        machine = self.node.machine_requests.machine
+        if machine is not None:
+            machine.start()
+        if self.extras.make_admin is not None:
             try:
-                self._make_admin(self.node).setServiceParent(self)
+                self.extras.make_admin(self.node).setServiceParent(self)
             except ValueError as error:
                 self.node.abort(f"cannot start the administration: {error}")
 
@@ -375,7 +322,7 @@ class MemberService(MultiService):
 
     def _give_up(self, reason: str) -> None:
         self.log.critical("member {self_id}: {reason}", self_id=self.config.self_id, reason=reason)
-        self._failed(reason)
+        self._process.failed(reason)
 
     def _node_ended(self, _: None) -> None:
         assert self.node is not None
@@ -393,9 +340,10 @@ class MemberService(MultiService):
         await self._listening
         if self.node is not None:
             await self._stop_node(self.node)
-            if self.node.desk.machine is not None:
+            machine = self.node.machine_requests.machine
+            if machine is not None:
                 # (A call of a program that never returns must not keep this member from ending.)
-                await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, self._reactor)
+                await _within(machine.stop(), STOP_TIME_OUT_S, self._reactor)
                 self._threads.stop_machine()
             await self._stop_connections()
             await self.node.flusher.idle()
@@ -454,7 +402,7 @@ class MemberService(MultiService):
                 self_id=self.config.self_id, reason=str(error),
             )
             self._store.abandon()
-            self._failed(str(error))
+            self._process.failed(str(error))
         self._terms.close()
 
 

@@ -26,6 +26,7 @@ from dledger.base.process.threads import DiskRunner
 from dledger.base.process.timing import within
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
+from dledger.node.member_process import MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.reporting.status import NodeStatus
 from dledger.node.service import MemberService
@@ -129,10 +130,10 @@ class RaftBrokerService(Service):
         def made(embedding: Embedding) -> MemberService:
             if make_member is not None:
                 return make_member(of_member, embedding)
-            return MemberService(
-                of_member, reactor, disk=disk, rng=random.Random(rng.random()), failed=failed,
-                boot_id=boot_id, embedding=embedding,
+            process = MemberProcess(
+                reactor=reactor, disk=disk, rng=random.Random(rng.random()), failed=failed, boot_id=boot_id
             )
+            return MemberService(of_member, process, extras=MemberExtras(embedding=embedding))
 
         self._kind = RaftLogKind(made, is_closed=config.acl_enable)
         self.member = self._kind.member

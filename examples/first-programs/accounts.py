@@ -3,9 +3,9 @@ A table in SQLite that has the effect of each entry exactly once, also if this p
 
     python accounts.py accounts.sqlite
 
-An entry says C{anna 5}: the account, and the amount for it. The index of the last entry is in the database and
-changes in the same transaction as the account, so an entry that comes again changes nothing. The place of the
-reader need not be exact: it only says where to begin.
+An entry says C{anna 5}: the account, and the amount for it. The index of the last entry is in the database,
+and changes in the same transaction as the account, so an entry that comes again changes nothing. The place of
+the reader need not be exact: it only says where to begin.
 """
 
 import os

@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.errors import AppendWithoutLeader
 from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
-from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from dledger.client.calls.appender import AppendOutcome
+from dledger.client.links.connect_options import AppendLimits
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
 from tests.client.fakes import FakeGroup

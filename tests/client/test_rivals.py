@@ -7,7 +7,7 @@ from typing import Any
 
 from dledger.client.answers.errors import AppendTimeout
 from dledger.client.answers.values import Entry, UnknownOutcome
-from dledger.client.calls.appender import AppendLimits
+from dledger.client.links.connect_options import AppendLimits
 from dledger.client.links.rivals import AGAIN_S, SILENT_S
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.test_appender import GroupCase, is_append

@@ -6,8 +6,13 @@ from __future__ import annotations
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.process.threads import RunInThread
 from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
+from dledger.machine.waiting import WaitBounds
+from dledger.machine.writing import SnapshotsDue
+from dledger.node.host import MachineHost
+from dledger.node.requests.machine_requests import Hosting
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread, Rig
 
@@ -16,6 +21,7 @@ class HostedRig(Rig):
     """
     A node and its machine.
 
+    @ivar desk: answers the requests to it.
     @ivar made: the machines that the factory made, in order.
     """
 
@@ -42,11 +48,13 @@ class HostedRig(Rig):
             oldest_version=example.oldest_version,
         )
         self.runner = MachineRunner(
-            make, self.node, clock=self.clock, run_in_thread=self.machine_thread.run, self_id="n0",
-            snapshots=self.snapshots, snapshot_entries=snapshot_entries, snapshot_bytes=snapshot_bytes,
-            waits_max=waits_max, wait_ms=1000, run_machine=run_machine,
+            make, self.node, MachineHost(
+                self_id="n0", clock=self.clock, run_in_thread=self.machine_thread.run, run_machine=run_machine
+            ), waits=WaitBounds(waits_max=waits_max, wait_ms=1000), snapshots=self.snapshots,
+            due=SnapshotsDue(entries=snapshot_entries, of_bytes=snapshot_bytes),
         )
-        self.node.desk.machine = self.runner
+        self.desk = MachineDesk(self.config, self.runner, self.node.desks.machine_surroundings)
+        self.node.machine_requests.hosting = Hosting(machine=self.runner, desk=self.desk)
 
     @property
     def journal(self) -> Journal:

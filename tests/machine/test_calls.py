@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,6 +12,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
+from dledger.node.host import MachineHost
 from dledger.node.reporting.health import MACHINE_HANGS_S, health_problem
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -132,7 +133,9 @@ class WatchTests(SynchronousTestCase):
     def test_short(self) -> None:
         """Nothing of one that ends soon, nor of one that has ended."""
         clock = Clock()
-        calls = MachineCalls(None, clock=clock, self_id="n0")
+        calls = MachineCalls(MachineHost(
+            self_id="n0", clock=clock, run_in_thread=lambda work: succeed(work())
+        ))
         machine = GuardedMachine(Journal)
         self.successResultOf(calls.call("query()", lambda: clock.advance(10)))
         calls.watch(machine)

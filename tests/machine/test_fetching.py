@@ -18,6 +18,8 @@ from dledger.machine.files.offering import HELD_S
 from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.runner import MachineRunner
+from dledger.machine.waiting import WaitBounds
+from dledger.node.host import MachineHost
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DLedgerError
@@ -118,9 +120,9 @@ class FetchCase(SynchronousTestCase):
             self.disk, "s/machine", machine=self.factory.name, machine_version=self.factory.version
         )
         self.runner = MachineRunner(
-            self.make, self.entries, clock=self.clock, run_in_thread=self.thread.run, self_id="n0",
-            snapshots=self.snapshots, snapshot_entries=0, snapshot_bytes=0, waits_max=10, wait_ms=1000,
-            source=self.sender,
+            self.make, self.entries,
+            MachineHost(self_id="n0", clock=self.clock, run_in_thread=self.thread.run),
+            snapshots=self.snapshots, waits=WaitBounds(waits_max=10, wait_ms=1000), source=self.sender,
         )
         self.runner.start()
         self.pass_s(0)

@@ -258,7 +258,7 @@ class SnapshotTests(SynchronousTestCase):
     def test_taken(self) -> None:
         """Two are kept, and the log is kept from the last entry of the older one on."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
-        self.assertEqual(self.rig.node.desk.needed_index, 4)
+        self.assertEqual(self.rig.node.machine_requests.needed_index, 4)
         self.assertEqual(self.rig.node.desks.keep_from_index(), 5)
         self.assertEqual(HostedRig().run().node.desks.keep_from_index(), 0)
         status = self.rig.runner.status()
@@ -373,7 +373,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("it waits until both can be compared", str(refusal))
         ready = "; ".join(readiness_problems(rig.node.status()))
         self.assertIn("its snapshot is after the entry 8", ready)
-        self.assertEqual(rig.node.desk.needed_index, -1)
+        self.assertEqual(rig.node.machine_requests.needed_index, -1)
         return rig
 
     def test_waits_for_the_log(self) -> None:

@@ -8,9 +8,11 @@ from tempfile import TemporaryDirectory
 from twisted.internet.defer import Deferred
 
 from dledger.base.disk.disk import OsDisk
-from dledger.machine.loading import runner_of
+from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
+from dledger.node.host import MachineHost
 from dledger.node.node import Node
+from dledger.node.requests.machine_requests import Hosting
 from dledger.node.service import STOP_TIME_OUT_S
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread
@@ -25,11 +27,12 @@ class HostingTests(ServiceTestCase):
         self.threads = FakeThread()
         self.runners: list[MachineRunner] = []
 
-        def make(node: Node, *_: object) -> MachineRunner:
-            self.runners.append(runner_of(
-                node, Journal, disk=OsDisk(), clock=self.reactor, run_in_thread=self.threads.run
-            ))
-            return self.runners[-1]
+        def make(node: Node, _: object) -> Hosting:
+            host = MachineHost(self_id="n0", clock=self.reactor, run_in_thread=self.threads.run)
+            hosting = hosting_of(node, Journal, host, disk=OsDisk())
+            assert isinstance(hosting.machine, MachineRunner)
+            self.runners.append(hosting.machine)
+            return hosting
 
         self.service = self.make(
             store_type="file", store_base_dir=path, machine_snapshot_entries=2, make_machine=make

@@ -13,12 +13,12 @@ _DIRECTORY = "dledger.machine.files.snapshots"
 _RUNNER = "dledger.machine.runner"
 _GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
-_DESK = "dledger.node.requests.machine_requests"
+_DESK = "dledger.machine.requests"
 _CLIENT = "dledger.client.calls.command_calls"
 _SKIPS = "tests.machine.test_skips"
 _COMMANDS = "dledger.client.calls.command_calls"
 _CLIENT_TESTS = "tests.client.test_machines.SubmitTests"
-_REQUESTS = "tests.node.test_hosting"
+_REQUESTS = "tests.machine.test_requests"
 
 #: The fields of dledger.testing.group.short_logs.SHORT_LOGS; a test compares them.
 SHORT_LOGS: Mapping[str, Any] = {
@@ -132,21 +132,21 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_SNAPSHOT_DESK, "        quota.spend(len(piece.data))\n", ""),
     ), {"test": "tests.node.test_snapshots.AnswerTests.test_throttled"}),
     ("query-before-apply", "a linearizable query does not wait for the machine", (
-        Patch(_DESK, "await machine.when_applied(await self._read_index())", "await self._read_index()"),
+        Patch(_DESK, "await machine.when_applied(await self._around.read_index())",
+              "await self._around.read_index()"),
     ), {"test": f"{_REQUESTS}.QueryTests"}),
     ("young-followers", "a follower forgets that its leader may lead nobody", (
-        Patch(_DESK, "status.leader_committed_ms + self._patience_ms", "status.leader_committed_ms"),
+        Patch(_DESK, "- leader_committed_ms + self._patience_ms", "- leader_committed_ms"),
     ), {"test": f"{_REQUESTS}.AgeTests"}),
     ("machine-hogs-the-reactor", "a slow machine never gives way", (
         Patch(_RUNNER, "if self._clock.seconds() - began_s >= TURN_S:", "if False:"),
     ), {"test": "tests.machine.test_runner.FollowTests.test_gives_way"}),
     ("command-applied-again", "a command that is in the state is appended again", (
-        Patch(_DESK, "            kept = None if origin is None else machine.kept_result(origin.producer, "
-              "origin.sequence)\n            if kept is None:\n                self",
-              "            kept = None\n            if kept is None:\n                self"),
+        Patch(_DESK, "            kept = self._kept_result(request)\n            if kept is None:\n        "
+              "        self", "            kept = None\n            if kept is None:\n                self"),
     ), {"test": f"{_REQUESTS}.OnceTests.test_forgotten"}),
     ("forgotten-command-again", "a command that the log may have forgotten is appended again", (
-        Patch(_DESK, "        table = self._producers() if request.is_again else None",
+        Patch(_DESK, "        table = self._around.producers() if request.is_again else None",
               "        table = None"),
     ), {"test": f"{_REQUESTS}.OnceTests.test_again"}),
     ("late-wait-for-result", "a command shares its proposal, and waits after its entry was applied", (
@@ -174,7 +174,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "class _Walk:", "class _Nothing(Exception):\n    pass\n\n\nclass _Walk:"),
     ), {"test": f"{_SKIPS}.RefusedTests.test_raised"}),
     ("refusal-is-a-result", "a client gets the reason of a refusal as a result", (
-        Patch(_DESK, "self.machine.is_refusal(result):", "False:"),
+        Patch(_DESK, "machine.is_refusal(result):", "False:"),
     ), {"test": f"{_SKIPS}.RefusedTests.test_answer"}),
     ("skip-anything", "an entry is skipped at which no machine has failed", (
         Patch(_DESK, "        if failed_index != index:", "        if False:"),
@@ -237,15 +237,15 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("digests-not-compared", "members with different states do not notice", (
-        Patch("dledger.node.requests.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
-    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+        Patch("dledger.machine.watch", "        if len(groups) == 1:\n", "        if True:\n"),
+    ), {"test": "tests.machine.test_watch.WatchTests.test_digests"}),
     ("machines-not-asked", "members never learn of the machines of others", (
         Patch(_SNAPSHOT_DESK, "            self._machines[peer_id] = answer.machine\n", "            pass\n"),
     ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
-        Patch("dledger.node.requests.machine_watch",
+        Patch("dledger.machine.watch",
               "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
-    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ), {"test": "tests.machine.test_watch.WatchTests.test_digests"}),
     ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
         Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
     ), {"test": f"{_REQUESTS}.WordTests"}),
@@ -286,8 +286,8 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.node.reporting.health", "status.machine.state == \"failed\":", "False:"),
     ), {"test": "tests.node.test_health"}),
     ("stop-waits-for-a-program", "a member whose machine never gives a snapshot cannot be stopped", (
-        Patch("dledger.node.service", "await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, "
-                                      "self._reactor)", "await self.node.desk.machine.stop()"),
+        Patch("dledger.node.service", "await _within(machine.stop(), STOP_TIME_OUT_S, self._reactor)",
+              "await machine.stop()"),
     ), {"test": "tests.machine.test_service.HostingTests.test_end_does_not_wait_for_ever"}),
     ("poison-applied", "an order to skip an entry is no order", (
         Patch("dledger.machine.skips", "    return index if index < header.index else -1\n",
@@ -298,7 +298,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "                begin = len(results) + bool(results and results[-1] == b\"one in seven\")\n"),
     ), SHORT_LOGS),
     ("query-of-an-older-state", "a leader answers queries without making sure that it leads", (
-        Patch(_DESK, "await machine.when_applied(await self._read_index())",
+        Patch(_DESK, "await machine.when_applied(await self._around.read_index())",
               "await machine.when_applied(status.committed_index)"),
     ), {**SHORT_LOGS, "faults": ("depose", "depose", "isolate", "pause"),
         "load": {**SHORT_LOGS["load"], "queries": 2.0, "think_us": 50_000}}),

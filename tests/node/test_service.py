@@ -25,13 +25,13 @@ from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.node.endpoints import listen_description, peer_endpoint
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, wall_clock
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
     QUIET_S,
     STOP_TIME_OUT_S,
     MemberService,
-    wall_clock,
 )
 from dledger.node.threads import FlushThread, MemberThreads
 from dledger.storage.start.configurations import MEMBERS_NAME
@@ -89,10 +89,15 @@ class ServiceTestCase(SynchronousTestCase):
             self.endpoints = {peer_id: FakeEndpoint() for peer_id in config.peers}
             del self.endpoints[config.self_id]
         return MemberService(
-            config, self.reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
-            dial=lambda peer_id, _: self.endpoints[peer_id],
-            make_admin=make_admin, admin="tcp:8080", make_machine=make_machine,
-            threads=MemberThreads.of(self.reactor, flush=self.thread),
+            config, self._process(self.reactor, self.thread),
+            MemberEndpoints(dial=lambda peer_id, _: self.endpoints[peer_id]),
+            MemberExtras(make_admin=make_admin, admin="tcp:8080", make_machine=make_machine),
+        )
+
+    def _process(self, reactor: Any, thread: FakeFlushThread) -> MemberProcess:
+        return MemberProcess(
+            reactor=reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
+            threads=MemberThreads.of(reactor, flush=thread),
         )
 
     def run_for(self, seconds: float) -> None:
@@ -294,10 +299,7 @@ class UpTests(ServiceTestCase):
         self.successResultOf(stopped)
         self.assertEqual(self.thread.life, ["started", "stopped"])
         again = MemoryReactorClock()
-        other = MemberService(
-            service.config, again, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
-            threads=MemberThreads.of(again, flush=FakeFlushThread()),
-        )
+        other = MemberService(service.config, self._process(again, FakeFlushThread()))
         other.startService()
         self.assertEqual(len(self.failures), 1)
         stopped = other.stopService()

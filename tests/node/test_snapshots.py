@@ -88,7 +88,8 @@ class SnapshotCase(SynchronousTestCase):
         """With options."""
         desk = SnapshotDesk(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3", **options), members=self.members,
-            machine=lambda: self.rig.node.desk.machine, now_ms=lambda: self.now_ms, counters=Counters(),
+            machine=lambda: self.rig.node.machine_requests.machine, now_ms=lambda: self.now_ms,
+            counters=Counters(),
         )
         desk.connect(self.peers)
         return desk
@@ -152,7 +153,7 @@ class AnswerTests(SnapshotCase):
         self.assertIs(answer.code, ResponseCode.UNKNOWN_MEMBER)
         self.assertIn("'n7' is not a member", answer.reason)
         self.assertIs(self.ask(machine="x").code, ResponseCode.UNSUPPORTED)
-        self.rig.node.desk.machine = None
+        self.rig.node.machine_requests.hosting = None
         answer = self.ask()
         self.assertEqual((answer.code, answer.reason),
                          (ResponseCode.UNSUPPORTED, "this member runs no state machine"))
@@ -284,5 +285,5 @@ class DropTests(SnapshotCase):
         self.kept("no two sound snapshots")
         self.rig.runner.state = "failed"
         self.kept("does not run")
-        self.rig.node.desk.machine = None
+        self.rig.node.machine_requests.hosting = None
         self.assertEqual(self.drop(), -1)

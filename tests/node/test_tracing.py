@@ -12,8 +12,12 @@ from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.driver.driver import Driver
+from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
+from dledger.machine.waiting import WaitBounds
+from dledger.node.host import MachineHost
+from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -193,10 +197,12 @@ class MemberTests(DriverCase):
         trace = OpenSpans(spans, has_machine=True)
         rig = Rig(make_driver=partial(TracedDriver, trace=trace))
         runner = MachineRunner(
-            traced_factory(Journal, trace), rig.node, clock=rig.clock, run_in_thread=rig.thread.run,
-            snapshots=None, self_id="n0", snapshot_entries=0, snapshot_bytes=0, waits_max=10, wait_ms=1000,
+            traced_factory(Journal, trace), rig.node,
+            MachineHost(self_id="n0", clock=rig.clock, run_in_thread=rig.thread.run), snapshots=None,
+            waits=WaitBounds(waits_max=10, wait_ms=1000),
         )
-        rig.node.desk.machine = runner
+        desk = MachineDesk(rig.config, runner, rig.node.desks.machine_surroundings)
+        rig.node.machine_requests.hosting = Hosting(machine=runner, desk=desk)
         rig.lead()
         runner.start()
         spans.all.clear()

@@ -13,6 +13,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
@@ -106,10 +107,14 @@ class RaftCase(ServiceCase):
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                of_member, self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-                listen=member, embedding=embedding,  # type: ignore[arg-type]
-                threads=MemberThreads.of(self.clock, flush=FakeFlushThread()),
-                local_time=lambda: (WALL_S + self.clock.seconds(), 4),
+                of_member,
+                MemberProcess(
+                    reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
+                    threads=MemberThreads.of(self.clock, flush=FakeFlushThread()),
+                    local_time=lambda: (WALL_S + self.clock.seconds(), 4),
+                ),
+                MemberEndpoints(listen=member),  # type: ignore[arg-type]
+                MemberExtras(embedding=embedding),
             )
 
         self.raft = RaftBrokerService(

@@ -15,8 +15,9 @@ from dledger.base.disk.two_slots import SlotFile
 from dledger.storage.files.commit_mark import CommitMark
 from dledger.storage.files.term_file import TermFile
 from dledger.testing.crashes.__main__ import main
-from dledger.testing.crashes.disk import CrashDisk, DiskImage
+from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, CrashTally, Enumeration, subsets
+from dledger.testing.crashes.image import DiskImage
 from dledger.testing.crashes.ledger_flips import Flipping, FlipTally, situations
 from dledger.testing.crashes.ledger_stories import ledger_stories
 
@@ -59,7 +60,7 @@ class DiskTests(SynchronousTestCase):
     def test_sync_that_began_earlier(self) -> None:
         """Writes after its beginning may be lost."""
         self.file.pwrite(b"x", 0)
-        number = self.disk.number
+        number = self.disk.begin_sync()
         self.file.pwrite(b"y", 1)
         with self.disk.syncing_up_to(number):
             self.file.datasync()

@@ -244,7 +244,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_off(self) -> None:
         """The plain driver, and nothing at the end."""
-        self.assertIs(self.service()._make_driver, Driver)
+        self.assertIs(self.service().extras.make_driver, Driver)
         self.assertEqual(self.reactor.triggers, {})
 
     def test_on(self) -> None:
@@ -252,7 +252,7 @@ class OptionTests(SynchronousTestCase):
         provider = TracerProvider(shutdown_on_exit=False)
         left: list[bool] = []
         self.patch(tracing, "make_provider", lambda: (provider, lambda: left.append(True)))
-        made = self.service("--set", "tracing=true", "--group", "g")._make_driver
+        made = self.service("--set", "tracing=true", "--group", "g").extras.make_driver
         self.assertIs(made.func, TracedDriver)
         traced = made.keywords["trace"]
         self.assertEqual(traced._spans._common, {"dledger.group": "g", "dledger.member": "n0"})

@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.process.timing import Backoff
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
-from dledger.base.sending.send_queue import Numbers, SendCall, SendLimits, SentFrame, Window
+from dledger.base.sending.send_queue import Numbers, SendCall, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender
 from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.calls.enveloping import Enveloping, Headers
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_producer_id
+from dledger.client.links.connect_options import ConnectOptions
 from dledger.client.links.connection import MemberLink, RequestRefused
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import SILENT_S, Rivals
@@ -53,19 +53,6 @@ AppendOutcome = tuple[Appended, ...] | AppendError
 AppendDone = Callable[[AppendOutcome], None]
 _Call = SendCall[Appended]
 _Frame = SentFrame[Appended]
-
-
-@attrs.frozen(kw_only=True)
-class AppendLimits(SendLimits):
-    """
-    Bounds of one client's appends.
-
-    @ivar remoting_in_flight_max: remoting frames, of one body each, without an answer, to a member of ours.
-    @ivar in_flight_bytes_max: bytes of bodies in frames without an answer.
-    """
-
-    remoting_in_flight_max: int = 1_024
-    in_flight_bytes_max: int = 16 * 1024 * 1024
 
 
 class _LeaderSearch:
@@ -124,19 +111,15 @@ class Appender:
         self,
         members: Members,
         rivals: Rivals,
+        options: ConnectOptions,
         *,
         clock: IReactorTime,
-        limits: AppendLimits,
-        timeout_s: float,
-        answer_timeout_s: float,
         enveloping: Enveloping,
-        is_ordered: bool = True,
-        is_exact: bool = False,
     ) -> None:
-        """@param is_exact: number the bodies, so that each of them is in the log once."""
+        limits = options.limits
         self._enveloping = enveloping
         self._is_enveloped = enveloping.is_timed
-        self._numbers = Numbers(partial(new_producer_id, members.rng)) if is_exact else None
+        self._numbers = Numbers(partial(new_producer_id, members.rng)) if options.exactly_once else None
         self.sender: WindowedSender[Appended] = WindowedSender(
             self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers
         )
@@ -144,9 +127,9 @@ class Appender:
         self._rivals = rivals
         self._clock = clock
         self._limits = limits
-        self._timeout_s = timeout_s
-        self._answer_timeout_s = answer_timeout_s
-        self._is_ordered = is_ordered
+        self._timeout_s = options.timeout_s
+        self._answer_timeout_s = options.answer_timeout_s
+        self._is_ordered = options.is_ordered
         self._native_window = Window(
             limits.frames_in_flight_max, limits.in_flight_bytes_max, limits.frame_count_max
         )

@@ -25,7 +25,6 @@ from twisted.python.usage import UsageError
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.process.log_lines import LogLevels
 from dledger.base.process.reactor import Reactor, whole_reactor
-from dledger.base.process.threads import RunInThread
 from dledger.base.serving.admin_ports import admin_finding
 from dledger.daemons.basics.common import (
     COMMAND_LINE,
@@ -51,13 +50,13 @@ from dledger.ledger.config import (
     from_mapping,
     read_java_file,
 )
-from dledger.machine.loading import load_factory, runner_of
-from dledger.machine.runner import MachineRunner
+from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
+from dledger.node.member_process import MakeMachine, MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.run.tracing import OpenSpans, TracedDriver
-from dledger.node.service import MakeMachine, MemberService
+from dledger.node.service import MemberService
 from dledger.values.addresses import parse_address
 from dledger.values.option_values import Setting, raise_findings, settings_of
 
@@ -226,16 +225,8 @@ def _admin_maker(
     return make
 
 
-def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDisk) -> MakeMachine | None:
-    if factory is None:
-        return None
-
-    def make(node: Node, run_in_thread: RunInThread, run_machine: RunInThread) -> MachineRunner:
-        return runner_of(
-            node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread, run_machine=run_machine
-        )
-
-    return make
+def _machine_maker(factory: MachineFactory | None, disk: OsDisk) -> MakeMachine | None:
+    return None if factory is None else lambda node, host: hosting_of(node, factory, host, disk=disk)
 
 
 def _traced(config: DLedgerConfig, reactor: Reactor, *, has_machine: bool) -> OpenSpans | None:
@@ -268,9 +259,15 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     if trace is not None and factory is not None:
         factory = traced_factory(factory, trace)
     return MemberService(
-        options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
-        failed=end_process(reactor, lambda: exit_with(1)), listen=listen, admin=options["admin"],
-        make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
-        boot_id=read_boot_id(), make_machine=_machine_maker(factory, reactor, disk),
-        make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
+        options.member,
+        MemberProcess(
+            reactor=reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
+            failed=end_process(reactor, lambda: exit_with(1)), boot_id=read_boot_id(),
+        ),
+        MemberEndpoints(listen=listen),
+        MemberExtras(
+            make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
+            admin=options["admin"], make_machine=_machine_maker(factory, disk),
+            make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
+        ),
     )

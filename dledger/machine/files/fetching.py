@@ -21,13 +21,12 @@ from zlib import crc32
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.base.process.threads import RunInThread
 from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.node.host import MachineHost
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
@@ -89,9 +88,8 @@ class SnapshotFetch:
     log = Logger()
 
     def __init__(
-        self, snapshots: SnapshotDirectory, source: SnapshotSource, *, clock: IReactorTime,
-        run_in_thread: RunInThread, self_id: str, machine: str, machine_version: int,
-        oldest_version: int, lowest_index: Callable[[], int],
+        self, snapshots: SnapshotDirectory, source: SnapshotSource, host: MachineHost, *, machine: str,
+        machine_version: int, oldest_version: int, lowest_index: Callable[[], int],
     ) -> None:
         """
         @param oldest_version: of snapshots that the machine takes.
@@ -99,9 +97,9 @@ class SnapshotFetch:
         """
         self._snapshots = snapshots
         self._source = source
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._self_id = self_id
+        self._clock = host.clock
+        self._run_in_thread = host.run_in_thread
+        self._self_id = host.self_id
         self._machine = machine
         self._machine_version = machine_version
         self._oldest_version = oldest_version

@@ -12,7 +12,7 @@ from dledger.core.state.effects import Report
 from dledger.core.state.inputs import Origin
 from dledger.node.connections.door import Refuse
 from dledger.node.requests.appends import AppendGate
-from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.machine_requests import MachineRequests
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -28,12 +28,12 @@ class AppendRequests:
     """See the module."""
 
     def __init__(
-        self, appends: AppendGate, desk: MachineDesk, refuse: Refuse, report: Callable[[Report], None],
-        body_bytes_max: int,
+        self, appends: AppendGate, machine: MachineRequests, refuse: Refuse,
+        report: Callable[[Report], None], body_bytes_max: int,
     ) -> None:
         """@param body_bytes_max: longest body, or L{NO_APPENDS}."""
         self._appends = appends
-        self._desk = desk
+        self._machine = machine
         self._refuse = refuse
         self._report = report
         self._body_bytes_max = body_bytes_max
@@ -65,7 +65,7 @@ class AppendRequests:
         if request.command and not self.may_append((request.command,)):
             self.refuse(connection, ticket, request, (request.command,))
         else:
-            self._desk.ask(connection, ticket, request)
+            self._machine.ask(connection, ticket, request)
 
     def may_append(self, bodies: tuple[bytes, ...]) -> bool:
         """Whether these bodies may be appended: there is one, and none is too long."""

@@ -5,7 +5,7 @@ Routes each request of a connection to the part that answers it, by a table of t
     METADATA               L{DLedgerCore.metadata}
     APPEND, APPEND_IF,
     APPEND_ONCE            L{AppendRequests}, L{AppendGate}
-    SUBMIT, QUERY          L{MachineDesk}
+    SUBMIT, QUERY          L{MachineRequests}
     READER                 L{ReaderDesk}
     SNAPSHOT               L{SnapshotDesk}
     GET, PULL              L{Reads}
@@ -42,7 +42,7 @@ from dledger.node.reporting.status import count
 from dledger.node.requests.about import Told
 from dledger.node.requests.append_requests import NO_APPENDS, AppendRequests
 from dledger.node.requests.appends import AppendGate
-from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.questions import CoreQuestions
 from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
@@ -91,7 +91,7 @@ class Answerers:
 
     appends: AppendGate
     reads: Reads
-    machine: MachineDesk
+    machine: MachineRequests
     readers: ReaderDesk
     snapshots: SnapshotDesk
 

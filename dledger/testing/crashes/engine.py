@@ -19,7 +19,8 @@ from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-from dledger.testing.crashes.disk import CrashDisk, DiskImage, WatchedCall
+from dledger.testing.crashes.disk import CrashDisk, WatchedCall
+from dledger.testing.crashes.image import DiskImage
 
 #: Of this many changes all subsets are tried.
 SUBSETS_OF = 8

@@ -19,8 +19,9 @@ import attrs
 
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
-from dledger.testing.crashes.disk import CrashDisk, DiskImage
+from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, demand
+from dledger.testing.crashes.image import DiskImage
 from dledger.testing.crashes.ledger_check import LedgerPromise, crash_config, start
 from dledger.testing.crashes.ledger_stories import LedgerActor
 from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError

@@ -136,7 +136,7 @@ class LedgerActor:
         job = self.store.prepare_flush()
         if job is None:
             return
-        number = self.disk.number
+        number = self.disk.begin_sync()
         if meanwhile is not None:
             meanwhile()
         with self.disk.syncing_up_to(number):

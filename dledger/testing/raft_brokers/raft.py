@@ -9,6 +9,7 @@ import attrs
 
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
@@ -50,11 +51,17 @@ class MakeRaftBroker:
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                with_values(of_member, TIMING), parts.reactor, disk=machine.disk, rng=rng,
-                failed=machine.failed, listen=machine.server(process),
-                dial=lambda peer_id, _: machine.client(process, peer_id), boot_id=boot_id,
-                local_time=lambda: (machine.wall_s(), 12),
-                threads=MemberThreads.of(parts.reactor, flush=parts.thread()), embedding=embedding,
+                with_values(of_member, TIMING),
+                MemberProcess(
+                    reactor=parts.reactor, disk=machine.disk, rng=rng, failed=machine.failed,
+                    boot_id=boot_id, local_time=lambda: (machine.wall_s(), 12),
+                    threads=MemberThreads.of(parts.reactor, flush=parts.thread()),
+                ),
+                MemberEndpoints(
+                    listen=machine.server(process),
+                    dial=lambda peer_id, _: machine.client(process, peer_id),
+                ),
+                MemberExtras(embedding=embedding),
             )
 
         service = RaftBrokerService(

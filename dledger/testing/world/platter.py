@@ -10,11 +10,15 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
+from typing import TypeAlias
 
 SECTOR_BYTES = 512
 #: What a bad sector costs: the page cache reads whole pages.
 PAGE_BYTES = 4096
 NO_BARRIER = 1 << 62
+
+#: Where a write is that was not synced, its data, and its number on the disk.
+PendingWrite: TypeAlias = tuple[int, bytes, int]
 
 
 class Inode:
@@ -29,7 +33,7 @@ class Inode:
     def __init__(self, size: int, now_s: float) -> None:
         self.data = bytearray(size)
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes, int]] = []
+        self.pending: list[PendingWrite] = []
         self.modified_s = now_s
         self.sync_failed = False
         self.reserved = size

@@ -18,15 +18,15 @@ from itertools import combinations
 from zlib import crc32
 
 import attrs
-from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
-from dledger.machine.loading import runner_of
+from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.node.host import MachineHost
 from dledger.node.node import Node
+from dledger.node.requests.machine_requests import Hosting
 from dledger.testing.group.checks.invariants import GroupInvariants, require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
@@ -186,15 +186,12 @@ class MachineRules:
     _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
 
     def make(
-        self, node: Node, run_in_thread: RunInThread, run_machine: RunInThread, *, member_id: str, disk: Disk,
-        clock: IReactorTime,
-    ) -> MachineRunner:
-        """The runner of a machine for the node of a new process."""
+        self, node: Node, host: MachineHost, *, member_id: str, disk: Disk
+    ) -> Hosting:
+        """A machine for the node of a new process."""
         frailty = self.frailties[member_id] = Frailty()
         factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
-        return runner_of(
-            node, factory, disk=disk, clock=clock, run_in_thread=run_in_thread, run_machine=run_machine
-        )
+        return hosting_of(node, factory, host, disk=disk)
 
     def forget(self) -> None:
         """Committed entries may be lost, and others come to their places."""
@@ -207,7 +204,7 @@ class MachineRules:
 
     def check(self, member_id: str, boots: int, node: Node) -> None:
         """Something happened at a member: compare its state."""
-        runner = node.desk.machine
+        runner = node.machine_requests.machine
         assert isinstance(runner, MachineRunner)
         if runner.is_applying and runner.state == "running":
             return  # its state is ahead of its index
@@ -261,7 +258,7 @@ class MachineRules:
         """The machines that have not applied all that their members know to be committed, or are in doubt."""
         found = {}
         for member_id, node in nodes.items():
-            runner = node.desk.machine
+            runner = node.machine_requests.machine
             assert isinstance(runner, MachineRunner)
             status = runner.status()
             if runner.state != "running" or status.lag or runner.in_doubt:

@@ -13,15 +13,13 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from twisted.internet.defer import Deferred
-
 from dledger.machine.runner import MachineRunner
 from dledger.node.node import Node
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import Response, SkipRequest
+from protocols.wire.ledger.messages import Response
 
 #: Mean time between two faults, and between two looks of the operator.
 FAULT_US, LOOK_US = 4 * SECOND_US, SECOND_US
@@ -104,17 +102,15 @@ class MachineTroubles:
     def _failed_index(member: SimMember) -> int:
         if not member.is_serving or member.service.node is None:
             return -1
-        runner = member.node.desk.machine
+        runner = member.node.machine_requests.machine
         assert isinstance(runner, MachineRunner)
         return runner.failed_index
 
     def _skip(self, leader: SimMember, index: int) -> None:
-        config = leader.config
         leader.note(f"the operator skips the entry {index}")
-        request = SkipRequest(group=config.group, remote_id=config.self_id, index=index)
 
         def skip(node: Node) -> None:
-            Deferred.fromCoroutine(node.desk._skip(request)).addCallback(self._skipped)
+            node.skip(index).addCallback(self._skipped)
 
         leader.call(skip)
 

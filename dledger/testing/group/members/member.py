@@ -17,6 +17,7 @@ from dledger.base.process.reactor import whole_reactor
 from dledger.core.replica import DLedgerCore
 from dledger.driver.driver import Ledger, Surroundings, Terms
 from dledger.ledger.config import DLedgerConfig
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.run.store import Store
 from dledger.node.service import MemberService
@@ -157,16 +158,23 @@ class SimMember:
         self._calls_thread = ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US)
         network = world.network
         self.service = MemberService(
-            self.config, whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
-            listen=StreamServer(network, host, process),
-            dial=lambda peer_id, _: StreamClient(network, host, process, peer_id),
-            boot_id=f"boot {self.disk.power_cuts}", local_time=self._local_time,
-            make_driver=self._make_driver,
-            make_machine=None if world.machines is None else partial(
-                world.machines.make, member_id=host, disk=self.disk, clock=whole_reactor(reactor)
+            self.config,
+            MemberProcess(
+                reactor=whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
+                boot_id=f"boot {self.disk.power_cuts}", local_time=self._local_time,
+                threads=MemberThreads(
+                    flush=self.thread, snapshots=self._snapshots_thread, calls=self._calls_thread
+                ),
             ),
-            threads=MemberThreads(
-                flush=self.thread, snapshots=self._snapshots_thread, calls=self._calls_thread
+            MemberEndpoints(
+                listen=StreamServer(network, host, process),
+                dial=lambda peer_id, _: StreamClient(network, host, process, peer_id),
+            ),
+            MemberExtras(
+                make_driver=self._make_driver,
+                make_machine=None if world.machines is None else partial(
+                    world.machines.make, member_id=host, disk=self.disk
+                ),
             ),
         )
         process.run("start", self._start, self.service)

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_machine_watch -*-
+# -*- test-case-name: tests.machine.test_watch -*-
 """The machines of other members."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.requests.machine_watch import MachineWatch
+from dledger.machine.watch import MachineWatch
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 
 MINE = ToldMachine(name="kv", version=2, state="running")

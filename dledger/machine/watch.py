@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_machine_watch -*-
+# -*- test-case-name: tests.machine.test_watch -*-
 """
 Compares the state machine of this member with those of the others, as they report them in METADATA.
 

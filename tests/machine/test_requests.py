@@ -1,5 +1,5 @@
-# -*- test-case-name: tests.node.test_hosting -*-
-"""SUBMIT and QUERY at a member."""
+# -*- test-case-name: tests.machine.test_requests -*-
+"""SUBMIT and QUERY at a member with a machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.status import MemberStatus
 from dledger.ledger.producers import SequenceTable
+from dledger.machine.requests import MachineDesk
 from dledger.node.reporting.health import health_problem
-from dledger.node.reporting.status import Counters
-from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.machine_requests import MachineSurroundings
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
@@ -29,7 +29,6 @@ from protocols.wire.ledger.messages import (
 )
 from tests.machine.machines import MovedJournal
 from tests.machine.rig import HostedRig
-from tests.node.rig import Rig
 
 
 class DeskCase(SynchronousTestCase):
@@ -105,17 +104,10 @@ class SubmitTests(DeskCase):
         self.assertEqual((answer.code, answer.index), (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 1))
         self.assertIn("is not applied yet", answer.reason)
 
-    def test_no_machine(self) -> None:
-        """Without one, both are refused, and METADATA does not name one."""
-        rig = Rig().lead()
-        client = rig.client()
-        for request in (SubmitRequest(**rig.base(), command=b"x"), QueryRequest(**rig.base(), query=b"x")):
-            answer = client.ask(request)
-            self.assertIs(answer.code, ResponseCode.UNSUPPORTED)
-            self.assertEqual(answer.reason, "this member runs no state machine")
-        for asked, flag in ((rig, 0), (self.rig, WIRE_FLAG_MACHINE)):
-            told = asked.client().ask(MetadataRequest(**asked.base()))
-            self.assertEqual(told.wire_version & WIRE_FLAG_MACHINE, flag)
+    def test_told(self) -> None:
+        """METADATA says that a machine runs here."""
+        told = self.rig.client().ask(MetadataRequest(**self.rig.base()))
+        self.assertEqual(told.wire_version & WIRE_FLAG_MACHINE, WIRE_FLAG_MACHINE)
 
 
 class OnceTests(DeskCase):
@@ -306,15 +298,11 @@ class _Follower:
 
     def desk(self, rig: HostedRig) -> MachineDesk:
         """A desk of a follower, with the machine of another member."""
-        made = MachineDesk(
-            rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
-            status=lambda: self.picture, now_ms=lambda: self.now_ms,
-            broken=lambda error: None, counters=Counters(), producers=lambda: None,
-            append_order=lambda _: Deferred(), others=lambda: rig.node.desks.snapshots, feed=lambda _: None,
-            note=lambda *_: None,
-        )
-        made.machine = rig.runner
-        return made
+        return MachineDesk(rig.config, rig.runner, MachineSurroundings(
+            append=lambda *_: Deferred(), append_order=lambda _: Deferred(), read_index=self.read_index,
+            status=lambda: self.picture, producers=lambda: None, now_ms=lambda: self.now_ms,
+            others=rig.node.desks.snapshots, judged=lambda **_: None, note=lambda *_: None,
+        ))
 
     def read_index(self) -> Deferred[int]:
         """Only a leader has one."""
@@ -339,8 +327,8 @@ class AgeTests(DeskCase):
         """Of the follower."""
         desk = self.follower.desk(self.rig)
         request = QueryRequest(**self.rig.base(), query=b",", max_age_ms=max_age_ms)
-        asked = Deferred.fromCoroutine(desk._query(self.client.connection, request))
-        answer: QueryResponse = self.successResultOf(asked)
+        answer = self.successResultOf(desk.answer(request, lambda: self.client.connection.may_answer))
+        assert isinstance(answer, QueryResponse)
         return answer
 
     def test_age(self) -> None:

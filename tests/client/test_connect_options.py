@@ -1,0 +1,93 @@
+# -*- test-case-name: tests.client.test_connect_options -*-
+"""One table of options for all doors of a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.aio.log import AsyncLog
+from dledger.client.client import LogClient
+from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions, DoorKeywords
+from dledger.deferred.log_service import LogService
+from dledger.values.client_token import ClientToken
+
+PEERS = "n0-127.0.0.1:1"
+#: Another value than the default for each keyword; without files there is no TLS.
+OTHERS: dict[str, Any] = {
+    "answer_timeout_s": 3.0, "is_ordered": False, "exactly_once": True, "envelope": True, "token": "word",
+}
+FIRST: dict[str, Any] = {"group": "g", "timeout": 7.0, "wire": "remoting"}
+
+
+def _blocking(**options: Any) -> LogClient:
+    with dledger.connect(PEERS, **options) as log:
+        return log._client
+
+
+def _deferred(**options: Any) -> LogClient:
+    service = LogService(PEERS, reactor=Clock(), **options)
+    service.startService()
+    client = service.client
+    service.stopService()
+    return client
+
+
+def _asyncio(**options: Any) -> LogClient:
+    async def opened() -> LogClient:
+        async with AsyncLog(PEERS, **options) as log:
+            return log._client
+
+    return asyncio.run(opened())
+
+
+DOORS: tuple[Callable[..., LogClient], ...] = (_blocking, _deferred, _asyncio)
+
+
+class DoorOptionsTests(SynchronousTestCase):
+    """The blocking client, the service of Twisted, and that of asyncio."""
+
+    def test_all_pass_on(self) -> None:
+        """Every door gives every option to its client, and converts a token."""
+        self.assertEqual({*OTHERS, "tls"}, DoorKeywords.__annotations__.keys())
+        for door in DOORS:
+            chosen = door(**FIRST, **OTHERS)._options
+            self.assertEqual((chosen.group, chosen.timeout_s, chosen.wire), tuple(FIRST.values()))
+            found = {name: getattr(chosen, name) for name in OTHERS}
+            self.assertEqual(found, {**OTHERS, "token": ClientToken("word")}, door.__name__)
+            self.assertEqual(chosen.limits.when_full, "wait")
+
+    def test_same_defaults(self) -> None:
+        """Without options, all doors connect in the same way; only L{LogClient} refuses beyond the limits."""
+        first, *others = [door()._options for door in DOORS]
+        self.assertEqual(others, [first, first])
+        bare = LogClient(PEERS, reactor=Clock())._options
+        self.assertEqual(attrs.evolve(bare, limits=first.limits), first)
+        self.assertEqual(bare.limits.when_full, "fail")
+
+    def test_unknown(self) -> None:
+        """A keyword that no door has is refused at once, with those that there are."""
+        for open_door in (dledger.connect, AsyncLog, LogService):
+            error = self.assertRaises(TypeError, open_door, PEERS, time_out=3)
+            self.assertIn("unexpected keyword argument 'time_out': write one of answer_timeout_s", str(error))
+        self.assertRaises(TypeError, LogClient, PEERS, reactor=Clock(), time_out=3)
+
+    def test_keywords_are_fields(self) -> None:
+        """The table for type checkers is that of the class."""
+        fields = [one.name for one in attrs.fields(ConnectOptions)]
+        self.assertEqual(sorted(ConnectKeywords.__annotations__), sorted(fields))
+
+    def test_bad(self) -> None:
+        """A value is refused where it is given, with its name."""
+        for name, value, kind in (
+            ("timeout_s", 0, ValueError), ("answer_timeout_s", "4", TypeError),
+            ("token", "two words", ValueError),
+        ):
+            error = self.assertRaises(kind, ConnectOptions, **{name: value})
+            self.assertIn(name, str(error))
