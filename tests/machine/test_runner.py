@@ -540,5 +540,5 @@ class AskedTests(SynchronousTestCase):
         rig.runner.in_doubt = ""
         rig.runner._writer = None
         self.assertEqual(rig.node.ask_snapshot(), "this member keeps no snapshots")
-        rig.node.desk.machine = None
+        rig.node.machine_requests.hosting = None
         self.assertEqual(rig.node.ask_snapshot(), "this member runs no state machine")
