@@ -5,11 +5,11 @@ Random mutants: who notices a fault that nobody thought of.
     python -m tests.mutants.random_run --count 40 --seed 7 [--room core] [--seconds 20]
     make mutants-random N=200 SEED=7
 
-Each is judged three times, in processes of its own, until it is noticed: by schedules without a focus, by the
-unit tests that its module names, by all unit tests of its package. A fault that hangs is noticed. The list of
-faults that nobody notices, with their places, shows tests that are missing, guards that are there twice, and
-changes that change nothing; the last kind is in C{equivalent.txt}, each with its reason. The exit status is 1
-if there is another one.
+Each is judged three times, in processes of its own, until it is noticed: by schedules as their seeds draw
+them, by the unit tests that its module names, by all unit tests of its package. A fault that hangs is noticed.
+The list of faults that nobody notices, with their places, shows tests that are missing, guards that are there
+twice, and changes that change nothing; the last kind is in C{equivalent.txt}, each with its reason. The exit
+status is 1 if there is another one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _schedules(module: str, seconds: float) -> str:
     elif module.startswith("dledger.raft_broker"):
         from dledger.testing.raft_brokers.schedule import run_seed as run  # type: ignore[assignment]
     else:
-        from dledger.testing.group.schedule import run_schedule as run  # type: ignore[assignment]
+        from dledger.testing.group.focuses import run_drawn_schedule as run  # type: ignore[assignment]
     began, seed = time.process_time(), 7001
     while time.process_time() - began < seconds:
         failure = run(seed).failure

@@ -4,8 +4,8 @@ Runs many schedules, on several processors, and reports the results::
 
     python -m dledger.testing --schedules 1000 --seed 1 --jobs 2
 
-Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last steps, and the
-command that runs it again; the exit status is then 1.
+Schedule i has seed C{seed + i}; half of the seeds draw a focus, L{dledger.testing.group.focuses}. A failure
+prints its seed, what is wrong, the last steps, and the command that runs it again; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from functools import partial
 
 import click
 
+from dledger.testing.group.focuses import FOCUSES, run_drawn_schedule
 from dledger.testing.group.liars import LYING_S, run_lying_schedule
-from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
+from dledger.testing.group.schedule import SECONDS, ScheduleOutcome
 from dledger.testing.group.short_logs import run_machine_schedule
 from dledger.testing.world.bugs import be_quiet
 from dledger.testing.world.running import Tally, in_time, outcomes, tell
@@ -43,14 +44,16 @@ def replay_group_command(
               f"{LYING_S:g} with --lying.")
 @click.option("--lying", is_flag=True, help="In each schedule one member lies, or frames arrive changed.")
 @click.option("--machines", is_flag=True, help="All members run machines and drop their log.")
+@click.option("--focus", type=click.Choice(["drawn", "none", *FOCUSES]), default="drawn", show_default=True,
+              help="Bias of each schedule: as its seed draws it, none, or this one.")
 @click.option("--members", type=click.Choice(["3", "5", "7"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 @click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
 def main(
-    schedules: int, seed: int, seconds: float | None, lying: bool, machines: bool, members: str | None,
-    jobs: int, trace: bool, stop_at: int, within: float | None,
+    schedules: int, seed: int, seconds: float | None, lying: bool, machines: bool, focus: str,
+    members: str | None, jobs: int, trace: bool, stop_at: int, within: float | None,
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
     be_quiet()
@@ -58,8 +61,12 @@ def main(
     seconds = seconds or (LYING_S if lying else SECONDS)
     if lying and machines:
         raise click.UsageError("--lying and --machines are two kinds of schedules: give one of them")
-    run_one = run_lying_schedule if lying else run_machine_schedule if machines else run_schedule
-    kind = "--lying" if lying else "--machines" if machines else ""
+    if focus != "drawn" and (lying or machines):
+        raise click.UsageError("--focus is for schedules without --lying and --machines")
+    drawn = partial(run_drawn_schedule, focus_name="" if focus == "none" else focus)
+    run_one = run_lying_schedule if lying else run_machine_schedule if machines else drawn
+    chosen = "" if focus == "drawn" else f"--focus {focus}"
+    kind = "--lying" if lying else "--machines" if machines else chosen
     run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     again = partial(replay_group_command, seconds=seconds, members=size, kind=kind)

@@ -1,0 +1,147 @@
+# -*- test-case-name: tests.sim.test_focuses -*-
+"""
+Schedules with a bias: each focus has faults and a load that meet in one corner of the product.
+
+Half of the seeds of a run draw one, by weight; the others keep the seed's own mix, which comes to each corner
+seldom. A focus overrides a few of the seed's options; the others stay drawn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from dledger.testing.group.schedule import (
+    EVERYTHING,
+    SECONDS,
+    Focus,
+    ScheduleOutcome,
+    run_schedule,
+)
+from dledger.testing.group.short_logs import LOST_POWER, SHORT_LOGS
+
+#: Share of the seeds that draw a focus.
+FOCUSED = 0.5
+
+_ASYNC: Mapping[str, object] = {"flush_disk_type": "async"}
+_SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
+_MUCH: Mapping[str, object] = {"clients": 3, "think_us": 80_000, "appends": 0.9}
+_OURS: Mapping[str, object] = {"is_native": True, "hides_wire_version": False}
+
+#: Weight and focus by name.
+FOCUSES: Mapping[str, tuple[float, Focus]] = {
+    "elections-without-a-minority": (3, Focus(
+        faults=("isolate", "split", "split", "heal_slowly", "depose", "transfer"), pace_s=1.0,
+    )),
+    "former-leaders-of-five": (3, Focus(
+        settings=_ASYNC, faults=("isolate", "heal_slowly", "kill", "pause", "break_late"), pace_s=1.2,
+        load=_MUCH, group={"members": 5},
+    )),
+    "groups-of-seven": (1, Focus(
+        faults=("split", "split", "isolate", "kill", "kill_all", "transfer"), pace_s=1.2,
+        group={"members": 7},
+    )),
+    "changes-of-members-given-again": (3, Focus(
+        faults=("change_members", "change_members", "change_members", "isolate", "cut_client", "kill"),
+        pace_s=0.8, load={"wander": 0.3}, group=_OURS,
+    )),
+    "changes-of-members-without-a-leader": (2, Focus(
+        faults=("change_members", "change_members", "transfer", "depose", "heal_slowly"), pace_s=0.6,
+        group=_OURS,
+    )),
+    "repeats-over-a-change-of-leader": (3, Focus(
+        faults=("transfer", "transfer", "kill", "cut_client", "break_late", "twice"), pace_s=0.7,
+        load={**_MUCH, "exact": 1.0, "single": 0.3, "bodies_max": 12},
+    )),
+    "conditions-over-a-change-of-leader": (2, Focus(
+        faults=("transfer", "kill", "cut_client", "isolate", "twice"), pace_s=0.8,
+        load={**_MUCH, "conditions": 1.0, "bodies_max": 1},
+    )),
+    "power-between-writes": (3, Focus(
+        settings=_SYNC, faults=("lose_power_inside", "lose_power_inside", "kill_inside", "cut_power",
+                                "cut_power_everywhere"), pace_s=0.8, load=_MUCH,
+    )),
+    "power-of-a-minority": (2, Focus(
+        settings={**_ASYNC, "flush_file_interval": 400},
+        faults=("cut_power", "cut_power", "kill_inside", "isolate", "transfer"), pace_s=1.0, load=_MUCH,
+    )),
+    "kills-between-writes": (2, Focus(
+        faults=("kill_inside", "kill_inside", "kill_all", "stop", "use_disk"), pace_s=0.7, load=_MUCH,
+    )),
+    "late-and-repeated-frames": (3, Focus(
+        faults=("break_late", "break_late", "twice", "spikes", "break", "heal_slowly"), pace_s=0.5,
+        load=_MUCH,
+    )),
+    "frames-by-hand": (2, Focus(
+        faults=("speak", "speak", "transfer", "break", "isolate"), pace_s=0.6, group=_OURS,
+    )),
+    "reads-before-the-leader-is-ready": (3, Focus(
+        faults=("transfer", "kill", "depose", "isolate", "cut_power"), pace_s=0.7,
+        load={"clients": 3, "think_us": 60_000, "appends": 0.4, "gets": 2.0, "wander": 0.5},
+        settings=_ASYNC,
+    )),
+    "slow-disks": (2, Focus(
+        settings=_SYNC, faults=("slow_disk", "slow_disk", "hang_fsync", "disk_error", "transfer"), pace_s=1.0,
+        load=_MUCH, group={"flush_us": 20_000},
+    )),
+    "full-disks": (2, Focus(
+        faults=("fill_disk", "fill_disk", "use_disk", "kill", "transfer", "few_descriptors"), pace_s=1.0,
+        load=_MUCH,
+    )),
+    "long-batches": (2, Focus(
+        settings={"push_chunk_bytes": 200, "push_chunk_behind_bytes": 0, "max_batch_push_count": 1000},
+        faults=("isolate", "pause", "break", "kill", "transfer"), pace_s=1.0,
+        load={**_MUCH, "bodies_max": 40}, group=_OURS,
+    )),
+    "clocks-and-pauses": (2, Focus(
+        faults=("jump_clock", "suspend", "suspend", "pause", "starve"), pace_s=0.8,
+        load={"gets": 1.0, "wander": 0.3},
+    )),
+    "rot-and-repair": (3, Focus(
+        settings={"scrub_bytes_per_s": 200_000, "scrub_pause_ms": 50},
+        faults=("rot", "rot", "damage", "kill", "isolate", "stop"), pace_s=0.8,
+    )),
+    "retention": (2, Focus(
+        settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096},
+        faults=("pause", "isolate", "kill", "jump_clock", "wipe"), pace_s=1.0,
+        load={**_MUCH, "body_bytes_max": 100},
+    )),
+    "lost-directories": (2, Focus(
+        settings=_SYNC, faults=("wipe", "exchange", "copy_back", "misconfigure", "kill", "limp"), pace_s=1.5,
+    )),
+    "machines-and-short-logs": (3, SHORT_LOGS),
+    "machines-and-lost-power": (2, LOST_POWER),
+    "named-readers": (3, Focus(
+        faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
+        readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,
+    )),
+    "java-like-peers": (2, Focus(
+        faults=("kill", "isolate", "transfer", "break", "pause", "depose"), pace_s=1.0, load=_MUCH,
+        group={"is_native": False, "hides_wire_version": True},
+    )),
+    "options-that-change": (1, Focus(
+        faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,
+    )),
+}
+
+
+def focus_name_of(seed: int) -> str:
+    """The focus that a seed draws; empty: the seed's own mix."""
+    rng = random.Random(f"{seed} focus")
+    if rng.random() >= FOCUSED:
+        return ""
+    return rng.choices(list(FOCUSES), [weight for weight, _ in FOCUSES.values()])[0]
+
+
+def run_drawn_schedule(
+    seed: int, *, seconds: float = SECONDS, members: int | None = None, wants_all_lines: bool = False,
+    focus_name: str = "drawn",
+) -> ScheduleOutcome:
+    """
+    Run one seed, see L{run_schedule}.
+
+    @param focus_name: one of L{FOCUSES}; C{drawn}: the one of the seed; empty: none.
+    """
+    name = focus_name_of(seed) if focus_name == "drawn" else focus_name
+    focus = FOCUSES[name][1] if name else EVERYTHING
+    return run_schedule(seed, seconds=seconds, members=members, wants_all_lines=wants_all_lines, focus=focus)
