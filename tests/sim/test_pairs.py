@@ -185,7 +185,7 @@ class WorldTests(PairCase):
         """What a slave lacks is reported, of each table."""
         world = self.world()
         with world.bugs.listening():
-            world._heal()
+            world.heal()
             while world._unsettled():
                 world.clock.run_until(world.clock.now_us + 500_000)
         slave = world.slave_machine.parts
