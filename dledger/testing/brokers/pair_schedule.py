@@ -6,7 +6,8 @@ machines fail and roles change; then the promises B1 to B14 are judged.
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
 B11. A message that a SYNC_MASTER answers with success is in the log of its slave.
-B12. A message that was answered with success is in the log of the next master, if it was at the slave.
+B12. A message that was answered with success is in the log of the next master, if it was at the slave, and in
+that of its own master after a loss of power.
 B13. A broker ends by itself only if its disk fails.
 B14. When all is over a message is taken, and a SYNC_MASTER answers it with success.
 """
@@ -114,6 +115,9 @@ class PairWorld(PairFaults):
         self.promotions = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
         self._has_followed = False
+        #: By machine: the end of its log when its last process ended; and those that lost power since.
+        self._ended_at: dict[str, int] = {}
+        self._lost_power: set[str] = set()
         #: The highest end of the slave's log; and how much it must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to = 0
@@ -151,7 +155,10 @@ class PairWorld(PairFaults):
 
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
+        sent.is_safe = code == 0
         sent.is_replicated = code == 0 and self.role == "SYNC_MASTER"
+        if sent.losses != self.accounts.losses and not sent.is_safe:
+            sent.may_be_lost = True
         if sent.is_replicated:
             end = max(self._slave_end, self._end_of_slave())
             require_pair(sent.offset < end, 11, f"{sent.key} at {sent.offset} was acknowledged, and the "
@@ -165,6 +172,10 @@ class PairWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.freed((group, topic, queue_id))
 
+    def deleting(self, topic: str) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        self.watch.deleting(topic)
+
     # -- life ------------------------------------------------------------------------------------
 
     def _end_of_slave(self) -> int:
@@ -174,8 +185,21 @@ class PairWorld(PairFaults):
             self._slave_end = max(self._slave_end, parts.store.log.end_offset)
         return self._slave_end
 
-    def _ends(self, _machine: BrokerMachine, _power: bool) -> None:
+    def _ends(self, machine: BrokerMachine, power: bool) -> None:
         self._end_of_slave()
+        if machine.parts is not None:
+            self._ended_at[machine.name] = machine.parts.store.log.end_offset
+        if power:
+            self._lost_power.add(machine.name)
+
+    def _start(self, machine: BrokerMachine) -> None:
+        super()._start(machine)
+        parts, name = machine.parts, machine.name
+        if parts is not None and name in self._lost_power:
+            self._lost_power.discard(name)
+            end = parts.store.log.end_offset
+            if name == self._master and end < self._ended_at.get(name, 0):
+                self.accounts.lost_from(end, name)
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
@@ -186,11 +210,20 @@ class PairWorld(PairFaults):
         for name, machine in self.machines.items():
             parts = machine.parts
             if parts is not None and parts.store.is_ready:
+                self.accounts.begins_at(parts.store.log.begin_offset)
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
+                if not self.is_loaded:
+                    self._look_at_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
         self.bugs.tell()
+
+    def _look_at_index(self, machine: BrokerMachine) -> None:
+        """An index that cannot be written is not written before the next start: an operator stops it."""
+        indexing = machine.parts.store.indexing if machine.parts is not None else None
+        if indexing is not None and indexing.index.why_failed:
+            machine.stop()
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -236,6 +269,7 @@ class PairWorld(PairFaults):
             machine.kill()
             machine.disk.disarm()
         self._master = slave.name
+        self._lost_power.clear()
         for machine in (old, slave):
             machine.make = self._make(machine.name, self._master)
         if self._fault_rng.random() < 0.6:
