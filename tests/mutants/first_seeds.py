@@ -15,7 +15,7 @@ FIRST_SEEDS: Mapping[str, int] = {
     "cut-change-stays": 12,
     "entries-of-another-term-counted": 37,
     "flush-outlives-truncation": 32,
-    "ha-first-report-vouches": 72,
+    "ha-first-report-vouches": 56,
     "ha-mended-in-the-cache": 24,
     "ha-reports-all-it-holds": 8,
     "old-connection-kept": 1008,

@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[
 SYNC = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "any_slave"}
 TWO_SLAVES = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "in_sync_replicas",
               "in_sync_replicas": 3, "min_in_sync_replicas": 1, "enable_auto_in_sync_replicas": False}
-POWER = ("power_master", "power_slave", "power_inside")
+POWER = ("power_master", "power_slave", "lose_power_in_write")
 
 HA_MUTANTS: tuple[Row, ...] = (
     ("ha-any-report-believed", "a report beyond a slave's possible end counts as an acknowledgement", (
@@ -40,12 +40,13 @@ HA_MUTANTS: tuple[Row, ...] = (
         # Since a slave that returns is young, this guard alone would hide the others.
         Patch(ACKS, "if offset > max(vouched_offset, self.proved(serial)):",
               "if False:"),
-    ), {"master": SYNC}, ("stray", "cut", "slow_link")),
+    ), {"master": SYNC}, ("stray", "cut_brokers", "slow_links")),
     ("ha-first-report-vouches", "bytes that a slave had before its master's crash acknowledge later ones", (
         Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
               "proved = offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False, "ha_flush_interval": 2000},
-        "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}}, ("power_master", "stray")),
+        "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}, "put_us": 60_000, "slaves": 1,
+        "body_max": 20, "pace_s": 0.7}, ("power_master", "stray")),
     ("ha-not-compared", "a slave takes its bytes for its master's without comparing", (
         Patch(FOLLOWER, "                self._compare(offset, data[:held])\n", "                pass\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
@@ -61,11 +62,12 @@ HA_MUTANTS: tuple[Row, ...] = (
     ), {"master": {"ha_transfer_flushed_only": False}}, (*POWER, "empty_master")),
     ("ha-takes-rot", "a slave stores a body without its checksum", (
         Patch(LOG, "        bodies.feed(data)\n", ""),
-    ), {"slave": {"ha_full_history": True}}, ("flip_master", "kill_slave", "break", "cut")),
+    ), {"slave": {"ha_full_history": True}}, ("flip_master", "kill_slave", "break", "cut_brokers")),
     ("ha-rot-wins", "a slave gives up its sound bytes for a master's that are not", (
         Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",
               "if self._was_never_reported(common_end, our_problem) or master_problem:"),
-    ), {"master": {"ha_transfer_flushed_only": False}}, ("flip_master", "kill_slave", "break", "cut")),
+    ), {"master": {"ha_transfer_flushed_only": False}},
+     ("flip_master", "kill_slave", "break", "cut_brokers")),
     ("ha-mended-in-the-cache", "a mended record is not brought to stable storage", (
         Patch(MENDING, "await self._run_in_thread(lambda: segments.sync_file(offset))", "pass"),
     ), {"master": {"flush_disk_type": "SYNC_FLUSH"}}, ("flip_master", "power_master")),
@@ -81,7 +83,7 @@ HA_MUTANTS: tuple[Row, ...] = (
     ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("power_master",)),
     ("ha-one-slave-twice", "two connections of one slave count as two slaves", (
         Patch(ACKS, "if count < self._slaves_per_host:", "if True:"),
-    ), {"master": TWO_SLAVES, "slaves": 2}, ("half_open", "cut", "slow_link")),
+    ), {"master": TWO_SLAVES, "slaves": 2}, ("half_open", "cut_brokers", "slow_links")),
     ("ha-one-is-enough", "a put that needs two slaves is answered when one has it", (
         Patch(ACKS, "return held_by(marks, needed) if len(marks) >= needed else -1",
               "return held_by(marks, 1) if marks else -1"),
@@ -102,7 +104,7 @@ HA_MUTANTS: tuple[Row, ...] = (
     ), {}, ()),
     ("ha-never-expires", "puts wait for slaves for ever", (
         Patch(MASTER, "        self.transfers.expire(now_ms)\n", ""),
-    ), {"master": SYNC}, ("cut", "darken", "slow_link")),
+    ), {"master": SYNC}, ("cut_brokers", "darken", "slow_links")),
     ("ha-slave-keeps-dark-link", "a slave never gives up a master that has fallen silent", (
         Patch(CLIENT, "        if now_ms - self._heard_ms > limit_ms:\n", "        if False:\n"),
     ), {}, ("darken",)),

@@ -6,8 +6,8 @@ Random mutants: who notices a fault that nobody thought of.
     make mutants-random N=200 SEED=7
 
 Each is judged three times, in processes of its own, until it is noticed: by schedules as their seeds draw
-them, by the unit tests that its module names, by all unit tests of its package. A fault that hangs is noticed.
-The list of faults that nobody notices, with their places, shows tests that are missing, guards that are there
+them, by the unit tests that its module names, by all unit tests of its package. A hang is noticed. The
+list of faults that nobody notices, with their places, shows tests that are missing, guards that are there
 twice, and changes that change nothing; the last kind is in C{equivalent.txt}, each with its reason. The exit
 status is 1 if there is another one.
 """

@@ -102,11 +102,12 @@ def _simulated(*, within_s: int, pairs_within_s: int) -> list[Stage]:
     """Groups, the logs of masters and slaves, and whole masters and slaves with their clients."""
     return [
         Stage(name=name, budget_s=seconds + 10, read=read_total(SCHEDULES), counts="schedules",
-              command=_program(module, "--schedules", "1000", "--seed", "1", "--jobs", "2", "--within",
+              command=_program(*words, "--schedules", "1000", "--seed", "1", "--jobs", "2", "--within",
                                str(seconds)))
-        for name, module, seconds in (
-            ("sim", "dledger.testing", within_s), ("sim-ha", "dledger.testing.brokers.runner", within_s),
-            ("sim-pairs", "dledger.testing.brokers", pairs_within_s),
+        for name, words, seconds in (
+            ("sim", ("dledger.testing",), within_s),
+            ("sim-ha", ("dledger.testing.brokers", "--logs"), within_s),
+            ("sim-pairs", ("dledger.testing.brokers",), pairs_within_s),
         )
     ]
 

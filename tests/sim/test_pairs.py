@@ -185,7 +185,7 @@ class WorldTests(PairCase):
         """What a slave lacks is reported, of each table."""
         world = self.world()
         with world.bugs.listening():
-            world._heal()
+            world.heal()
             while world._unsettled():
                 world.clock.run_until(world.clock.now_us + 500_000)
         slave = world.slave_machine.parts
@@ -211,6 +211,13 @@ class WorldTests(PairCase):
             watch.committing("m", key, 3)
             parts.metadata.consumer_offsets.commit(*key, 3, 1)
             watch.look("m", 2, parts, masters=masters)
+            for offset in (9, 8):
+                parts.metadata.consumer_offsets.commit(*key, offset, 1)
+                if offset == 9:
+                    watch.look("m", 2, parts, masters=masters)
+                watch.deleting("T1")
+            watch.look("m", 2, parts, masters=masters)
+            parts.metadata.consumer_offsets.commit(*key, 3, 1)
             # A slave began with 3: its master's offset replaces it.
             watch = OffsetWatch(lambda: 10 * COPIED_US)
             watch.look("m", 3, parts, masters=masters)
@@ -241,6 +248,25 @@ class WorldTests(PairCase):
         self.assertBroken(12, world._count_losses)
         sent.is_replicated = False
         world._count_losses()
+        self.assertTrue(sent.may_be_lost)
+
+    def test_b12_after_a_loss_of_power(self) -> None:
+        """A master has lost an acknowledged message; one that was not flushed in time may be lost."""
+        world = self.world()
+        sent = next(world.accounts.needed(frozenset({"T1"})))
+        self.assertTrue(sent.is_safe)
+        machine = world.master_machine
+        world._ended_at[machine.name] = 1 << 40
+        machine.kill()
+        machine.lose_power()
+        world._ended_at[machine.name] = 1 << 40
+        sent.offset = 1 << 39
+        self.assertBroken(12, world._start, machine)
+        machine.kill()
+        machine.lose_power()
+        world._ended_at[machine.name] = 1 << 40
+        sent.is_safe = False
+        world._start(machine)
         self.assertTrue(sent.may_be_lost)
 
     def test_b13(self) -> None:

@@ -1,8 +1,9 @@
-# -*- test-case-name: tests.sim.test_pairs -*-
+# -*- test-case-name: tests.sim.test_pairs,tests.sim.test_ha -*-
 """
 Runs many schedules of whole masters and slaves, on several processors, and reports the results::
 
     python -m dledger.testing.brokers --schedules 1000 --seed 1 --jobs 2
+    python -m dledger.testing.brokers --logs --schedules 1000 --seed 1      # of their logs, event by event
 
 Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last events, and the command
 that runs it again; the exit status is then 1.
@@ -10,38 +11,45 @@ that runs it again; the exit status is then 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import click
 
 from dledger.testing.brokers.pair_schedule import PairOutcome, run_pair_schedule
+from dledger.testing.brokers.schedule import HAOutcome, run_ha_schedule
 from dledger.testing.world.bugs import be_quiet
 from dledger.testing.world.running import Tally, in_time, outcomes, tell
 
-_WORDS = {
-    "acknowledged": "acknowledged", "deliveries": "deliveries", "again": "again", "restarts": "restarts",
-    "promotions": "promotions", "resolved": "resolved",
-}
+#: Figures of a summary.
+_OF_CLIENTS = ("acknowledged", "deliveries", "again", "restarts", "promotions", "resolved")
+_OF_LOGS = ("puts", "acknowledged", "restarts", "truncations", "resolved", "mended")
 
 
-def replay_pair_command(outcome: PairOutcome) -> str:
+def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
     """The command that runs a failed schedule again."""
-    return f"python -m dledger.testing.brokers --schedules 1 --seed {outcome.seed} --trace"
+    kind = "--logs " if isinstance(outcome, HAOutcome) else ""
+    return f"python -m dledger.testing.brokers {kind}--schedules 1 --seed {outcome.seed} --trace"
 
 
 @click.command()
+@click.option("--logs", is_flag=True, help="Look at the logs after every event, instead of clients.")
 @click.option("--schedules", default=100, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every event.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 @click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
-def main(schedules: int, seed: int, jobs: int, trace: bool, stop_at: int, within: float | None) -> None:
-    """Run seeded schedules of a simulated master, its slave and their clients, and check every promise."""
+def main(
+    logs: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int, within: float | None
+) -> None:
+    """Run seeded schedules of a simulated master and its slaves, and check every promise."""
     be_quiet()
-    run = partial(run_pair_schedule, wants_all_lines=trace)
+    play: Callable[..., PairOutcome | HAOutcome] = run_ha_schedule if logs else run_pair_schedule
+    run = partial(play, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
-    tell(in_time(found, within), Tally(words=_WORDS), again=replay_pair_command, is_traced=trace,
+    words = {name: name for name in (_OF_LOGS if logs else _OF_CLIENTS)}
+    tell(in_time(found, within), Tally(words=words), again=replay_pair_command, is_traced=trace,
          stop_at=stop_at)
 
 

@@ -54,6 +54,8 @@ class ProducedMessage:
         a retry.
     @ivar outcome: acked, unknown or refused; empty while it is on its way.
     @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
+    @ivar losses: see L{TrafficRecord.losses}, when it was sent.
+    @ivar is_safe: the answer promises that the disk has it, where disks are waited for.
     @ivar is_replicated: the answer promises that it is at a slave, too.
     @ivar may_be_lost: the log that has it was given up, and its role allows that.
     @ivar asked: the ends of its transaction that were asked for.
@@ -73,6 +75,8 @@ class ProducedMessage:
     life: int = 0
     outcome: str = ""
     offset: int = -1
+    losses: int = 0
+    is_safe: bool = False
     is_replicated: bool = False
     may_be_lost: bool = False
     asked: set[str] = attrs.Factory(set)
@@ -127,6 +131,8 @@ class TrafficRecord:
     @ivar given: group and key to what its consumers have popped last.
     @ivar life: number of promotions so far.
     @ivar lives: number of lives of topics that were begun.
+    @ivar losses: how often a master has lost bytes in a loss of power: its disk was slow, and no answer
+        promised them.
     @ivar deliveries, again: number of messages that groups got, and of those that they had before.
     """
 
@@ -135,8 +141,9 @@ class TrafficRecord:
         self.eras: dict[str, int] = {}
         self.got: dict[str, set[str]] = {}
         self.given: dict[tuple[str, str], Given] = {}
-        self.life = self.lives = 0
+        self.life = self.lives = self.losses = 0
         self.deliveries = self.again = 0
+        self._begin = 0
 
     def era(self, topic: str) -> int:
         """See C{eras}."""
@@ -145,13 +152,37 @@ class TrafficRecord:
     def answered(self, sent: ProducedMessage, outcome: str) -> None:
         """A send has an outcome."""
         sent.outcome = outcome
-        if sent.era != self.era(sent.topic):
-            sent.era = UNSURE  # the topic was deleted, or made, meanwhile
+        if sent.era != self.era(sent.topic) or outcome == UNKNOWN:
+            sent.era = UNSURE  # the topic was deleted, or made, meanwhile; or the request may come later
 
     def ended(self, sent: ProducedMessage, end: str) -> None:
         """An end was answered with success."""
         require_pair(sent.ended in ("", end), 3, f"{sent.key} is {sent.ended} and {end}")
         sent.ended = end
+
+    def begins_at(self, offset: int) -> None:
+        """A broker's log begins there: a full disk has lost its oldest files, and what nobody has got yet."""
+        if offset > self._begin:
+            self._begin = offset
+            for sent in self.sent.values():
+                sent.may_be_lost = sent.may_be_lost or 0 <= sent.offset < offset
+
+    def lost_from(self, end: int, name: str) -> None:
+        """
+        A loss of power has taken a master's log from C{end} on. What was not answered with success may be
+        gone; so may acknowledgements and ends of transactions, whose answers do not tell. B12.
+        """
+        self.losses += 1
+        for sent in self.sent.values():
+            if sent.offset >= end and not sent.may_be_lost:
+                require_pair(not sent.is_safe, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
+                                                   f"{name}, which has lost power, ends at {end}")
+            sent.may_be_lost = sent.may_be_lost or not sent.outcome or sent.offset >= end
+            sent.ended = ""
+        for given in self.given.values():
+            given.was_acked = given.was_acked or bool(given.acked)
+            given.acked = ""
+            given.visible_ms = 0
 
     def delivered(self, group: str, message: Message, *, now_ms: int, era: int,
                   passes: GroupFilter | None = None) -> ProducedMessage:

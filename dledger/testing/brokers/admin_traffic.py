@@ -54,6 +54,9 @@ class TrafficWorld(Protocol):
     def resetting(self, group: str, topic: str, queue_id: int) -> None:
         """An administrator is about to set an offset."""
 
+    def deleting(self, topic: str) -> None:
+        """A topic is about to be deleted, or has just been."""
+
 
 class AdminTraffic:
     """
@@ -118,8 +121,10 @@ class AdminTraffic:
             accounts = self._accounts
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
+            self._world.deleting(REMADE)
             if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
                 return
+            self._world.deleting(REMADE)
             await self._client.pause(rng.random())
             if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
                 return

@@ -110,7 +110,7 @@ class HAInvariants:
     def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
         self._master = master
         self._slaves = slaves
-        self._held = {slave.host: _Held() for slave in slaves}
+        self._held = {slave.name: _Held() for slave in slaves}
         self._puts: list[_Put] = []
         self._flushed_offset = 0
         self._power_lost = False
@@ -198,14 +198,14 @@ class HAInvariants:
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
         for slave in self._slaves:
-            held = self._held[slave.host]
+            held = self._held[slave.name]
             if lost_from < len(self.history):
                 held.old_session = _session_of(slave) if self._may_lose or self._was_replaced else -1
                 # The end of a log that differs says nothing of what the master has sent.
                 sent_to = held.best_end if held.is_divergent else max(held.best_end, held.end)
                 if sent_to > lost_from:
                     require_ha(self._may_lose or self._was_replaced, 1,
-                               f"{slave.host} was sent {held.best_end} bytes, and its master that ships only "
+                               f"{slave.name} was sent {held.best_end} bytes, and its master that ships only "
                                f"flushed bytes has kept {lost_from}")
                     held.is_divergent = True
                 held.best_end = min(held.best_end, lost_from)
@@ -252,7 +252,7 @@ class HAInvariants:
             self._check_held(put)
 
     def _check_held(self, put: _Put) -> None:
-        holders = [slave.host for slave in self._slaves if self._holds(slave, put)]
+        holders = [slave.name for slave in self._slaves if self._holds(slave, put)]
         require_ha(len(holders) >= put.needed, 2,
                 f"the put at {put.start}..{put.end} was answered PUT_OK; {put.needed} slaves must have it, "
                 f"and {', '.join(holders) or 'none'} has")
@@ -263,7 +263,7 @@ class HAInvariants:
 
     def _holds(self, slave: SimBroker, put: _Put) -> bool:
         if not slave.config.waits_for_disk:
-            return self._held[slave.host].best_end >= put.end
+            return self._held[slave.name].best_end >= put.end
         begin, durable = slave.content(durable=True)
         start = put.start - begin
         return start >= 0 and durable[start : put.end - begin] == self.history[put.start : put.end]
@@ -278,14 +278,14 @@ class HAInvariants:
 
     def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
         """The slave's process is about to end, or has ended."""
-        held = self._held[slave.host]
+        held = self._held[slave.name]
         held.power_lost = held.power_lost or power
 
     # -- slaves ---------------------------------------------------------------------------------
 
     def resolving(self, slave: SimBroker) -> None:
         """An operator is about to take the slave's log away."""
-        self._held[slave.host].is_resolving = True
+        self._held[slave.name].is_resolving = True
 
     def _check_loss(self, slave: SimBroker, held: _Held, *, power_lost: bool = False) -> None:
         """H8."""
@@ -308,7 +308,7 @@ class HAInvariants:
                 if not log.begin_offset <= at < end
             )
             require_ha(not is_lost or is_kept, 8,
-                       f"{slave.host} held {begin}..{was_end} and had reported {held.reported_offset}; now "
+                       f"{slave.name} held {begin}..{was_end} and had reported {held.reported_offset}; now "
                        f"it holds {log.begin_offset}..{end}, and nothing else has the rest")
             held.shadow_begin = log.begin_offset
             held.shadow = b""
@@ -332,7 +332,7 @@ class HAInvariants:
 
     def slave_started(self, slave: SimBroker) -> None:
         """A process of the slave has recovered its log."""
-        held = self._held[slave.host]
+        held = self._held[slave.name]
         if held.power_lost:
             flushed = _floor(held.shadow, held.shadow_begin, held.flushed_offset)
             held.sure_end = flushed if held.sure_end < 0 else min(held.sure_end, flushed)
@@ -352,11 +352,11 @@ class HAInvariants:
             promised = self._last_record_end(min(held.promised_offset, len(self.history)))
             # A log that begins after the last whole record holds none of the bytes that were reported.
             require_ha(end >= promised or promised <= held.promised_begin, 5,
-                    f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
+                    f"{slave.name} came back with {end} bytes, and has reported {held.promised_offset}")
 
     def slave_event(self, slave: SimBroker) -> None:
         """Called after every event of a slave."""
-        held, log = self._held[slave.host], slave.log
+        held, log = self._held[slave.name], slave.log
         end = log.end_offset
         if end != held.end:
             self._compare(slave, held, end)
@@ -382,7 +382,7 @@ class HAInvariants:
                 if held.old_session == _session_of(slave) >= 0:
                     held.is_divergent = True
                 require_ha(held.is_divergent, 1,
-                           f"{slave.host} holds {end} bytes, and at {at} its log is not the master's, which "
+                           f"{slave.name} holds {end} bytes, and at {at} its log is not the master's, which "
                            f"has {len(self.history)}")
                 held.end = end
                 return
@@ -398,7 +398,7 @@ class HAInvariants:
         sender = self._master.service.master if self._master.is_open else None
         return sender is not None and len(sender.acks) == len(self._slaves) and all(
             slave.is_open and slave.log.end_offset == len(self.history)
-            and not self._held[slave.host].is_divergent
+            and not self._held[slave.name].is_divergent
             for slave in self._slaves
         )
 
@@ -408,8 +408,8 @@ class HAInvariants:
         if not master.is_open:
             return "the master is not up"
         links = len(master.service.master.acks) if master.service.master is not None else 0
-        ends = [f"{slave.host} {slave.log.end_offset if slave.is_open else 'down'}"
-                + (" divergent" if self._held[slave.host].is_divergent else "") for slave in self._slaves]
+        ends = [f"{slave.name} {slave.log.end_offset if slave.is_open else 'down'}"
+                + (" divergent" if self._held[slave.name].is_divergent else "") for slave in self._slaves]
         return f"master {len(self.history)}, {links} connections; {'; '.join(ends)}"
 
     def judge(self) -> None:
@@ -421,7 +421,7 @@ class HAInvariants:
         for slave in self._slaves:
             begin, content = slave.content()
             require_ha(content[: len(self.history) - begin] == self.history[begin:], 1,
-                    f"{slave.host} is not equal to the master")
+                    f"{slave.name} is not equal to the master")
 
 
 def _floor(data: bytes, begin: int, offset: int) -> int:

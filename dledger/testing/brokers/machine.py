@@ -88,7 +88,8 @@ class BrokerMachine:
     @ivar reasons: why processes could not go on, although nothing was done to them.
     @ivar boots: number of processes so far.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
-    @ivar ends: called before its process ends.
+    @ivar ends: called before its process ends, and with whether the power fails; also when it fails without a
+        process.
     """
 
     def __init__(self, world: BrokerWorld, name: str, rng: random.Random, make: MakeBroker) -> None:
@@ -96,7 +97,7 @@ class BrokerMachine:
         self.name = name
         self.make = make
         self.may_fail = False
-        self.ends: Callable[[BrokerMachine], None] = lambda machine: None
+        self.ends: Callable[[BrokerMachine, bool], None] = lambda machine, power: None
         self.disk = self.new_disk(rng.random())
         self.is_up = False
         self.boots = 0
@@ -197,10 +198,11 @@ class BrokerMachine:
         if self.is_up:
             self._end(power=True)
         else:
+            self.ends(self, True)
             self.disk.lose_power()
 
     def _end(self, *, power: bool) -> None:
-        self.ends(self)
+        self.ends(self, power)
         self.is_up = False
         self.process.end()
         self.world.network.died(self.name, self.process, silently=power)

@@ -1,19 +1,31 @@
-# -*- test-case-name: tests.sim.test_pairs -*-
-"""The faults of the machines and links of a master, its slave and their clients."""
+# -*- test-case-name: tests.sim.test_pairs,tests.sim.test_ha -*-
+"""The machines of a master and its slaves, the links between them, what befalls them, and their operator."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from zlib import crc32
 
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
+from dledger.testing.brokers.pairs import follower_of
+from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
-from dledger.testing.world.disk import PowerLoss, ProcessKilled
+from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
 from dledger.testing.world.streams import ByteNetwork
+from dledger.values.errors import DLedgerError
 
 SECOND_US = 1_000_000
 NAMES = ("10.0.0.1", "10.0.0.2")
 CLIENT = "10.0.1.1"
 FLUSH_US = 500
+#: An operator notices stopped replication after this time.
+NOTICED_US = 1_500_000
+KEPT_LINES = 40
 
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_brokers", "cut_client", "break", "darken",
@@ -25,24 +37,42 @@ ROLES = ("promote", "renew_slave")
 
 class PairFaults:
     """
-    Two machines, the links between them and to their clients, and what happens to them.
+    A fault is a method with its name: it hits a machine, or the link of a slave to its master.
 
     @ivar machines: by name.
+    @ivar is_loaded: faults happen.
+    @ivar resolved: number of decisions of the operator.
     """
 
-    def __init__(self, seed: int) -> None:
+    #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
+    targets: Mapping[str, tuple[str, str]] = {}
+
+    def __init__(self, seed: int, *, wants_all_lines: bool = False) -> None:
         self._fault_rng = random.Random(f"{seed} faults")
         self.clock = SimClock()
         self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
+        self.bugs = BugWatch()
         self._spread_us = self._fault_rng.choice((300, 700, 20_000))
         self.network.spread_us = self._spread_us
         self.machines: dict[str, BrokerMachine] = {}
+        self.flush_us = FLUSH_US
+        self.faults: tuple[str, ...] = ()
+        self.pace_s = 1.0
+        self.is_loaded = True
+        self.resolved = 0
+        self.digest = 0
+        self.lines: list[str] = []
+        self._keeps_all = wants_all_lines
         self._master = NAMES[0]
         self._is_promoting = False
+        self._noticed: set[str] = set()
 
-    def master(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return f"{self._master}:{CLIENT_PORT}"
+    def note(self, text: str) -> None:
+        """Add a line to the trace, and to the digest."""
+        self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
+        self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
+        if not self._keeps_all:
+            del self.lines[:-KEPT_LINES]
 
     @property
     def master_machine(self) -> BrokerMachine:
@@ -50,9 +80,14 @@ class PairFaults:
         return self.machines[self._master]
 
     @property
+    def slave_machines(self) -> list[BrokerMachine]:
+        """The machines of the slaves."""
+        return [one for name, one in self.machines.items() if name != self._master]
+
+    @property
     def slave_machine(self) -> BrokerMachine:
-        """The machine of the slave."""
-        return next(one for name, one in self.machines.items() if name != self._master)
+        """The machine of the first slave."""
+        return self.slave_machines[0]
 
     def _start(self, machine: BrokerMachine) -> None:
         if not self._is_promoting:
@@ -60,6 +95,28 @@ class PairFaults:
 
     def _again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
         self.clock.after(int(self._fault_rng.uniform(0.05, seconds) * SECOND_US), self._start, machine)
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def harm(self) -> None:
+        """The next fault, and then others, until the load ends."""
+        if not self.is_loaded:
+            return
+        rng = self._fault_rng
+        self.harm_later()
+        name = rng.choice(self.faults)
+        method, role = self.targets.get(name, (name, ""))
+        among = {"master": [self.master_machine], "slave": self.slave_machines}
+        machine = rng.choice(among.get(role, list(self.machines.values())))
+        self.note(f"fault {name} {machine.name}")
+        getattr(self, "_" + method)(machine)
+
+    def harm_later(self) -> None:
+        """Schedule the next fault."""
+        self.clock.after(int(self._fault_rng.expovariate(1 / self.pace_s) * SECOND_US), self.harm)
+
+    def _nothing(self, machine: BrokerMachine) -> None:
+        """A schedule without faults."""
 
     def _kill(self, machine: BrokerMachine) -> None:
         machine.kill()
@@ -91,8 +148,12 @@ class PairFaults:
             self.network.cut(other, one)
         self.clock.after(int(self._fault_rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
 
+    def _some_slave(self) -> BrokerMachine:
+        slaves = self.slave_machines
+        return slaves[0] if len(slaves) == 1 else self._fault_rng.choice(slaves)
+
     def _cut_brokers(self, _machine: BrokerMachine) -> None:
-        self._cut_between(*NAMES)
+        self._cut_between(self._some_slave().name, self._master)
 
     def _cut_client(self, machine: BrokerMachine) -> None:
         self._cut_between(CLIENT, machine.name)
@@ -101,18 +162,18 @@ class PairFaults:
         return f"{self._master}:{self._fault_rng.choice((SLAVE_PORT, CLIENT_PORT))}"
 
     def _break(self, _machine: BrokerMachine) -> None:
-        self.network.break_between(self.slave_machine.name, self._port_of_master(), late_us=2_000_000)
-        self.network.break_between(CLIENT, self.master(), late_us=2_000_000)
+        self.network.break_between(self._some_slave().name, self._port_of_master(), late_us=2_000_000)
+        self.network.break_between(CLIENT, f"{self._master}:{CLIENT_PORT}", late_us=2_000_000)
 
     def _darken(self, _machine: BrokerMachine) -> None:
-        self.network.darken(self.slave_machine.name, self._port_of_master())
+        self.network.darken(self._some_slave().name, self._port_of_master())
 
     def _half_open(self, _machine: BrokerMachine) -> None:
-        self.network.half_open(self.slave_machine.name, self._port_of_master())
+        self.network.half_open(self._some_slave().name, self._port_of_master())
 
     def _slow_disk(self, machine: BrokerMachine) -> None:
         machine.slow_disk(self._fault_rng.choice((20_000, 3_000_000)))
-        self.clock.after(int(self._fault_rng.random() * 4 * SECOND_US), machine.slow_disk, FLUSH_US)
+        self.clock.after(int(self._fault_rng.random() * 4 * SECOND_US), machine.slow_disk, self.flush_us)
 
     def _slow_links(self, _machine: BrokerMachine) -> None:
         self.network.spread_us = 400_000
@@ -132,3 +193,55 @@ class PairFaults:
             machine.disk.arm(syncs=1)
         else:
             machine.disk.arm(writes=1)
+
+    def heal(self) -> None:
+        """All faults are over; every machine runs again, some seconds later."""
+        self.note("the faults are over")
+        self.is_loaded = False
+        self.network.heal_all()
+        self._usual_links()
+        for machine in self.machines.values():
+            machine.disk.disarm()
+            machine.disk.set_full(False)
+            machine.slow_disk(self.flush_us)
+            machine.thaw()
+            self.clock.after(4 * SECOND_US, self._start, machine)
+
+    # -- an operator -----------------------------------------------------------------------------
+
+    def look_after(self) -> None:
+        """Slaves whose replication has stopped are noticed, after a while."""
+        for slave in self.slave_machines:
+            follower = follower_of(slave)
+            if follower is None or slave.name in self._noticed:
+                continue
+            # A master without bytes that its slave holds may get them back: wait until the faults are over.
+            if follower.is_stopped or (not self.is_loaded and follower.to_decide() is not None):
+                self._noticed.add(slave.name)
+                self.clock.after(NOTICED_US, self._look_at, slave)
+
+    def _look_at(self, slave: BrokerMachine) -> None:
+        self._noticed.discard(slave.name)
+        slave.call(self._resolve, slave)
+
+    def _resolve(self, slave: BrokerMachine) -> None:
+        follower = follower_of(slave)
+        if follower is None or follower.to_decide() is None:
+            return
+        self.resolved += 1
+        if not self._repairs(follower):
+            self.note(f"an operator lets {slave.name} take the master's log")
+            self._resolving(slave)
+            Deferred.fromCoroutine(follower.take_master()).addErrback(_not_taken)
+
+    def _repairs(self, _follower: HAFollower) -> bool:
+        """Whether the operator does something else."""
+        return False
+
+    def _resolving(self, _slave: BrokerMachine) -> None:
+        """The slave's log is about to be taken away."""
+
+
+def _not_taken(failure: Failure) -> None:
+    """The process is dead, the disk has no room, or the operator is hasty: there is another time."""
+    failure.trap(OSError, DLedgerError, DecisionUnderWay, MemberDied)

@@ -6,7 +6,8 @@ machines fail and roles change; then the promises B1 to B14 are judged.
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
 B11. A message that a SYNC_MASTER answers with success is in the log of its slave.
-B12. A message that was answered with success is in the log of the next master, if it was at the slave.
+B12. A message that was answered with success is in the log of the next master, if it was at the slave, and in
+that of its own master after a loss of power.
 B13. A broker ends by itself only if its disk fails.
 B14. When all is over a message is taken, and a SYNC_MASTER answers it with success.
 """
@@ -15,13 +16,9 @@ from __future__ import annotations
 
 import random
 import traceback
-from zlib import crc32
 
 import attrs
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay
 from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
 from dledger.testing.brokers.asking import ClientMachine
@@ -29,7 +26,6 @@ from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWo
 from dledger.testing.brokers.pair_faults import (
     CLIENT,
     FAULTS,
-    FLUSH_US,
     NAMES,
     POWER,
     ROLES,
@@ -45,15 +41,10 @@ from dledger.testing.brokers.states import (
     metadata_difference,
 )
 from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED, Traffic
-from dledger.testing.world.bugs import BugWatch
-from dledger.testing.world.disk import MemberDied
-from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
 FAULTS_S, SETTLE_S = 25, 90
-#: How long an operator takes to see that replication has stopped.
-NOTICED_US = 1_500_000
-KEPT_LINES = 40
 
 
 @attrs.frozen(kw_only=True)
@@ -96,9 +87,8 @@ class PairWorld(PairFaults):
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
         self.seed = seed
         self.rng = random.Random(f"{seed} pair")
-        super().__init__(seed)
+        super().__init__(seed, wants_all_lines=wants_all_lines)
         rng = self._fault_rng
-        self.bugs = BugWatch()
         self.accounts = TrafficRecord()
         has_power = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
@@ -108,7 +98,7 @@ class PairWorld(PairFaults):
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
         self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES)
-        self._pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
+        self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), self._make(name, NAMES[0]))
@@ -116,22 +106,18 @@ class PairWorld(PairFaults):
         }
         for machine in self.machines.values():
             machine.ends = self._ends
-        self.is_loaded = True
         self.is_over = False
         self.watch = OffsetWatch(lambda: self.clock.now_us)
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
                                rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
         self.traffic = Traffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.bugs.expects = self._is_of_a_disk
-        self.digest = 0
-        self.lines: list[str] = []
-        self._keeps_all = wants_all_lines
         self.promotions = 0
-        self.resolved = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
         self._has_followed = False
-        self._noticed = False
-        self._is_promoting = False
+        #: By machine: the end of its log when its last process ended; and those that lost power since.
+        self._ended_at: dict[str, int] = {}
+        self._lost_power: set[str] = set()
         #: The highest end of the slave's log; and how much it must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to = 0
@@ -146,6 +132,10 @@ class PairWorld(PairFaults):
         return may_fail and isinstance(error, OSError | StoreError)
 
     # -- what the stories ask --------------------------------------------------------------------
+
+    def master(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{self._master}:{CLIENT_PORT}"
 
     def any_broker(self) -> str:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
@@ -165,7 +155,10 @@ class PairWorld(PairFaults):
 
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
+        sent.is_safe = code == 0
         sent.is_replicated = code == 0 and self.role == "SYNC_MASTER"
+        if sent.losses != self.accounts.losses and not sent.is_safe:
+            sent.may_be_lost = True
         if sent.is_replicated:
             end = max(self._slave_end, self._end_of_slave())
             require_pair(sent.offset < end, 11, f"{sent.key} at {sent.offset} was acknowledged, and the "
@@ -179,14 +172,11 @@ class PairWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.freed((group, topic, queue_id))
 
-    # -- life ------------------------------------------------------------------------------------
+    def deleting(self, topic: str) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        self.watch.deleting(topic)
 
-    def note(self, text: str) -> None:
-        """Add a line to the trace, and to the digest."""
-        self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
-        self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
-        if not self._keeps_all:
-            del self.lines[:-KEPT_LINES]
+    # -- life ------------------------------------------------------------------------------------
 
     def _end_of_slave(self) -> int:
         """The highest end of the slave's log so far."""
@@ -195,8 +185,21 @@ class PairWorld(PairFaults):
             self._slave_end = max(self._slave_end, parts.store.log.end_offset)
         return self._slave_end
 
-    def _ends(self, _machine: BrokerMachine) -> None:
+    def _ends(self, machine: BrokerMachine, power: bool) -> None:
         self._end_of_slave()
+        if machine.parts is not None:
+            self._ended_at[machine.name] = machine.parts.store.log.end_offset
+        if power:
+            self._lost_power.add(machine.name)
+
+    def _start(self, machine: BrokerMachine) -> None:
+        super()._start(machine)
+        parts, name = machine.parts, machine.name
+        if parts is not None and name in self._lost_power:
+            self._lost_power.discard(name)
+            end = parts.store.log.end_offset
+            if name == self._master and end < self._ended_at.get(name, 0):
+                self.accounts.lost_from(end, name)
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
@@ -207,48 +210,20 @@ class PairWorld(PairFaults):
         for name, machine in self.machines.items():
             parts = machine.parts
             if parts is not None and parts.store.is_ready:
+                self.accounts.begins_at(parts.store.log.begin_offset)
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
+                if not self.is_loaded:
+                    self._look_at_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
-        self._look_after()
+        self.look_after()
         self.bugs.tell()
 
-    # -- an operator -----------------------------------------------------------------------------
-
-    def _look_after(self) -> None:
-        """Replication that has stopped is noticed, after a while."""
-        follower = follower_of(self.slave_machine)
-        if follower is None or self._noticed:
-            return
-        if follower.is_stopped or (not self.is_loaded and follower.to_decide() is not None):
-            self._noticed = True
-            self.clock.after(NOTICED_US, self.slave_machine.call, self._resolve)
-            self.clock.after(NOTICED_US + 1, setattr, self, "_noticed", False)
-
-    def _resolve(self) -> None:
-        follower = follower_of(self.slave_machine)
-        if follower is None or follower.to_decide() is None:
-            return
-        self.resolved += 1
-        self.note(f"an operator lets {self.slave_machine.name} take the master's log")
-
-        def not_taken(failure: Failure) -> None:
-            failure.trap(OSError, DLedgerError, DecisionUnderWay, MemberDied)
-
-        Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
-
-    # -- faults ----------------------------------------------------------------------------------
-
-    def _harm(self) -> None:
-        if not self.is_loaded:
-            return
-        rng = self._fault_rng
-        self.clock.after(int(rng.expovariate(1 / self._pace_s) * SECOND_US), self._harm)
-        name = rng.choice(self.faults)
-        machine = self.machines[rng.choice(NAMES)]
-        self.note(f"fault {name} {machine.name}")
-        if name != "nothing":
-            getattr(self, "_" + name)(machine)
+    def _look_at_index(self, machine: BrokerMachine) -> None:
+        """An index that cannot be written is not written before the next start: an operator stops it."""
+        indexing = machine.parts.store.indexing if machine.parts is not None else None
+        if indexing is not None and indexing.index.why_failed:
+            machine.stop()
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -294,6 +269,7 @@ class PairWorld(PairFaults):
             machine.kill()
             machine.disk.disarm()
         self._master = slave.name
+        self._lost_power.clear()
         for machine in (old, slave):
             machine.make = self._make(machine.name, self._master)
         if self._fault_rng.random() < 0.6:
@@ -335,10 +311,10 @@ class PairWorld(PairFaults):
             for machine in self.machines.values():
                 self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
             self.traffic.begin()
-            self.clock.after(3 * SECOND_US, self._harm)
+            self.clock.after(3 * SECOND_US, self.harm)
             self.clock.after(1, self._watch)
             self.clock.run_until(FAULTS_S * SECOND_US)
-            self._heal()
+            self.heal()
             end_us = self.clock.now_us + SETTLE_S * SECOND_US
             while (why := self._unsettled()):
                 require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
@@ -352,18 +328,6 @@ class PairWorld(PairFaults):
             require_pair(answer in wanted, 14, f"a message is answered with {answer}")
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
-
-    def _heal(self) -> None:
-        self.note("the faults are over")
-        self.is_loaded = False
-        self.network.heal_all()
-        self._usual_links()
-        for machine in self.machines.values():
-            machine.disk.disarm()
-            machine.disk.set_full(False)
-            machine.slow_disk(FLUSH_US)
-            machine.thaw()
-            self.clock.after(4 * SECOND_US, self._start, machine)
 
     def _unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""

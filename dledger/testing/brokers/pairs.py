@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
@@ -43,17 +43,20 @@ class MakePlainBroker:
     master: str = ""
     options: Mapping[str, object]
 
-    def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.machine.MakeBroker}."""
-        process = parts.process
+    def config(self, machine: BrokerMachine) -> BrokerConfig:
+        """Its configuration on this machine."""
         follows = {"haMasterAddress": f"{self.master}:{SLAVE_PORT}"} if self.master else {}
-        config = broker_from_mapping({
+        return broker_from_mapping({
             **SMALL, **TIMING, "brokerIP1": machine.name, "listen_port": CLIENT_PORT, "brokerRole": self.role,
             "haAllowedHosts": "*", "changeHosts": "*", **follows,
             "flushDiskType": "SYNC_FLUSH" if machine.world.is_sync else "ASYNC_FLUSH", **self.options,
         })
+
+    def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
+        """See L{dledger.testing.brokers.machine.MakeBroker}."""
+        process = parts.process
         service = BrokerService(
-            config, parts.reactor, BrokerPorts(
+            self.config(machine), parts.reactor, BrokerPorts(
                 clients=machine.server(process, CLIENT_PORT), slaves=machine.server(process, SLAVE_PORT),
             ), disk=machine.disk, rng=parts.rng, wall_s=machine.wall_s, failed=machine.failed,
             threads=parts.thread(), endpoint_of=lambda address: machine.client(process, address),

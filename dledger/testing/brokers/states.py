@@ -162,6 +162,7 @@ class OffsetWatch:
         self._loaded: dict[str, dict[OffsetKey, int]] = {}
         self._commits: dict[tuple[str, OffsetKey], dict[int, int]] = {}
         self._free: dict[OffsetKey, int] = {}
+        self._deleted: dict[str, int] = {}
         self._promoted_us = -COPIED_US
 
     def committing(self, broker: str, key: OffsetKey, offset: int) -> None:
@@ -171,6 +172,10 @@ class OffsetWatch:
     def promoted(self) -> None:
         """The next master may know older offsets, and so does its slave."""
         self._promoted_us = self._now_us()
+
+    def deleting(self, topic: str) -> None:
+        """A topic is about to be deleted, or has just been: its offsets begin anew."""
+        self._deleted[topic] = self._now_us()
 
     def freed(self, key: OffsetKey) -> None:
         """The offset is about to be set by somebody else."""
@@ -194,6 +199,7 @@ class OffsetWatch:
             if now >= offset:
                 continue
             is_right = was != life or now in self._commits.get((broker, key), {})
+            is_right = is_right or now_us - self._deleted.get(key[1], -COPIED_US) < COPIED_US
             if masters:
                 is_right = is_right or now < 0 or key in self._free
                 self._free[key] = now_us

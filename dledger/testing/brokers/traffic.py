@@ -125,7 +125,7 @@ class Traffic(AdminTraffic):
             tag=rng.choice("ABC"), number=rng.randrange(40),
             body=rng.randbytes(rng.choice((0, 10, 200, 700))),
             due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
-            life=self._accounts.life,
+            life=self._accounts.life, losses=self._accounts.losses,
         )
         self._accounts.sent[sent.key] = sent
         return sent
@@ -229,8 +229,9 @@ class Traffic(AdminTraffic):
         self, target: str, sent: ProducedMessage, end: str, fields: Mapping[str, object]
     ) -> None:
         sent.asked.add(end)
+        losses = self._accounts.losses
         answer = await self._client.ask(target, END_TRANSACTION, fields)
-        if answer is not None and answer.code == 0:
+        if answer is not None and answer.code == 0 and losses == self._accounts.losses:
             self._accounts.ended(sent, end)
 
     def _checked(self, target: str, command: RemotingCommand) -> None:
@@ -362,17 +363,19 @@ class Traffic(AdminTraffic):
             if rng.random() < 0.5:
                 return  # it comes again
             before_ms, given.visible_ms = given.visible_ms, 0
+            losses = self._accounts.losses
             invisible_ms = rng.choice((500, 2000))
             answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
-            if answer is not None and answer.code == 0:
+            if answer is not None and answer.code == 0 and losses == self._accounts.losses:
                 fields = answer.ext_fields
                 given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
             elif answer is not None:
                 given.visible_ms = before_ms
             return
         given.acked = UNKNOWN
+        losses = self._accounts.losses
         answer = await self._ask_master(ACK, place)
-        if answer is not None:
+        if answer is not None and losses == self._accounts.losses:
             given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
 
     async def _query(self) -> None:

@@ -30,6 +30,7 @@ class MachineDisk(SimDisk):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.death: MemberDied | None = None
+        self._keeps = False
 
     def before_change(self, path: str, kind: str) -> None:
         if self.death is None:
@@ -37,6 +38,8 @@ class MachineDisk(SimDisk):
                 super().before_change(path, kind)
             except MemberDied as death:
                 self.death = death
+                # The call that dies has not failed: what was written stays, unless the power goes.
+                self._keeps, self.keeps_failed_writes = self.keeps_failed_writes, True
         if self.death is not None:
             self.is_armed = True  # so that every later change comes here
             raise OSError(errno.EBADF, f"the process has died {self.death}", path)
@@ -75,9 +78,14 @@ class MachineDisk(SimDisk):
         inode.durable = bytearray(data)
 
     def end_process(self) -> None:
-        self.death = None
+        self._forget_death()
         super().end_process()
 
     def lose_power(self) -> None:
-        self.death = None
+        self._forget_death()
         super().lose_power()
+
+    def _forget_death(self) -> None:
+        if self.death is not None:
+            self.death = None
+            self.keeps_failed_writes = self._keeps

@@ -2,7 +2,7 @@
 """
 Runs many schedules, on several processors, and reports the results: the common part of the two simulators.
 
-Knows nothing of the schedules; see L{dledger.testing.group.runner} and L{dledger.testing.brokers.runner}.
+Knows nothing of the schedules; see L{dledger.testing.group.runner} and L{dledger.testing.brokers.__main__}.
 """
 
 from __future__ import annotations
