@@ -31,7 +31,7 @@ _PROGRAMS = {
     "twistd": '-c "from twisted.scripts.twistd import run; run()"', "python": "",
 }
 #: Commands that change nothing.
-_LOOKS = ("dledger tail ", "dledger ha-status ", "curl ")
+_LOOKS = ("dledger tail ", "dledger ha-status ", "curl ", "ls ")
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:

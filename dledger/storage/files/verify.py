@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
+from dledger.base.disk.sparse import next_data
 from dledger.ledger.holes import Hole
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList
@@ -43,6 +44,8 @@ from protocols.wire.ledger.entry import (
 )
 
 _CHUNK = 1024 * 1024
+#: Bytes of index units that are read at once.
+_UNITS_BYTES = 32_768 * INDEX_UNIT_SIZE
 #: Findings beyond this number are counted, not kept.
 FINDINGS_MAX = 1000
 
@@ -281,12 +284,14 @@ class _Verifier:
     def _indexed_begin(self) -> int:
         """The first entry's index from the index files; from its record if the index has no unit of it."""
         first = self._reader.data.offsets[0]
-        for offset in self._reader.index.offsets[:1]:
-            units = self._reader.index.pread(self._reader.index_file_size, offset)
-            whole = len(units) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
-            for magic, pos, _, index, _ in INDEX_UNIT.iter_unpack(units[:whole]):
-                if magic == MAGIC and pos == first:
-                    return int(index)
+        for base in self._reader.index.offsets[:1]:
+            file = self._disk.open(self._reader.index.path(base))
+            try:
+                found = _unit_at(file, first, self._reader.index_file_size)
+            finally:
+                file.close()
+            if found >= 0:
+                return found
         return self._reader.begin_index
 
     def _check_file(self, walk: Walk, offset: int, total: int) -> bool:
@@ -412,11 +417,36 @@ class _Verifier:
                              offset=position - base)
 
     def _is_nonzero(self, position: int, end: int) -> bool:
-        while position < end:
-            data = self._reader.data.pread(min(_CHUNK, end - position), position)
-            if not data:
-                return False
-            if data.count(0) != len(data):
-                return True
-            position += len(data)
+        """Whether a byte of a file is not zero. Holes of a sparse file are not read."""
+        base = self._reader.data.base(position)
+        file = self._disk.open(self._reader.data.path(base))
+        try:
+            while (position := base + next_data(file, position - base, end - base)) < end:
+                data = file.pread(min(_CHUNK, end - position), position - base)
+                if not data:
+                    return False
+                if data.count(0) != len(data):
+                    return True
+                position += len(data)
+        finally:
+            file.close()
         return False
+
+
+def _unit_at(file: File, position: int, size: int) -> int:
+    """
+    The index in the first unit of an index file that leads to a position in the log; -1: none does.
+
+    @param size: of the file.
+    """
+    at = 0
+    while (at := next_data(file, at, size) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE) + INDEX_UNIT_SIZE <= size:
+        units = file.pread(min(_UNITS_BYTES, size - at), at)
+        whole = len(units) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
+        if not whole:
+            break
+        for magic, pos, _, index, _ in INDEX_UNIT.iter_unpack(units[:whole]):
+            if magic == MAGIC and pos == position:
+                return int(index)
+        at += whole
+    return -1

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+from unittest import SkipTest
 
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.rocketmq.broker.store.index.index_file import IndexShape
+from dledger.rocketmq.broker.store.index.index_mark import IndexMark, encode_index_mark, is_whole_mark
 from dledger.rocketmq.broker.store.queues.queue_files import UNIT
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.broker.verify import queue_check, store_check
@@ -12,6 +19,7 @@ from dledger.rocketmq.broker.verify.report import StoreReport
 from dledger.rocketmq.broker.verify.store_check import is_store, verify_store
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import send_of
+from tests.broker.support import message, packed
 from tests.broker.test_service import ServiceCase
 
 #: Some hundred bytes of a message and its record.
@@ -110,6 +118,89 @@ class OddFilesTests(StoreCase):
         self.finding("not a file of the log")
 
 
+class OwnFilesTests(StoreCase):
+    """Small files of ours have a checksum."""
+
+    def test_random(self) -> None:
+        """Random bytes are a finding in each of them, and so is an empty file."""
+        for path in ("base/consumequeue.list", "base/indexed"):
+            whole = self.disk.read_file(path)
+            for data in (b"", b"\0" * len(whole), bytes(range(256)), whole[:-1] + bytes((whole[-1] ^ 1,))):
+                self.disk.write_file(path, data)
+                self.finding(f"{path}: its checksum is not right", "remove it")
+            self.disk.write_file(path, whole)
+            self.assertTrue(self.verify().is_clean)
+
+    def test_mended(self) -> None:
+        """Without them the next start goes on, and makes them again."""
+        for path in ("base/consumequeue.list", "base/indexed"):
+            self.disk.unlink(path)
+        self.assertTrue(self.verify().is_clean)
+        self.start()
+        self.assertIn(BODY, self.pull().body)
+        self.stop()
+        self.assertTrue(self.disk.exists("base/indexed"))
+        self.assertTrue(self.verify().is_clean)
+
+    def test_other_shape(self) -> None:
+        """The mark of an index of another shape is no damaged one."""
+        self.assertTrue(is_whole_mark(encode_index_mark(IndexMark(offset=7), IndexShape(3, 5))))
+
+
+class SparseTests(SynchronousTestCase):
+    """On a file system that knows holes."""
+
+    SIZE = 1 << 40
+
+    def setUp(self) -> None:
+        self.root = self.mktemp()
+        os.makedirs(f"{self.root}/commitlog")
+        self.path = f"{self.root}/commitlog/{0:020d}"
+        self.records = b"".join(
+            packed(message(b"x" * 100), queue_offset=at, offset=offset, now_ms=7)
+            for at, offset in self.places(0)
+        )
+        with open(self.path, "wb") as file:
+            try:
+                file.truncate(self.SIZE)
+            except OSError as error:
+                raise SkipTest(f"no such file here: {error.strerror}") from None
+            file.write(self.records)
+            file.flush()
+            if os.lseek(file.fileno(), 1 << 30, os.SEEK_HOLE) != 1 << 30:
+                raise SkipTest("this file system does not know its holes")
+
+    def places(self, begin: int) -> list[tuple[int, int]]:
+        """Number and offset of five records of one size."""
+        size = len(packed(message(b"x" * 100), queue_offset=0, offset=0, now_ms=7))
+        return [(at, begin + at * size) for at in range(5)]
+
+    def verify(self) -> StoreReport:
+        """The report, in no time."""
+        return verify_store(ReadOnlyDisk(), StoreConfig(store_path_root_dir=self.root))
+
+    def test_end(self) -> None:
+        """What follows the log takes no room, and is not read."""
+        report = self.verify()
+        self.assertEqual((report.messages, report.end_offset, report.is_clean), (5, len(self.records), True))
+        self.assertGreaterEqual(report.log_bytes, len(self.records))
+        self.assertLess(report.log_bytes, 64 * 1024 * 1024)
+
+    def test_damage(self) -> None:
+        """A record that follows a hole is found, wherever it begins."""
+        for begin in (1 << 39, (1 << 39) + 4096 - 2):
+            offset = begin - begin % 4096 - 2 if begin % 4096 == 0 else begin
+            with open(self.path, "r+b") as file:
+                file.seek(offset)
+                file.write(packed(message(b"y"), queue_offset=5, offset=offset, now_ms=7))
+            report = self.verify()
+            self.assertEqual(report.messages, 6)
+            self.assertIn("a sound one follows", report.findings[0].sentence)
+            with open(self.path, "r+b") as file:
+                file.truncate(offset)
+                file.truncate(self.SIZE)
+
+
 class SoundTests(StoreCase):
     """Nothing is wrong."""
 
@@ -131,6 +222,7 @@ class SoundTests(StoreCase):
         self.assertEqual(report.units, report.messages)
         self.assertGreater(report.index_entries, 2 * MESSAGES - 1)
         self.assertEqual((report.undispatched, report.repeated, report.is_clean_close), (0, 0, True))
+        self.assertGreaterEqual(report.log_bytes, report.end_offset)
         self.assertEqual(report.known_end_offset, report.end_offset)
         self.assertTrue(is_store(self.disk, "base"))
 

@@ -5,7 +5,8 @@ Reads a commit log from its first byte to its end, in pieces: memory is bounded 
 Rule 1: the log ends where only zeroes follow. Bytes that are no sound record are damage if a sound record
 follows them, or if they are before the end that the mark records; else a crash left them, and they are no
 finding: the next start drops them.
-Rule 2: after a damaged record the walk goes on where a record says its own place: the place of a message is
+Rule 2: holes of a sparse file are not read: they are zeroes.
+Rule 3: after a damaged record the walk goes on where a record says its own place: the place of a message is
 one of its fields.
 """
 
@@ -17,6 +18,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import file_name
+from dledger.base.disk.sparse import next_data
 from dledger.rocketmq.broker.store.records.records import problem_of
 from dledger.rocketmq.broker.verify.report import Progress, StoreReport
 from protocols.wire.rocketmq.layout import (
@@ -91,6 +93,7 @@ class LogWalk:
     _files: LogFiles
     _report: StoreReport
     _progress: Progress
+    _seen_to: int = 0
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Every sound record, and where it begins. Ends with the log."""
@@ -110,8 +113,8 @@ class LogWalk:
             while at + START_SIZE <= file_size:
                 if at < start or at + START_SIZE > start + len(data):
                     data, start = file.pread(min(_READ_BYTES, file_size - at), at), at
-                    report.log_bytes = base - self._files.offsets[0] + at
-                    self._progress(report.log_bytes, total)
+                    self._seen(base, at, len(data))
+                    self._progress(base - self._files.offsets[0] + at, total)
                 size, magic = START.unpack_from(data, at - start)
                 if hurt < 0 and not size and not magic:
                     hurt, at = at, self._after_zeroes(file, base, at)
@@ -142,6 +145,12 @@ class LogWalk:
         finally:
             file.close()
 
+    def _seen(self, base: int, at: int, size: int) -> None:
+        """Bytes of a file were read; those that were read before do not count twice."""
+        begin = max(base + at, self._seen_to)
+        self._seen_to = max(base + at + size, self._seen_to)
+        self._report.log_bytes += self._seen_to - begin if self._seen_to > begin else 0
+
     @staticmethod
     def _record(file: File, data: bytes, begin: int, at: int, size: int) -> bytes:
         """The bytes of a record, as far as they may be one."""
@@ -162,7 +171,10 @@ class LogWalk:
         """Where the next record that has its own place in it may begin; -1: nowhere in this file."""
         file_size = self._files.file_size
         while at + HEAD_SIZE <= file_size:
+            # (The first bytes of a record may be zeroes, and in a hole.)
+            at = max(at, next_data(file, at, file_size) - HEAD_SIZE)
             piece = file.pread(min(_READ_BYTES, file_size - at), at)
+            self._seen(base, at, len(piece))
             look = 0
             while True:
                 places = [place for magic in _MAGICS if (place := piece.find(magic, look + _MAGIC_AT)) >= 0]

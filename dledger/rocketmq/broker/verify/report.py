@@ -37,7 +37,8 @@ class StoreReport:
 
     @ivar log: C{commit log}, or C{raft log}: then the log itself is a member's, and is not read here.
     @ivar findings: at most L{FINDINGS_MAX} findings; C{findings_count} counts all.
-    @ivar messages, log_bytes: sound records, and the bytes of the log that were read.
+    @ivar messages, log_bytes: sound records, and the bytes of the log that were read: without holes of sparse
+        files.
     @ivar begin_offset, end_offset: of the log, in bytes; the end is after the last sound record.
     @ivar known_end_offset: records before it are on stable storage, by the mark; -1: not known.
     @ivar queues, units: consume queues, and their units of messages in the log.

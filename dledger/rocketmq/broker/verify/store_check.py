@@ -24,7 +24,9 @@ from dledger.rocketmq.broker.store.index.index_file import (
     IndexShape,
     header_problem,
 )
+from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_NAME, is_whole_mark
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME, read_log_mark
+from dledger.rocketmq.broker.store.queues.queue_list import SUFFIX, decode_queue_list
 from dledger.rocketmq.broker.store.records.checkpoint import (
     ABORT_NAME,
     CHECKPOINT_NAME,
@@ -69,6 +71,7 @@ def verify_store(
     report.is_clean_close = not disk.exists(f"{root}/{ABORT_NAME}")
     begins_at = _check_metadata(disk, config, report)
     _check_mark(disk, root, report)
+    _check_own_files(disk, config, report)
     queues = QueueCheck(disk, config.consume_queue_path, report)
     if report.log == "commit log":
         newest_ms = _check_log(disk, config, report, queues, begins_at, progress)
@@ -128,6 +131,19 @@ def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
     content = _small(disk, checkpoint, StoreReport(path=root)) if disk.exists(checkpoint) else None
     if mark is not None and mark[1].fits(content, is_aborted=not report.is_clean_close):
         report.known_end_offset = mark[1].end_offset
+
+
+def _check_own_files(disk: Disk, config: StoreConfig, report: StoreReport) -> None:
+    """Our small files besides, each with a checksum. The next start goes on without an unsound one."""
+    for path, is_sound, mend in (
+        (config.consume_queue_path + SUFFIX, lambda data: decode_queue_list(data) is not None,
+         "remove it: a broker writes it anew, and finds lost queues by it again after the next flush"),
+        (f"{config.store_path_root_dir}/{INDEX_MARK_NAME}", is_whole_mark,
+         "remove it: the next start finds from the index itself where it ends"),
+    ):
+        data = _small(disk, path, report) if disk.exists(path) else None
+        if data is not None and not is_sound(data):
+            report.add(path, "its checksum is not right: it is damaged, or another program's", mend)
 
 
 def _check_log(

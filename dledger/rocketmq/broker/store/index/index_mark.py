@@ -42,14 +42,17 @@ def encode_index_mark(mark: IndexMark, shape: IndexShape) -> bytes:
     return data + _CRC.pack(crc32(data))
 
 
+def is_whole_mark(data: bytes) -> bool:
+    """Whether these are the bytes of a mark, with their checksum, of files of any shape."""
+    size = _MARK.size + HEADER.size
+    return len(data) == size + _CRC.size and bool(_CRC.unpack_from(data, size)[0] == crc32(data[:size]))
+
+
 def decode_index_mark(data: bytes | None, shape: IndexShape) -> IndexMark | None:
     """The mark in the file; None if it is missing, damaged, or of files of another shape."""
-    size = _MARK.size + HEADER.size
-    if data is None or len(data) != size + _CRC.size:
+    if data is None or not is_whole_mark(data):
         return None
     offset, slots, entries, file, is_clean = _MARK.unpack_from(data)
-    if _CRC.unpack_from(data, size)[0] != crc32(data[:size]):
-        return None
     if (slots, entries) != (shape.slots, shape.entries):
         return None
     header = IndexHeader(*HEADER.unpack_from(data, _MARK.size))
