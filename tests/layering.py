@@ -161,7 +161,8 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *LEDGER, *CODES, "dledger.base.process.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
-            "protocols.wire.ledger.memberships", "protocols.wire.ledger.messages",
+            "protocols.wire.ledger.memberships", "protocols.wire.ledger.message_table",
+            "protocols.wire.ledger.messages",
             "protocols.wire.ledger.producers", "protocols.wire.values",
         ),
         third=ATTRS,

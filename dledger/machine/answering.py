@@ -22,8 +22,7 @@ from dledger.machine.writing import SnapshotWriter
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.machines import ToldMachine
-from protocols.wire.ledger.messages import SnapshotRequest
+from protocols.wire.ledger.machines import SnapshotRequest, ToldMachine
 
 
 class AnsweringMachine:

@@ -33,16 +33,16 @@ from dledger.node.requests.machine_requests import (
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_SUBMIT_ONCE
-from protocols.wire.ledger.machines import encode_told_machine
-from protocols.wire.ledger.messages import (
+from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,
-    Response,
     SkipRequest,
     SkipResponse,
     SubmitRequest,
     SubmitResponse,
+    encode_told_machine,
 )
+from protocols.wire.ledger.messages import Response
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.producers import producer_problem
 

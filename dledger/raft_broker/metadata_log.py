@@ -32,11 +32,12 @@ from twisted.python.failure import Failure
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.raft_broker.writer import AppendsEntries
-from dledger.rocketmq.answering.java_json import read_document, to_object
+from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import LoggedTable
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import decode_message

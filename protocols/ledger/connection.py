@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.protocols.test_connection -*-
+# -*- test-case-name: tests.protocols.test_connection,tests.protocols.test_client_connection -*-
 """
 The two ends of a connection between members, or between a client and a member.
 

@@ -25,7 +25,8 @@ from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import EntryHeader, encode_header
-from protocols.wire.ledger.messages import LeadershipTransferResponse, SkipResponse
+from protocols.wire.ledger.machines import SkipResponse
+from protocols.wire.ledger.messages import LeadershipTransferResponse
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:

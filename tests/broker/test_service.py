@@ -552,6 +552,8 @@ class SlaveTests(ServiceCase):
                 {"table": {"commitLogMinOffset": "4096", "commitLogMaxOffset": "5000"}}
             ).encode()),
             RemotingCommand(code=0, opaque=1, body=b'{"table":{}}'),
+            RemotingCommand(code=0, opaque=1, body=b'{"table":{"commitLogMinOffset":1e999}}'),
+            RemotingCommand(code=0, opaque=1, body=b'{"table":' + b"[" * 100_000),
             RemotingCommand(code=1, opaque=1, remark="no"),
         ]
 
@@ -565,13 +567,13 @@ class SlaveTests(ServiceCase):
         self.patch(following, "_client", Client())
         self.assertEqual(self.successResultOf(Deferred.fromCoroutine(following.master_range())),
                          LogRange(begin_offset=4096, end_offset=5000))
-        for words in ("commitLogMinOffset", "no"):
+        for words in ("commitLogMinOffset", "outside the 64-bit range", "levels", "no"):
             failure = self.failureResultOf(Deferred.fromCoroutine(following.master_range()), DLedgerError)
             self.assertIn(words, str(failure.value))
         following.synchronize.master_address = None
         failure = self.failureResultOf(Deferred.fromCoroutine(following.master_range()), DLedgerError)
         self.assertIn("not known", str(failure.value))
-        self.assertEqual(asked, [("m:10911", 28)] * 3)
+        self.assertEqual(asked, [("m:10911", 28)] * 5)
         self.stop(8.0)
 
     def test_own_address(self) -> None:

@@ -24,6 +24,14 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode
 from protocols.wire.ledger.entry import CHANNEL_AT, pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.machines import (
+    QueryRequest,
+    QueryResponse,
+    SkipRequest,
+    SkipResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,
@@ -41,16 +49,10 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PullRequest,
     PullResponse,
-    QueryRequest,
-    QueryResponse,
     ReaderRequest,
     ReaderResponse,
     Request,
     Response,
-    SkipRequest,
-    SkipResponse,
-    SubmitRequest,
-    SubmitResponse,
 )
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.push import decode_frame, encode_response_frame

@@ -13,7 +13,7 @@ from dledger.client.calls import command_calls
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, WIRE_FLAG_SUBMIT_ONCE
-from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
+from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 
 

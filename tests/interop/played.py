@@ -39,8 +39,8 @@ from protocols.wire.ledger.entry import (
     iterate_records,
 )
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendRequest,
     AppendResponse,
     GetRequest,

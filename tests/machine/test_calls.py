@@ -16,7 +16,7 @@ from dledger.node.host import MachineHost
 from dledger.node.reporting.health import MACHINE_HANGS_S, health_problem
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
+from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig

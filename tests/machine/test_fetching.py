@@ -25,7 +25,7 @@ from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from tests.machine.machines import Journal, NextJournal
 from tests.machine.rig import HostedRig
 from tests.node.rig import FakeThread

@@ -17,16 +17,16 @@ from dledger.node.requests.machine_requests import MachineSurroundings
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
-from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
-from protocols.wire.ledger.messages import (
-    MetadataRequest,
-    MetadataResponse,
+from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,
     SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
+    ToldMachine,
+    encode_told_machine,
 )
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.machine.machines import MovedJournal
 from tests.machine.rig import HostedRig
 

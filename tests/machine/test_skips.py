@@ -17,7 +17,7 @@ from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.messages import SkipRequest, SkipResponse, SubmitRequest
+from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig

@@ -179,7 +179,7 @@ _ELECTIONS = (
         Patch("protocols.ledger.connection",
               "if self._was_heard and not (self._buffer.kept_bytes and serial == self._swept_serial):",
               "if self._was_heard:"),
-    ), test="tests.protocols.test_connection.ClientBoundTests"),
+    ), test="tests.protocols.test_client_connection.ClientBoundTests"),
     Mutant("java-taken-for-ours", "a Java member in the place of one of ours is asked in our way for ever", (
         Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),

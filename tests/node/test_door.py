@@ -17,6 +17,7 @@ from dledger.values.hosts import ChangeHosts
 from dledger.values.rights import NO_RIGHTS, ClientRole, Rights
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.machines import SkipRequest
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,
@@ -24,7 +25,6 @@ from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
     MetadataRequest,
-    SkipRequest,
 )
 from tests.node.rig import FakeClient, Rig
 

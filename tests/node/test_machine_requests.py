@@ -13,14 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.requests.machine_requests import Hosting, MachineRequest
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
-from protocols.wire.ledger.messages import (
-    MetadataRequest,
-    QueryRequest,
-    Response,
-    SkipRequest,
-    SubmitRequest,
-    SubmitResponse,
-)
+from protocols.wire.ledger.machines import QueryRequest, SkipRequest, SubmitRequest, SubmitResponse
+from protocols.wire.ledger.messages import MetadataRequest, Response
 from tests.node.rig import Rig
 
 

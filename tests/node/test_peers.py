@@ -32,6 +32,7 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -39,8 +40,6 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PushEntryRequest,
     Response,
-    SnapshotRequest,
-    SnapshotResponse,
     VoteRequest,
     VoteResponse,
 )

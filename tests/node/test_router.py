@@ -12,8 +12,8 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendRequest,
     GetRequest,
     HeartBeatRequest,

@@ -23,15 +23,8 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_SNAPSHOTS,
     WIRE_FLAG_SUBMIT_ONCE,
 )
-from protocols.wire.ledger.messages import (
-    GetResponse,
-    MetadataRequest,
-    MetadataResponse,
-    Request,
-    Response,
-    SnapshotRequest,
-    SnapshotResponse,
-)
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
+from protocols.wire.ledger.messages import GetResponse, MetadataRequest, MetadataResponse, Request, Response
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 from tests.node.rig import Rig

@@ -21,7 +21,7 @@ import dledger
 import dledger.aio
 from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
 from dledger.machine.files.snapshot_file import CHUNK_BYTES_MAX
-from protocols.wire.ledger.messages import QueryRequest, QueryResponse
+from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from tests.processes.asking import ask
 from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, TWISTD, Group, Member

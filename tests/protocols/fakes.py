@@ -17,9 +17,14 @@ from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest, MetadataRequest, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+
+#: Requests of a client and of a member.
+ASK = MetadataRequest(group="g", remote_id="n0")
+APPEND = AppendRequest(group="g", remote_id="n0", bodies=(b"hello",))
+BEAT = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=3)
 
 
 class FakeTransport(StringTransport):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from unittest import mock
 
 from protocols.wire.ledger.messages import AppendRequest
-from tests.protocols.test_connection import ClientTestCase
+from tests.protocols.test_client_connection import ClientTestCase
 
 
 class BusyTests(ClientTestCase):

@@ -14,8 +14,8 @@ from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
 from protocols.wire.ledger.messages import AppendRequest, PullRequest, Request
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.protocols.fakes import native_request, remoting_request, unplug
-from tests.protocols.test_connection import ASK, BEAT, ServerTestCase
+from tests.protocols.fakes import ASK, BEAT, native_request, remoting_request, unplug
+from tests.protocols.test_connection import ServerTestCase
 
 
 class CostlyReadTests(ServerTestCase):

@@ -13,8 +13,8 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendRequest,
     AppendResponse,
     HeartBeatRequest,

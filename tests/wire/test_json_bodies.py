@@ -23,8 +23,18 @@ from protocols.wire.ledger.json_bodies import (
     encode_request,
     encode_response,
 )
+from protocols.wire.ledger.machines import (
+    QueryRequest,
+    QueryResponse,
+    SkipRequest,
+    SkipResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendIfRequest,
     AppendIfResponse,
     AppendOnceRequest,
@@ -42,18 +52,10 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
-    QueryRequest,
-    QueryResponse,
     ReaderRequest,
     ReaderResponse,
     Request,
     Response,
-    SkipRequest,
-    SkipResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-    SubmitRequest,
-    SubmitResponse,
     VoteRequest,
     VoteResponse,
 )

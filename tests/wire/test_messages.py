@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import MESSAGES, Request, Response
+from protocols.wire.ledger.message_table import MESSAGES
+from protocols.wire.ledger.messages import Request, Response
 
 
 class MessagesTests(SynchronousTestCase):

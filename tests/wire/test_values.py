@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.messages import MESSAGES
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.values import value_class
 
 

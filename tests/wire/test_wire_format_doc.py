@@ -21,7 +21,7 @@ from dledger.storage.store.producer_list import PRODUCERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION
-from protocols.wire.ledger.messages import MESSAGES
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.producer_entries import (

@@ -13,8 +13,18 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import EntryHeader, encode_header
+from protocols.wire.ledger.machines import (
+    QueryRequest,
+    QueryResponse,
+    SkipRequest,
+    SkipResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendIfRequest,
     AppendIfResponse,
     AppendOnceRequest,
@@ -35,18 +45,10 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
-    QueryRequest,
-    QueryResponse,
     ReaderRequest,
     ReaderResponse,
     Request,
     Response,
-    SkipRequest,
-    SkipResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-    SubmitRequest,
-    SubmitResponse,
     VoteRequest,
     VoteResponse,
 )

@@ -26,14 +26,8 @@ from dledger.client.calls.lone_appends import Facts, LoneAppends, checked_body, 
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import (
-    Request,
-    Response,
-    SkipRequest,
-    SkipResponse,
-    SubmitRequest,
-    SubmitResponse,
-)
+from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest, SubmitResponse
+from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.producers import producer_problem
 
 #: Commands of one client that are under way at once, at most: others wait. A log remembers 2048 producers.

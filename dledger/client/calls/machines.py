@@ -22,11 +22,8 @@ from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import (
-    QueryRequest,
-    QueryResponse,
-    Response,
-)
+from protocols.wire.ledger.machines import QueryRequest, QueryResponse
+from protocols.wire.ledger.messages import Response
 
 #: Finds a connection; fails with L{DLedgerError} if there is none.
 FindMember = Callable[[], Awaitable[MemberLink]]

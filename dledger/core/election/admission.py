@@ -29,8 +29,8 @@ from dledger.values.errors import DirectoryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     HeartBeatRequest,
     LedgerMessage,
     PushEntryRequest,

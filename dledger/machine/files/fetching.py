@@ -29,7 +29,7 @@ from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.node.host import MachineHost
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 
 _Outcome = TypeVar("_Outcome")
 

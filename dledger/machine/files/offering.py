@@ -16,7 +16,7 @@ from dledger.machine.files.snapshot_file import SnapshotHead
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import SnapshotRequest
+from protocols.wire.ledger.machines import SnapshotRequest
 
 #: Seconds for which a snapshot is held after a piece of it was asked for.
 HELD_S = 60.0

@@ -17,7 +17,8 @@ from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendIfRequest, AppendOnceRequest, Request, SubmitRequest
+from protocols.wire.ledger.machines import SubmitRequest
+from protocols.wire.ledger.messages import AppendIfRequest, AppendOnceRequest, Request
 from protocols.wire.ledger.producers import producer_problem
 
 #: As longest body: the member takes no appends of clients.

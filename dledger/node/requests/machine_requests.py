@@ -26,17 +26,16 @@ from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import (
-    MetadataResponse,
+from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,
-    Response,
     SkipRequest,
     SkipResponse,
     SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
 )
+from protocols.wire.ledger.messages import MetadataResponse, Response
 
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300

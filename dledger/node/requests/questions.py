@@ -18,7 +18,8 @@ from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import MESSAGES, Request, Response, VoteResponse
+from protocols.wire.ledger.message_table import MESSAGES
+from protocols.wire.ledger.messages import Request, Response, VoteResponse
 
 #: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]

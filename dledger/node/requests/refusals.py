@@ -16,8 +16,8 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     MembershipResponse,
     MetadataRequest,
     MetadataResponse,

@@ -55,8 +55,9 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.ledger.machines import QueryRequest, SkipRequest, SnapshotRequest, SubmitRequest
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendIfRequest,
     AppendOnceRequest,
     AppendRequest,
@@ -64,13 +65,9 @@ from protocols.wire.ledger.messages import (
     MetadataRequest,
     MetadataResponse,
     PullRequest,
-    QueryRequest,
     ReaderRequest,
     Request,
     Response,
-    SkipRequest,
-    SnapshotRequest,
-    SubmitRequest,
 )
 
 #: Answers a request of a client.

@@ -34,14 +34,8 @@ from protocols.wire.ledger.codes import (
     WIRE_VERSION,
     WIRE_VERSION_MASK,
 )
-from protocols.wire.ledger.messages import (
-    MetadataRequest,
-    MetadataResponse,
-    Request,
-    Response,
-    SnapshotRequest,
-    SnapshotResponse,
-)
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
 
 #: Bytes of one piece, at most; and at least, while the quota has any left: the first one has a whole header.
 PIECE_BYTES_MAX = 256 * 1024

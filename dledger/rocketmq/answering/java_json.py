@@ -22,6 +22,7 @@ from math import isfinite
 
 import attrs
 
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
 
@@ -132,13 +133,6 @@ def to_long(value: object, name: str) -> int:
     if number is None:
         raise BodyError(f"{name}={shown(value)} is not a number")
     return number
-
-
-def to_object(value: object, name: str) -> JsonObject:
-    """@raise BodyError: C{value} is not an object."""
-    if not isinstance(value, dict):
-        raise BodyError(f"{name}={shown(value)} is not an object")
-    return value
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,6 @@ Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence, Set
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -19,6 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.answering.java_json import to_long
 from dledger.rocketmq.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD
 from dledger.rocketmq.broker.command_client import CommandClient
 from dledger.rocketmq.broker.common.config import BrokerConfig
@@ -32,6 +32,9 @@ from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode
+from protocols.wire.documents import list_in, object_in
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import read_object
 from protocols.wire.remoting import RemotingCommand
 
 GET_BROKER_RUNTIME_INFO = 28
@@ -56,8 +59,11 @@ class _Desk:
         if answer.code != SUCCESS:
             return None
         try:
-            return [int(offset) for offset in json.loads(answer.body)["offsets"]]
-        except (ValueError, TypeError, KeyError) as error:
+            document = read_object(answer.body)
+            if "offsets" not in document:
+                raise BodyError("offsets is missing")
+            return [to_long(one, "item of offsets") for one in list_in(document, "offsets")]
+        except BodyError as error:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no offsets: {error!r}") from None
 
     async def offer(self, offset: int, record: bytes) -> None:
@@ -176,10 +182,11 @@ class Following:
         if answer.code != SUCCESS:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, answered=answer.code, remark=answer.remark)
         try:
-            table = json.loads(answer.body)["table"]
+            table = object_in(read_object(answer.body), "table")
+            first, end = "commitLogMinOffset", "commitLogMaxOffset"
             return LogRange(
-                begin_offset=int(table["commitLogMinOffset"]), end_offset=int(table["commitLogMaxOffset"])
+                begin_offset=to_long(table.get(first), first), end_offset=to_long(table.get(end), end)
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except BodyError as error:
             reason = f"no commitLogMinOffset and commitLogMaxOffset: {error!r}"
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason) from None

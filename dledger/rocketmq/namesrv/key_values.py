@@ -21,10 +21,11 @@ from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk
 from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.answering.java_json import read_document, to_object
+from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.answers import configuration_body
 from dledger.values.errors import DirectoryError
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown
 

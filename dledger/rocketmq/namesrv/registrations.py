@@ -20,7 +20,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import DataVersion, to_object
+from dledger.rocketmq.answering.java_json import DataVersion
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, read_object, shown, to_int, to_text
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protocols.wire.errors import BodyError
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import (
     AppendIfResponse,
     AppendOnceResponse,
@@ -25,8 +26,6 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
-    SnapshotRequest,
-    SnapshotResponse,
     VoteRequest,
 )
 

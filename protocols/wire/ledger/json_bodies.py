@@ -50,8 +50,8 @@ from protocols.wire.ledger.java_shapes import (
 )
 from protocols.wire.ledger.json_entries import entries_of_json, json_int, json_long, json_of_entries
 from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendResponse,
     LedgerMessage,
     PushEntryRequest,

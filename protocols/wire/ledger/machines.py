@@ -1,18 +1,23 @@
-# -*- test-case-name: tests.wire.test_machine_entries -*-
+# -*- test-case-name: tests.wire.test_machine_entries,tests.wire.test_messages -*-
 """
-What a member reports of its state machine in METADATA: JSON in one text.
+State machines on the wire: the messages about them (commands, queries, snapshots, entries to skip), and what
+a member reports of its machine in METADATA: JSON in one text. All is ours.
 
-Members that know nothing of a field leave it out; those that know of more ignore the rest.
+Members that know nothing of a field of that text leave it out; those that know of more ignore the rest.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import ClassVar
 
 import attrs
 
 from protocols.wire.errors import BodyError
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.values import value_class
 
 #: Characters of the text, at most; of a name; and digests in it.
 TOLD_MACHINE_CHARACTERS_MAX = 4096
@@ -73,3 +78,133 @@ def decode_told_machine(text: str) -> ToldMachine | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BodyError(f"machine: {type(error).__name__}: {error}") from None
+
+
+@value_class(kw_only=True)
+class SubmitRequest(Request):
+    """
+    Append a command, and answer with what the state machine of the leader made of it.
+
+    @ivar command: None: the request has none, and is refused.
+    @ivar producer, sequence: as of L{AppendOnceRequest}: the command is applied once however often it is
+        sent, and each answer has the first result. An empty C{producer}: it is sent once.
+    @ivar is_again: it may be in the log: if the log may have forgotten the producer, it is not appended.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    command: bytes | None = None
+    producer: str = ""
+    sequence: int = -1
+    is_again: bool = False
+
+
+@value_class(kw_only=True)
+class SubmitResponse(Response):
+    """
+    @ivar index: of the entry; -1 if it is not known to be in the log.
+    @ivar result: what the machine returned; None unless SUCCESS.
+    @ivar reason: why there is none.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    last_sequence: int = -1
+    index: int = -1
+    result: bytes | None = None
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class QueryRequest(Request):
+    """
+    Ask the state machine of a member.
+
+    @ivar query: None: the request has none, and is refused.
+    @ivar max_age_ms: milliseconds by which the state may be old, at any member; -1: linearizable, at the
+        leader.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.QUERY
+    query: bytes | None = None
+    max_age_ms: int = -1
+
+
+@value_class(kw_only=True)
+class QueryResponse(Response):
+    """
+    @ivar result: what the machine answered; None unless SUCCESS.
+    @ivar applied_index: last index that the machine had applied; -1 unless SUCCESS.
+    @ivar age_ms: age of the state in milliseconds, at most; -1 unless SUCCESS.
+    @ivar reason: why there is no answer.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.QUERY
+    result: bytes | None = None
+    applied_index: int = -1
+    age_ms: int = -1
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class SnapshotRequest(Request):
+    """
+    A member asks another one for a piece of a snapshot of its state machine. C{local_id} names the asker.
+
+    @ivar machine, machine_version: of the machine that the asker runs.
+    @ivar oldest_version: of snapshots that this machine takes; -1: only its own.
+    @ivar index, index_term: last entry in the snapshot, and its term; -1: the newest one.
+    @ivar offset: where the piece begins in the file, bytes.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
+    machine: str = ""
+    machine_version: int = -1
+    oldest_version: int = -1
+    index: int = -1
+    index_term: int = -1
+    offset: int = 0
+
+
+@value_class(kw_only=True)
+class SnapshotResponse(Response):
+    """
+    @ivar index, index_term: of the snapshot; -1 unless SUCCESS.
+    @ivar size: bytes of the file.
+    @ivar offset: where the piece begins.
+    @ivar data: the piece; None: nothing may be sent now, the asker is to ask again.
+    @ivar crc: CRC-32 of the piece.
+    @ivar reason: why there is none.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
+    index: int = -1
+    index_term: int = -1
+    size: int = 0
+    offset: int = 0
+    data: bytes | None = None
+    crc: int = 0
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class SkipRequest(Request):
+    """
+    Write into the log that no state machine applies an entry.
+
+    @ivar index: of the entry; the machine of the leader has failed there.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
+
+
+@value_class(kw_only=True)
+class SkipResponse(Response):
+    """
+    @ivar index: of the order in the log; -1 unless SUCCESS.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
+    reason: str = ""

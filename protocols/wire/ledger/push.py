@@ -34,8 +34,8 @@ from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX, check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
-    MESSAGES,
     AppendOnceRequest,
     AppendOnceResponse,
     AppendRequest,

@@ -30,7 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, DiskSpace
-from dledger.rocketmq.answering.java_json import read_document, to_object, wire_json
+from dledger.rocketmq.answering.java_json import read_document, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.rocketmq.broker.admin.info import broker_options, log_space, runtime_info
@@ -47,6 +47,7 @@ from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.puts.topic_checks import refuse_name
 from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand

@@ -12,8 +12,9 @@ import attrs
 from dledger.rocketmq.broker.client.ha_status import Ask, sentence
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.documents import long_in, words_in
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
+from protocols.wire.fastjson import read_object, shown
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
 RESOLVE_HA = 90_907
@@ -56,16 +57,6 @@ class StoppedReplication:
     set_aside: tuple[str, ...] = ()
 
 
-def _offset(document: JsonObject, name: str) -> int:
-    number = to_int(document.get(name), LONG_BITS, name)
-    return -1 if number is None else number
-
-
-def _text(document: JsonObject, name: str) -> str:
-    value = document.get(name)
-    return value if isinstance(value, str) else ""
-
-
 def read_stopped(address: str, body: bytes) -> StoppedReplication:
     """
     Read the answer to C{show}.
@@ -77,14 +68,14 @@ def read_stopped(address: str, body: bytes) -> StoppedReplication:
     if not isinstance(aside, list):
         raise BodyError(f"setAside={shown(aside)} is not an array")
     return StoppedReplication(
-        address=address, master=_text(document, "master"), problem=_text(document, "problem"),
+        address=address, master=words_in(document, "master"), problem=words_in(document, "problem"),
         is_stopped=document.get("stopped") is True,
-        is_decidable=document.get("decidable") is True, our_begin=_offset(document, "ourBegin"),
-        our_end=_offset(document, "ourEnd"), master_begin=_offset(document, "masterBegin"),
-        master_end=_offset(document, "masterEnd"), differs_at=_offset(document, "differsAt"),
-        common_end=_offset(document, "commonEnd"), our_problem=_text(document, "ourProblem"),
-        master_problem=_text(document, "masterProblem"), lost_bytes=max(_offset(document, "bytes"), 0),
-        lost_messages=max(_offset(document, "messages"), 0), counted_to=_offset(document, "countedTo"),
+        is_decidable=document.get("decidable") is True, our_begin=long_in(document, "ourBegin"),
+        our_end=long_in(document, "ourEnd"), master_begin=long_in(document, "masterBegin"),
+        master_end=long_in(document, "masterEnd"), differs_at=long_in(document, "differsAt"),
+        common_end=long_in(document, "commonEnd"), our_problem=words_in(document, "ourProblem"),
+        master_problem=words_in(document, "masterProblem"), lost_bytes=max(long_in(document, "bytes"), 0),
+        lost_messages=max(long_in(document, "messages"), 0), counted_to=long_in(document, "countedTo"),
         set_aside=tuple(str(one) for one in aside),
     )
 
@@ -127,7 +118,7 @@ async def take_master(ask: Ask, shown_before: StoppedReplication) -> str:
         "action": "take-master", "commonEnd": str(shown_before.common_end),
         "ourEnd": str(shown_before.our_end),
     })
-    return _text(read_object(answer.body), "directory")
+    return words_in(read_object(answer.body), "directory")
 
 
 async def try_again(ask: Ask, address: str) -> None:

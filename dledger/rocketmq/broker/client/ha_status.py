@@ -14,7 +14,7 @@ Source: HAStatusSubCommand, HARuntimeInfo, ClusterInfo (5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -29,8 +29,9 @@ from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
+from protocols.wire.documents import list_in, long_in, object_in, words_in
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
+from protocols.wire.fastjson import JsonObject, read_object, shown
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
 GET_BROKER_CONFIG = 26
@@ -108,34 +109,6 @@ class HAReport:
     problem: str = ""
 
 
-def _long(document: Mapping[str, object], name: str, default: int = -1) -> int:
-    number = to_int(document.get(name), LONG_BITS, name)
-    return default if number is None else number
-
-
-def _object(document: Mapping[str, object], name: str) -> JsonObject:
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise BodyError(f"{name}={shown(value)} is not an object")
-    return value
-
-
-def _list(document: Mapping[str, object], name: str) -> list[object]:
-    value = document.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise BodyError(f"{name}={shown(value)} is not an array")
-    return value
-
-
-def _words(document: Mapping[str, object], name: str) -> str:
-    value = document.get(name)
-    return value if isinstance(value, str) else ""
-
-
 def read_ha_info(address: str, body: bytes) -> HAReport:
     """
     Read the answer to 907.
@@ -144,40 +117,40 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
     """
     document = read_object(body)
     if not document.get("master"):
-        info = _object(document, "haClientRuntimeInfo")
+        info = object_in(document, "haClientRuntimeInfo")
         activated = info.get("activated")
         return HAReport(
-            address=address, has_ha_status=True, is_master=False, master=_words(info, "masterAddr"),
-            max_offset=_long(info, "maxOffset"), bytes_per_second=_long(info, "transferredByteInSecond"),
-            last_read_ms=_long(info, "lastReadTimestamp", 0),
-            last_write_ms=_long(info, "lastWriteTimestamp", 0),
-            master_flush_offset=_long(info, "masterFlushOffset"),
+            address=address, has_ha_status=True, is_master=False, master=words_in(info, "masterAddr"),
+            max_offset=long_in(info, "maxOffset"), bytes_per_second=long_in(info, "transferredByteInSecond"),
+            last_read_ms=long_in(info, "lastReadTimestamp", 0),
+            last_write_ms=long_in(info, "lastWriteTimestamp", 0),
+            master_flush_offset=long_in(info, "masterFlushOffset"),
             # Java never sets the field, so False means nothing; only our brokers report the next offset.
             is_connected=activated is True if activated is True or "masterNextOffset" in info else None,
-            trouble=_words(info, "problem"), is_stopped=info.get("stopped") is True,
+            trouble=words_in(info, "problem"), is_stopped=info.get("stopped") is True,
         )
     slaves = []
-    for one in _list(document, "haConnectionInfo"):
+    for one in list_in(document, "haConnectionInfo"):
         if not isinstance(one, dict):
             raise BodyError(f"haConnectionInfo: {shown(one)} is not an object")
         slaves.append(HASlave(
-            address=_words(one, "addr"), ack_offset=_long(one, "slaveAckOffset"),
-            lack_bytes=_long(one, "diff"), is_in_sync=one.get("inSync") is True,
-            bytes_per_second=_long(one, "transferredByteInSecond", 0),
-            transfer_offset=_long(one, "transferFromWhere"),
+            address=words_in(one, "addr"), ack_offset=long_in(one, "slaveAckOffset"),
+            lack_bytes=long_in(one, "diff"), is_in_sync=one.get("inSync") is True,
+            bytes_per_second=long_in(one, "transferredByteInSecond", 0),
+            transfer_offset=long_in(one, "transferFromWhere"),
         ))
     return HAReport(
         address=address, has_ha_status=True, is_master=True,
-        max_offset=_long(document, "masterCommitLogMaxOffset"),
-        in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves), trouble=_refused(document),
+        max_offset=long_in(document, "masterCommitLogMaxOffset"),
+        in_sync_slaves=long_in(document, "inSyncSlaveNums"), slaves=tuple(slaves), trouble=_refused(document),
     )
 
 
 def _refused(document: JsonObject) -> str:
     """The slaves that a master of ours has refused lately, in words."""
     found = [
-        f"slave {_words(one, 'addr')} refused {_long(one, 'count', 1)} times: {_words(one, 'reason')}"
-        for one in _list(document, "refusedSlaves") if isinstance(one, dict)
+        f"slave {words_in(one, 'addr')} refused {long_in(one, 'count', 1)} times: {words_in(one, 'reason')}"
+        for one in list_in(document, "refusedSlaves") if isinstance(one, dict)
     ]
     return "; ".join(found)
 
@@ -188,10 +161,10 @@ def read_runtime_info(address: str, body: bytes) -> HAReport:
 
     @raise BodyError: the answer is malformed.
     """
-    table = _object(read_object(body), "table")
+    table = object_in(read_object(body), "table")
     return HAReport(
-        address=address, version=_words(table, "brokerVersionDesc"),
-        min_offset=_long(table, "commitLogMinOffset"), max_offset=_long(table, "commitLogMaxOffset"),
+        address=address, version=words_in(table, "brokerVersionDesc"),
+        min_offset=long_in(table, "commitLogMinOffset"), max_offset=long_in(table, "commitLogMaxOffset"),
     )
 
 
@@ -208,7 +181,7 @@ def read_config(address: str, body: bytes) -> HAReport:
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
     return HAReport(
         address=address, cluster=values.get("brokerClusterName", ""),
-        broker_name=values.get("brokerName", ""), broker_id=_long(values, "brokerId"),
+        broker_name=values.get("brokerName", ""), broker_id=long_in(values, "brokerId"),
     )
 
 
@@ -219,15 +192,17 @@ def read_cluster_info(body: bytes) -> list[HAReport]:
     @raise BodyError: the answer is malformed.
     """
     found = []
-    for name, one in sorted(_object(read_object(body), "brokerAddrTable").items()):
+    for name, one in sorted(object_in(read_object(body), "brokerAddrTable").items()):
         if not isinstance(one, dict):
             raise BodyError(f"brokerAddrTable: {shown(one)} is not an object")
-        addresses = {_long({"id": key}, "id"): value for key, value in _object(one, "brokerAddrs").items()}
+        addresses = {
+            long_in({"id": key}, "id"): value for key, value in object_in(one, "brokerAddrs").items()
+        }
         for broker_id, address in sorted(addresses.items()):
             if not isinstance(address, str):
                 raise BodyError(f"brokerAddrs: {shown(address)} is not an address")
             found.append(HAReport(
-                address=address, cluster=_words(one, "cluster"), broker_name=name, broker_id=broker_id
+                address=address, cluster=words_in(one, "cluster"), broker_name=name, broker_id=broker_id
             ))
     if len(found) > BROKERS_MAX:
         raise BodyError(f"{len(found)} brokers; at most {BROKERS_MAX} are allowed")

@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.answering.java_json import read_document, to_long, to_object, wire_json
+from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import find_group
@@ -36,6 +36,7 @@ from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, RETRY_PREFIX
 from protocols.rocketmq.commands import SUCCESS, CommandConnection
+from protocols.wire.documents import name_in, to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown, shown_bare
 from protocols.wire.remoting import RemotingCommand
@@ -102,8 +103,7 @@ class Assignments(CommandGroup):
     def _set(self, connection: CommandConnection, request: RemotingCommand) -> None:
         if self._config.is_slave:
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave has the request modes of its master: ask it")
-        document = _document(request.body)
-        topic, group = _text(document, "topic"), _text(document, "consumerGroup")
+        document, (topic, group) = _document(request.body, "topic", "consumerGroup")
         mode, share = document.get("mode") or PULL, document.get("popShareQueueNum") or 0
         if mode not in (PULL, POP) or not isinstance(share, int) or isinstance(share, bool):
             raise Refused(Code.SYSTEM_ERROR, f"mode={shown(mode)}, popShareQueueNum={shown(share)}: write "
@@ -129,11 +129,10 @@ class Assignments(CommandGroup):
     # -- assignments -----------------------------------------------------------------------------
 
     def _query(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        document = _document(request.body)
-        asked = AssignmentQuestion(
-            _text(document, "topic"), _text(document, "consumerGroup"), _text(document, "clientId"),
-            _text(document, "strategyName"), _text(document, "messageModel"),
+        _, names = _document(
+            request.body, "topic", "consumerGroup", "clientId", "strategyName", "messageModel"
         )
+        asked = AssignmentQuestion(*names)
         known = self._routes.get(asked.topic)
         if known is not None and self._seconds() - known[0] < ROUTE_S:
             self._answer(connection, request, asked, known[1])
@@ -259,18 +258,14 @@ def shared_for_pop(
 
 def read_group(body: bytes) -> str:
     """The group of a question for an assignment. @raise Refused: it is malformed."""
-    return _text(_document(body), "consumerGroup")
+    _, (group,) = _document(body, "consumerGroup")
+    return group
 
 
-def _document(body: bytes) -> dict[str, object]:
+def _document(body: bytes, *names: str) -> tuple[dict[str, object], list[str]]:
+    """A request, and its names. @raise Refused: it is malformed."""
     try:
-        return read_document(body)
+        document = read_document(body)
+        return document, [name_in(document, name) for name in names]
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, str(error)) from error
-
-
-def _text(document: dict[str, object], name: str) -> str:
-    value = document.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(Code.SYSTEM_ERROR, f"{name}={shown(value)} is not a text")
-    return value

@@ -26,7 +26,7 @@ from itertools import islice
 import attrs
 from twisted.logger import Logger
 
-from dledger.rocketmq.answering.java_json import read_document, to_object, wire_json
+from dledger.rocketmq.answering.java_json import read_document, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import find_group, retry_topic
@@ -40,6 +40,7 @@ from dledger.rocketmq.broker.consuming.subscriptions import (
 )
 from dledger.rocketmq.broker.metadata.files import Metadata
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand

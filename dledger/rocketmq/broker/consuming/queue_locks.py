@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import read_document, to_object, wire_json
+from dledger.rocketmq.answering.java_json import read_document, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.documents import name_in, to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 from protocols.wire.remoting import RemotingCommand
@@ -107,19 +108,12 @@ def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
         queues = document.get("mqSet")
         if not isinstance(queues, list) or len(queues) > QUEUES_MAX:
             raise BodyError(f"mqSet={shown(queues)} is not an array of at most {QUEUES_MAX} queues")
-        return (_text(document, "consumerGroup"), _text(document, "clientId"),
+        return (name_in(document, "consumerGroup"), name_in(document, "clientId"),
                 [_queue(to_object(one, "item of mqSet")) for one in queues])
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, f"queues to lock: {error}") from error
 
 
-def _text(document: JsonObject, name: str) -> str:
-    value = document.get(name)
-    if not isinstance(value, str) or not value or len(value) > 255:
-        raise BodyError(f"{name}={shown(value)} must be 1 to 255 characters")
-    return value
-
-
 def _queue(document: JsonObject) -> _Queue:
     number = to_int(document.get("queueId"), INT_BITS, "queueId")
-    return _text(document, "topic"), _text(document, "brokerName"), number or 0
+    return name_in(document, "topic"), name_in(document, "brokerName"), number or 0

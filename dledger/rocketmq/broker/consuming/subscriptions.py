@@ -16,9 +16,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import read_document, to_object
+from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.consuming.sql92 import SqlError, SqlFilter, compiled
+from protocols.wire.documents import name_in, objects_in
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, shown, to_int
 from protocols.wire.rocketmq.message import java_hash
@@ -131,26 +132,6 @@ class Heartbeat:
     producer_groups: tuple[str, ...] = ()
 
 
-def _text(document: Mapping[str, object], name: str, default: str | None = None) -> str:
-    value = document.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str) or not value or len(value) > 255:
-        raise BodyError(f"{name}={shown(value)} must be 1 to 255 characters")
-    return value
-
-
-def _items(document: Mapping[str, object], name: str, most: int) -> list[JsonObject]:
-    value = document.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise BodyError(f"{name}={shown(value)} is not an array")
-    if len(value) > most:
-        raise BodyError(f"{name} has {len(value)} items, {most} are allowed")
-    return [to_object(item, f"item of {name}") for item in value]
-
-
 def read_subscription(document: Mapping[str, object]) -> Subscription:
     """
     Read a subscription of a heartbeat.
@@ -158,12 +139,12 @@ def read_subscription(document: Mapping[str, object]) -> Subscription:
     @raise BodyError: it is malformed.
     @raise Refused: too many tags.
     """
-    topic = _text(document, "topic")
+    topic = name_in(document, "topic")
     expression = document.get("subString") or ""
     if not isinstance(expression, str):
         raise BodyError(f"subString={shown(expression)} is not a text")
     version = to_int(document.get("subVersion"), LONG_BITS, "subVersion") or 0
-    kind = _text(document, "expressionType", TAG)
+    kind = name_in(document, "expressionType", TAG)
     found = parse_subscription(topic, expression, kind=kind, version=version)
     codes = document.get("codeSet")
     if found.codes is None or not isinstance(codes, list) or len(codes) > TAGS_MAX:
@@ -174,12 +155,12 @@ def read_subscription(document: Mapping[str, object]) -> Subscription:
 
 
 def _read_consumer(document: Mapping[str, object]) -> ConsumerData:
-    subscriptions = map(read_subscription, _items(document, "subscriptionDataSet", TOPICS_MAX))
+    subscriptions = map(read_subscription, objects_in(document, "subscriptionDataSet", TOPICS_MAX))
     return ConsumerData(
-        group=_text(document, "groupName"),
-        consume_type=_text(document, "consumeType", "CONSUME_PASSIVELY"),
-        message_model=_text(document, "messageModel", "CLUSTERING"),
-        consume_from=_text(document, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+        group=name_in(document, "groupName"),
+        consume_type=name_in(document, "consumeType", "CONSUME_PASSIVELY"),
+        message_model=name_in(document, "messageModel", "CLUSTERING"),
+        consume_from=name_in(document, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
         subscriptions={subscription.topic: subscription for subscription in subscriptions},
     )
 
@@ -193,10 +174,10 @@ def read_heartbeat(body: bytes) -> Heartbeat:
     try:
         document = read_document(body)
         return Heartbeat(
-            client_id=_text(document, "clientID"),
-            consumers=tuple(map(_read_consumer, _items(document, "consumerDataSet", GROUPS_MAX))),
+            client_id=name_in(document, "clientID"),
+            consumers=tuple(map(_read_consumer, objects_in(document, "consumerDataSet", GROUPS_MAX))),
             producer_groups=tuple(
-                _text(item, "groupName") for item in _items(document, "producerDataSet", GROUPS_MAX)
+                name_in(item, "groupName") for item in objects_in(document, "producerDataSet", GROUPS_MAX)
             ),
         )
     except BodyError as error:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import to_object
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown
 

@@ -18,7 +18,8 @@ from typing import ClassVar
 
 import attrs
 
-from dledger.rocketmq.answering.java_json import file_json, read_document, to_long, to_object
+from dledger.rocketmq.answering.java_json import file_json, read_document, to_long
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 

@@ -30,9 +30,9 @@ from dledger.rocketmq.answering.java_json import (
     file_json,
     file_text,
     read_document,
-    to_object,
     wire_json,
 )
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 

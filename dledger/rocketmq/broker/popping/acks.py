@@ -20,7 +20,7 @@ from functools import partial
 
 from twisted.internet.defer import Deferred
 
-from dledger.rocketmq.answering.java_json import read_document, to_long, to_object
+from dledger.rocketmq.answering.java_json import read_document, to_long
 from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
@@ -46,6 +46,7 @@ from dledger.rocketmq.broker.puts.answers import told_of
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown, to_bytes
 from protocols.wire.remoting import RemotingCommand
