@@ -170,7 +170,7 @@ class TrafficRecord:
     def lost_from(self, end: int, name: str) -> None:
         """
         A loss of power has taken a master's log from C{end} on. What was not answered with success may be
-        gone; so may acknowledgements and ends of transactions, whose answers do not tell. B12.
+        gone; so may acknowledgements and ends of transactions, whose answers do not say it. B12.
         """
         self.losses += 1
         for sent in self.sent.values():
