@@ -125,7 +125,8 @@ class TimedTests(EnvelopingCase):
         self.assertEqual([one.key for one in entries], [b"user-7", b"user-8", b"user-8", b"user-9", None])
         self.assertEqual(entries[0].headers, {"key": b"user-7", **HEADERS})
         self.assertRaises(ValueError, self.client.append, b"x", key=b"a", headers={"key": b"b"})
-        self.assertRaises(TypeError, self.client.append_many, [b"x"], key="a")
+        error = self.assertRaises(TypeError, self.client.append_many, [b"x"], key="a")
+        self.assertIn("write bytes, not str", str(error))
 
     def test_wrong_headers(self) -> None:
         """Each is refused with its reason, whatever else the append expects; nothing is sent."""

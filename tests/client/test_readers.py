@@ -171,6 +171,13 @@ class ReadTests(ReaderCase):
         self.assertEqual([one.index for one in self.asked("commit")], [5, 6, 7])
         self.assertEqual(self.done(self.take(self.reader(1), 1)), [b"8"])
 
+    def test_late_commit_after_close(self) -> None:
+        """The group says that it comes too late."""
+        reader = self.reader()
+        self.done(self.take(reader, 2))
+        self.done(reader.close())
+        self.fails(LeaseLost, reader.commit(wait=False))
+
     def test_late_commit_of_nothing(self) -> None:
         """It needs an entry that was handed out; a commit that was waited for leaves nothing to do."""
         reader = self.reader()

@@ -326,6 +326,7 @@ class PlaceTests(ReaderCase):
         self.good("release", token=token)
         status = {one.name: one for one in self.rig.node.status().readers}
         self.assertEqual((status["billing"].lag, status["billing"].holders), (0, ()))
+        self.assertEqual(status["billing"].lag_bytes, 0)
         self.rig.node.append(b"more")
         self.pass_time()
         self.assertEqual({one.name: one.lag for one in self.rig.node.status().readers}["billing"], 1)

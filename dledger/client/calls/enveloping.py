@@ -31,7 +31,10 @@ def keyed(headers: Headers, key: BytesLike) -> Headers:
     @raise TypeError: the key is not bytes.
     @raise ValueError: the headers have another one.
     """
-    raw = bytes(memoryview(key))  # (A text, or a number, is no key.)
+    try:
+        raw = bytes(memoryview(key))
+    except TypeError:
+        raise TypeError(f"key={key!r}: write bytes, not {type(key).__name__}") from None
     if headers is not None and headers.get(KEY_HEADER, raw) != raw:
         raise ValueError(f"key={raw!r}, and the header {KEY_HEADER!r} is {headers[KEY_HEADER]!r}: give one")
     return {KEY_HEADER: raw, **(headers or {})}

@@ -316,7 +316,9 @@ class NamedReader:
                 f"index={index}, the last entry that was handed out has {self.handed_index}: commit with "
                 "wait=True what is left out"
             )
-        if self._part_end >= 0 and index > self._done_index:
+        if index > self._done_index:
+            if self._part_end < 0:
+                return await self._commit(index)  # (It is closed: the group says whether that is too late.)
             self._late.note(index)
         return self._done_index + 1
 

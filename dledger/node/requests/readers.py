@@ -345,17 +345,14 @@ class ReaderDesk:
         table = self._ledger.readers
         if table is None:
             return ()
-        committed_index = self._core.committed_index
-        return tuple(
-            ReaderInfo(
-                name, one.state.next_index, table.lag(one.state.next_index, committed_index),
-                lag_bytes=bytes_behind(self._ledger, one.state.next_index - 1),
-                holders=tuple(
-                    part.holder for part in one.state.parts if part.holder and part.begin < part.end
-                ),
-            )
-            for name, one in sorted(table.at(committed_index).items()) if not one.state.is_forgotten
-        )
+        committed_index, found = self._core.committed_index, []
+        for name, one in sorted(table.at(committed_index).items()):
+            if not one.state.is_forgotten:
+                lag = table.lag(one.state.next_index, committed_index)
+                lag_bytes = bytes_behind(self._ledger, one.state.next_index - 1) if lag else 0
+                holders = [part.holder for part in one.state.parts if part.holder and part.begin < part.end]
+                found.append(ReaderInfo(name, one.state.next_index, lag, tuple(holders), lag_bytes))
+        return tuple(found)
 
     def needed_index(self) -> int:
         """Expiry keeps the entries after this index: a reader needs them, within the bound."""
