@@ -113,8 +113,8 @@ class SnapshotWriter:
         """
         is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
         is_by_count = (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
-        is_usual = bool(self._due_entries or self._due_bytes)
-        return is_by_count or self._is_asked or (self._is_wanted and is_usual)
+        is_wanted = self._is_asked or (self._is_wanted and bool(self._due_entries or self._due_bytes))
+        return is_by_count or is_wanted
 
     async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
         """Write one after an entry. @param chunks: gives the pieces of its file."""
