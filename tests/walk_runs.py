@@ -6,6 +6,7 @@ The runs that the walks of docs/ are compared with: each makes one call, with ev
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -13,14 +14,19 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.ledger.membership import PROMOTE
+from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
 from dledger.testing.group.checks.machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
-from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
+from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import PopCase, pop_of
-from tests.broker.send_support import Sending, send_of
+from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase
 from tests.walks import Calls
 
+#: Brokers make it when it is first sent to.
+TOPIC = "orders"
 #: Of the client: from elsewhere it may not change the members.
 HOST = "127.0.0.1"
 #: A command that the simulator's machine does not refuse.
@@ -79,16 +85,30 @@ def member_change() -> Calls:
 
 
 def put() -> Calls:
-    """A message to a master that waits for its slave, which then reports."""
-    broker = Sending(broker_role="SYNC_MASTER")
-    slave, producer = broker.slave(), broker.connect()
-    producer.send(send_of(b"first"))
-    broker.report(slave)
-    with Calls() as calls:
-        producer.send(send_of(b"second"))
-        broker.report(slave)
-        producer.received()
-    broker.stop()
+    """A message to a master that waits for its slave, both whole brokers."""
+    world = PairWorld(1, PairFocus(faults=("nothing",), role="SYNC_MASTER"))
+    world.options["autoCreateTopicEnable"] = True
+    clock = world.clock
+    answers: list[RemotingCommand | None] = []
+    client = ClientMachine(
+        "producer", clock=clock, network=world.network, rng=Random(1), wrong=world.bugs.note
+    )
+
+    async def send(body: bytes) -> None:
+        command = send_of(body, topic=TOPIC)
+        answers.append(await client.ask(world.master(), command.code, command.ext_fields, body))
+
+    with world.bugs.listening():
+        for machine in world.machines.values():
+            machine.start()
+        clock.run_until(15 * SECOND_US)
+        for body in (b"first", b"second"):  # (the first one of a shape goes the long way)
+            client.begin(send(body))
+            clock.run_until(clock.now_us + SECOND_US)
+        with Calls() as calls:
+            client.begin(send(b"third"))
+            clock.run_until(clock.now_us + SECOND_US // 10)
+    assert [answer is not None and answer.code for answer in answers] == [0] * 3, answers
     return calls
 
 
