@@ -39,7 +39,7 @@ for page in sys.argv[2 : 2 + count]:
             raise
 """
 #: Operations of each service, and requests at least, so that a run that asks nothing is none.
-_OPERATIONS = {"member": (17, 100), "broker": (10, 60), "namesrv": (7, 30)}
+_OPERATIONS = {"member": (18, 100), "broker": (15, 60), "namesrv": (7, 30)}
 _COUNTS = re.compile(r"Selected: \d+/(\d+)\n  Tested: (\d+)\n.*?(\d+) generated\b", re.DOTALL)
 
 

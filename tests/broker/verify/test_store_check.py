@@ -187,17 +187,18 @@ class SparseTests(SynchronousTestCase):
         self.assertLess(report.log_bytes, 64 * 1024 * 1024)
 
     def test_damage(self) -> None:
-        """A record that follows a hole is found, wherever it begins."""
-        for begin in (1 << 39, (1 << 39) + 4096 - 2):
-            offset = begin - begin % 4096 - 2 if begin % 4096 == 0 else begin
+        """A record that follows a hole is found, also if its first bytes are in the hole."""
+        for offset, is_written_from in (((1 << 39) + 100, 0), ((1 << 39) - 2, 2)):
+            record = packed(message(b"y"), queue_offset=5, offset=offset, now_ms=7)
+            self.assertEqual(record[:2], b"\0\0")
             with open(self.path, "r+b") as file:
-                file.seek(offset)
-                file.write(packed(message(b"y"), queue_offset=5, offset=offset, now_ms=7))
+                file.seek(offset + is_written_from)
+                file.write(record[is_written_from:])
             report = self.verify()
             self.assertEqual(report.messages, 6)
             self.assertIn("a sound one follows", report.findings[0].sentence)
             with open(self.path, "r+b") as file:
-                file.truncate(offset)
+                file.truncate(1 << 38)
                 file.truncate(self.SIZE)
 
 
