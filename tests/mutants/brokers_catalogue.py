@@ -168,7 +168,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(CONSUMERS, "if said.get(topic, own) == own:", "if True:"),
     ), {"test": "tests.broker.consuming.test_consumers"}),
     ("topic-not-over", "messages of a deleted topic come up in the new one", (
-        Patch(TABLES, "at = self.log_end() if before is None else before.begins_at", "at = 0"),
+        Patch(TABLES, "at = self.log_end(entry.name) if before is None else before.begins_at", "at = 0"),
     ), _AGAIN_TESTS),
     ("topic-of-another-log", "a topic hides messages because its table is of another log", (
         Patch(TABLES, "if entry.begins_at > log_end]", "if False]"),
