@@ -40,13 +40,13 @@ class TableTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.topics = Topics(1)
-        self.topics.log_end = lambda: 700
+        self.topics.log_end = lambda name: 700
 
     def test_new(self) -> None:
         """At the end of the log; a change of its settings changes nothing of that; it is in the file."""
         self.topics.put(made(), 1)
         self.assertEqual(self.topics.begins_at("T1"), 700)
-        self.topics.log_end = lambda: 900
+        self.topics.log_end = lambda name: 900
         self.topics.put(TopicConfig(topic_name="T1", read_queue_nums=8), 2)
         self.assertEqual(self.topics.begins_at("T1"), 700)
         again = Topics(1)
@@ -128,6 +128,24 @@ class LostTests(AgainCase):
             (begin,) = [one.physical_offset for one in self.broker.stored() if one.body == first][-1:]
             self.assertEqual(self.parts.metadata.topics.begins_at("T1"), begin)
 
+
+    def test_made_again(self) -> None:
+        """A topic that was lost, and is made by others, has the messages that wait for it."""
+        for code in (MAKE, 0):
+            self.send(b"waits", properties="DELAY\x012\x02")
+            table = b'{"topicConfigTable":{},"dataVersion":{"stateVersion":0,"timestamp":1,"counter":"1"}}'
+            self.disk.write_file("/store/config/topics.json", table)
+            self.again(crash=True)
+            self.parts.lost_topics.restore()
+            self.parts.schedule.start()
+            self.addCleanup(self.parts.schedule.stop)
+            if code:
+                self.admin(code)
+            else:
+                self.send(b"new")
+            self.wait(9)
+            self.assertEqual([one.body for one in self.of("T1")][-1], b"waits")
+            self.parts.schedule.stop()
 
     def test_deleted_again(self) -> None:
         """A topic that was lost, added and deleted is not made again by a message that waits for it."""
@@ -288,12 +306,17 @@ class KeptQueueTests(AgainCase):
 class HalfTests(TransactionCase):
     """A half message of a topic that is deleted and made again."""
 
+    def delete(self, name: str) -> None:
+        """As an administrator does."""
+        self.parts.metadata.topics.delete(name, 1)
+        self.parts.lost_topics.deleted(name)
+
     def test_over(self) -> None:
         """It is not committed, and nobody is asked about it."""
         self.parts.lost_topics.restore()
         self.assertEqual(self.end(self.half(key="warm up")).code, 0)
         half = self.half(key="old")
-        self.parts.metadata.topics.delete("T1", 1)
+        self.delete("T1")
         self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
         self.parts.metadata.topics.put(made(), 1)
         self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
@@ -306,7 +329,7 @@ class HalfTests(TransactionCase):
         self.parts.lost_topics.restore()
         self.assertEqual(self.end(self.half(key="warm up")).code, 0)
         half = self.half(key="old")
-        self.parts.metadata.topics.delete("T1", 1)
+        self.delete("T1")
         begin = self.broker.store.log.record_end
         self.wait(10.5)
         copy = self.of(HALF_TOPIC)[-1]
@@ -329,15 +352,14 @@ class HalfTests(TransactionCase):
     def test_lost_and_deleted(self) -> None:
         """An end does not make a topic that an administrator has deleted since the start."""
         half = self.half(key="old")
-        self.parts.metadata.topics.delete("T1", 1)
+        self.delete("T1")
         self.parts.lost_topics.note_table()
         self.broker.clock.advance(1)
         self.parts.lost_topics.restore()
         self.parts.lost_topics._at_start = attrs.evolve(self.parts.lost_topics._at_start, table_ms=0)
-        self.parts.lost_topics.deleted("T1")
-        self.parts.metadata.topics.delete("T1", 1)
+        self.delete("T1")
         self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
         self.patch(lost_topics, "DELETED_MAX", 2)
         for name in ("T2", "T3"):
-            self.parts.lost_topics.deleted(name)
+            self.delete(name)
         self.assertEqual(self.end(half, COMMIT).code, 0)

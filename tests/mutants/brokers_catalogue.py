@@ -168,7 +168,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(CONSUMERS, "if said.get(topic, own) == own:", "if True:"),
     ), {"test": "tests.broker.consuming.test_consumers"}),
     ("topic-not-over", "messages of a deleted topic come up in the new one", (
-        Patch(TABLES, "at = self.log_end() if before is None else before.begins_at", "at = 0"),
+        Patch(TABLES, "at = self.log_end(entry.name) if before is None else before.begins_at", "at = 0"),
     ), _AGAIN_TESTS),
     ("topic-of-another-log", "a topic hides messages because its table is of another log", (
         Patch(TABLES, "if entry.begins_at > log_end]", "if False]"),
@@ -209,6 +209,13 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("deleted-topic-lost", "what waits for a topic makes it again after its deletion", (
         Patch(LOST, "and topic not in self._deleted:", "and True:"),
     ), _AGAIN_TESTS),
+    ("lost-topic-made", "messages that wait for a topic that a crash took are lost when it is made", (
+        Patch(LOST, "return end if is_known else min(end, self._at_start.waiting_at)", "return end"),
+    ), _AGAIN_TESTS),
+    ("recall-forgotten", "a recall is forgotten at its time, and a restart delivers the message", (
+        Patch(TIMERS, "last = self._read_at - 1", "pass"),
+        Patch(TIMERS, " or (until_ms and last < 0)", ""),
+    ), {"test": "tests.broker.sending.test_recalls"}),
     ("order-outlives-topic", "a receipt of a deleted topic moves the offset in the next of its name", (
         Patch(ADMIN, "        self._parts.metadata.order_info.delete_topic(name)\n", ""),
     ), _AGAIN_TESTS),

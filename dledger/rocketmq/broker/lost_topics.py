@@ -5,7 +5,8 @@ Topics that a crash took from the table of topics.
 The table is written once a second, and a message in a new topic is answered before. So a start looks for
 topics that have messages and are not in the table. A topic that an administrator has deleted is not one of
 them: the deletion is written before it is answered, and the messages of the topic are older. If a message has
-made it again since, it begins with the first message after the table.
+made it again since, it begins with the first message after the table; so does a topic that is made after the
+start and may have been lost, for delayed and half messages may wait for it.
 """
 
 from __future__ import annotations
@@ -189,10 +190,15 @@ class LostTopics:
                 "to it: {names}", count=len(lost), file=topics.file_name,
                 names=", ".join(topic.topic_name for topic in lost[:10]),
             )
-        topics.log_end = lambda: self._store.log.record_end
+        topics.log_end = self._begin_of
+
+    def _begin_of(self, topic: str) -> int:
+        """Where a new topic begins: a crash may have taken it, and messages wait for it."""
+        end, is_known = self._store.log.record_end, topic in self._at_start.known or topic in self._deleted
+        return end if is_known else min(end, self._at_start.waiting_at)
 
     def deleted(self, topic: str) -> None:
-        """An administrator deletes a topic: what still waits for it must not make it again."""
+        """Messages that still wait for a deleted topic must not make it again, nor come up in the next."""
         if topic not in self._at_start.known:
             self._deleted[topic] = None
             if len(self._deleted) > DELETED_MAX:

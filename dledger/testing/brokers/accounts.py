@@ -12,6 +12,8 @@ B5. A message that a group popped is not given to it again while it is invisible
 acknowledgement was answered.
 B6. In the end each group has every acknowledged message that its filter lets through, and each popped message
 was acknowledged.
+B15. A message that was sent back with success is given to its group again.
+B16. A message whose recall was answered with success before its time is not given.
 
 Limits: a message whose loss the role allows is marked C{may_be_lost}. What was sent before a promotion is not
 judged by B5: the next master may know nothing of the pop.
@@ -28,6 +30,10 @@ from protocols.wire.rocketmq.message import Message
 PLAIN, DELAYED, HALF = "plain", "delayed", "half"
 ACKED, UNKNOWN, REFUSED = "acked", "unknown", "refused"
 COMMIT, ROLLBACK = "commit", "rollback"
+#: Of a recall.
+ASKED, DONE = "asked", "done"
+#: Before the name of a group: the topic of its retries.
+RETRY_PREFIX = "%RETRY%"
 #: The era of a topic that may be the one of before or the next one.
 UNSURE = -1
 
@@ -59,6 +65,7 @@ class ProducedMessage:
     @ivar is_replicated: the answer promises that it is at a slave, too.
     @ivar may_be_lost: the log that has it was given up, and its role allows that.
     @ivar asked: the ends of its transaction that were asked for.
+    @ivar recall: of a message with a time: asked, or done if that was answered in time; empty: none.
     @ivar ended: the end that was answered with success; empty: none.
     @ivar is_stored_again: it may be in its queue twice: it was sent, or delivered, around a crash.
     """
@@ -80,6 +87,7 @@ class ProducedMessage:
     is_replicated: bool = False
     may_be_lost: bool = False
     asked: set[str] = attrs.Factory(set)
+    recall: str = ""
     ended: str = ""
 
 
@@ -129,11 +137,13 @@ class TrafficRecord:
     @ivar eras: topic to the number of its life; L{UNSURE} while it is deleted or made.
     @ivar got: group to the keys that it has got.
     @ivar given: group and key to what its consumers have popped last.
+    @ivar sent_back: group and key of a message that was sent back with success, and did not come again yet.
     @ivar life: number of promotions so far.
     @ivar lives: number of lives of topics that were begun.
     @ivar losses: how often a master has lost bytes in a loss of power: its disk was slow, and no answer
         promised them.
     @ivar deliveries, again: number of messages that groups got, and of those that they had before.
+    @ivar returned: number of those that came as retries.
     """
 
     def __init__(self) -> None:
@@ -141,8 +151,9 @@ class TrafficRecord:
         self.eras: dict[str, int] = {}
         self.got: dict[str, set[str]] = {}
         self.given: dict[tuple[str, str], Given] = {}
+        self.sent_back: dict[tuple[str, str], None] = {}
         self.life = self.lives = self.losses = 0
-        self.deliveries = self.again = 0
+        self.deliveries = self.again = self.returned = 0
         self._begin = 0
 
     def era(self, topic: str) -> int:
@@ -166,13 +177,21 @@ class TrafficRecord:
             self._begin = offset
             for sent in self.sent.values():
                 sent.may_be_lost = sent.may_be_lost or 0 <= sent.offset < offset
+            self.sent_back.clear()
+
+    def doubt(self) -> None:
+        """The master has lost bytes, or is another one: messages that did not wait may be gone."""
+        self.sent_back.clear()
+        for sent in self.sent.values():
+            sent.recall = sent.recall and ASKED
 
     def lost_from(self, end: int, name: str) -> None:
         """
         A loss of power has taken a master's log from C{end} on. What was not answered with success may be
-        gone; so may acknowledgements and ends of transactions, whose answers do not say it. B12.
+        gone; so may acknowledgements and ends of transactions, whose answers promise nothing. B12.
         """
         self.losses += 1
+        self.doubt()
         for sent in self.sent.values():
             if sent.offset >= end and not sent.may_be_lost:
                 require_pair(not sent.is_safe, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
@@ -195,7 +214,13 @@ class TrafficRecord:
         sent = self.sent.get(key)
         if sent is None:
             raise PairBroken(f"B1: {group} got {key}, which nobody has sent")
-        require_pair(sent.body == message.body and sent.topic == message.topic, 1,
+        topic = message.topic
+        if topic == RETRY_PREFIX + group:
+            topic = message.properties.get("RETRY_TOPIC", "")
+            self.sent_back.pop((group, key), None)
+            self.returned += 1
+        require_pair(sent.recall != DONE, 16, f"{group} got {key}, which was recalled in time")
+        require_pair(sent.body == message.body and sent.topic == topic, 1,
                      f"{group} got {key} in {message.topic} with {len(message.body)} bytes; it was sent to "
                      f"{sent.topic} with {len(sent.body)}")
         require_pair(passes is None or passes.passes(sent), 1,
@@ -242,7 +267,7 @@ class TrafficRecord:
             is_there = sent.topic in topics and sent.outcome == ACKED and not sent.may_be_lost
             if is_there and sent.era == self.era(sent.topic) != UNSURE and (
                 sent.kind != HALF or sent.ended == COMMIT
-            ):
+            ) and not sent.recall:
                 yield sent
 
     def missing(self, topics: frozenset[str], group: GroupFilter) -> list[str]:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slave: clients send, pull, pop, end transactions and administrate while
-machines fail and roles change; then the promises B1 to B14 are judged.
+machines fail and roles change; then the promises B1 to B16 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -19,10 +19,17 @@ import traceback
 
 import attrs
 
-from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
+from dledger.testing.brokers.accounts import (
+    UNSURE,
+    GroupFilter,
+    ProducedMessage,
+    TrafficRecord,
+    require_pair,
+)
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
 from dledger.testing.brokers.pair_faults import (
     CLIENT,
     FAULTS,
@@ -40,7 +47,7 @@ from dledger.testing.brokers.states import (
     log_difference,
     metadata_difference,
 )
-from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED, Traffic
+from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -93,12 +100,14 @@ class PairWorld(PairFaults):
         has_power = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
         self.options: dict[str, object] = {
-            "enablePropertyFilter": True, "haFullHistory": True, "sync_rule": "any_slave",
+            "enablePropertyFilter": True, "recallMessageEnable": True, "haFullHistory": True,
+            "sync_rule": "any_slave",
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
         self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES)
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
+        self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), self._make(name, NAMES[0]))
@@ -110,7 +119,7 @@ class PairWorld(PairFaults):
         self.watch = OffsetWatch(lambda: self.clock.now_us)
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
                                rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
-        self.traffic = Traffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = MoreTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.bugs.expects = self._is_of_a_disk
         self.promotions = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
@@ -155,7 +164,7 @@ class PairWorld(PairFaults):
 
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
-        sent.is_safe = code == 0
+        sent.is_safe = code == 0 and self._is_sync
         sent.is_replicated = code == 0 and self.role == "SYNC_MASTER"
         if sent.losses != self.accounts.losses and not sent.is_safe:
             sent.may_be_lost = True
@@ -278,6 +287,7 @@ class PairWorld(PairFaults):
         self._slave_end = 0
         self._has_followed = False
         self.accounts.life += 1
+        self.accounts.doubt()
         self.accounts.eras[REMADE] = UNSURE
         self.watch.promoted()
         slave.start()
@@ -340,6 +350,11 @@ class PairWorld(PairFaults):
             missing = self.accounts.missing(wanted, group)
             if missing:
                 return f"{group.name} has not got {len(missing)} messages: {self._told(missing)}"
+        if self.accounts.sent_back:
+            return f"messages that were sent back did not come again: {list(self.accounts.sent_back)[:3]}"
+        missing = self.accounts.missing(frozenset({KEPT[1]}), GroupFilter(ORDER_GROUP))
+        if missing:
+            return f"{ORDER_GROUP} has not got {len(missing)} messages: {self._told(missing)}"
         open_ones = self.accounts.unacknowledged(topics, POP_GROUP)
         if open_ones:
             return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"

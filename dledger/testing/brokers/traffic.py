@@ -51,10 +51,12 @@ STORED = (0, 10, 11, 12)
 NOT_STORED = (2, 13, 14, 16, 17)
 
 POP_GROUP, PRODUCER = "P1", "PG"
+#: It sends messages back, and gets them again.
+BACK_GROUP = "GB"
 GROUPS = (
     GroupFilter("G1"), GroupFilter("G2", "A || B", tags=frozenset("AB")),
     GroupFilter("G3", "TAGS = 'A' AND n > 20", "SQL92", tags=frozenset("A"), above=20),
-    GroupFilter(RESET_GROUP),
+    GroupFilter(RESET_GROUP), GroupFilter(BACK_GROUP),
 )
 #: Delay of each level, see L{dledger.testing.brokers.pairs.TIMING}.
 LEVELS_MS = (1000, 2000, 4000)
@@ -157,6 +159,11 @@ class Traffic(AdminTraffic):
             sent.due_ms += wait_ms
         answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent, **more)), sent.body)
         self._note_sent([sent], answer)
+        if answer is not None and sent.outcome == ACKED:
+            self._stored(sent, answer)
+
+    def _stored(self, sent: ProducedMessage, answer: RemotingCommand) -> None:
+        """A message that was sent alone is stored."""
 
     async def _send_batch(self) -> None:
         first = self._new(PLAIN)
@@ -281,6 +288,9 @@ class Traffic(AdminTraffic):
             elif rng.random() < 0.03:
                 at = -1  # it begins anew
 
+    def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
+        """A group has got a message."""
+
     async def _first_offset(self, target: str, place: dict[str, object]) -> int:
         answer = await self._client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
@@ -300,9 +310,9 @@ class Traffic(AdminTraffic):
         if answer is None or answer.code not in (0, 19, 20, 21):
             return -1
         for message in messages_of(answer.body) if answer.code == 0 else ():
-            self._accounts.delivered(
+            self._got(group.name, message, self._accounts.delivered(
                 group.name, message, now_ms=self._world.wall_ms(), era=era, passes=group
-            )
+            ))
         following = int(answer.ext_fields["nextBeginOffset"])
         is_due = rng.random() < 0.4 and following > 0 and topic != REMADE
         if is_due and not await self._commit(target, place, following):

@@ -77,6 +77,28 @@ class RecallTests(TimerCase):
         offsets = self.parts.metadata.consumer_offsets
         self.assertEqual([offsets.query(TIMER_GROUP, one, 0) for one in (TIMED_TOPIC, DONE_TOPIC)], [2, 2])
 
+    def test_restart_after_its_time(self) -> None:
+        """A message that waits before it keeps the recall alive: the next run reads both again."""
+        for is_read in (True, False):
+            self.handle(b"first", 60_000, f"K0{is_read}")
+            read = self.parts.timers._read if is_read else lambda: False
+            with patch.object(self.parts.timers, "_read", read):
+                handle = self.handle(b"a", 5000, f"K1{is_read}")
+                self.settle()
+                self.assertEqual(self.recall(handle).code, 0)
+            self.wait(7)
+            self.again(crash=False)
+            self.wait(3)
+            self.again(crash=False)
+            self.wait(3)
+            self.assertEqual(self.bodies(), [])
+        self.wait(60)
+        self.assertEqual(self.bodies(), [b"first"] * 2)
+        self.wait(2)
+        offsets = self.parts.metadata.consumer_offsets
+        ends = [self.parts.store.queues.get(one, 0).next_index for one in (TIMED_TOPIC, DONE_TOPIC)]
+        self.assertEqual([offsets.query(TIMER_GROUP, one, 0) for one in (TIMED_TOPIC, DONE_TOPIC)], ends)
+
     def test_others(self) -> None:
         """A message of another topic with the same key stays, and one without a time has no handle."""
         handle = self.handle(b"a", 5000)

@@ -384,8 +384,16 @@ class TimerService:
         queue = self._store.queues.get(TIMED_TOPIC, 0)
         if queue is not None and self._read_at < queue.next_index:
             return  # a message that was recalled may be among those that are not read yet
-        now_ms = self._wall_ms()
-        while self._notes and self._notes[0][1] < first and self._notes[0][2] <= now_ms:
+        now_ms, done = self._wall_ms(), self._store.queues.get(DONE_TOPIC, 0)
+        while self._notes:
+            offset, last, until_ms = self._notes[0]
+            if until_ms and last < 0 and done is not None and offset < done.next_index:
+                # All messages before the note are read, the recalled one among them. The note counts until
+                # they are done: the next master begins with the first that waits.
+                last = self._read_at - 1
+                self._notes[0] = offset, last, until_ms
+            if last >= first or until_ms > now_ms or (until_ms and last < 0):
+                break
             self._commit(DONE_TOPIC, self._notes.popleft()[0] + 1)
         for key in [key for key, until_ms in self._recalled.items() if until_ms <= now_ms]:
             del self._recalled[key]

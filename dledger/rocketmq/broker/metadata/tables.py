@@ -382,14 +382,14 @@ class Topics(ConfigTable[TopicConfig]):
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
-        #: End of the log, in bytes, for the entries of new topics.
-        self.log_end: Callable[[], int] = lambda: 0
+        #: End of the log, in bytes, or of what may wait for it, for the entry of a new topic of this name.
+        self.log_end: Callable[[str], int] = lambda name: 0
 
     def put(self, entry: TopicConfig, now_ms: int) -> None:
         """See L{ConfigTable.put}. A new topic begins at the end of the log, unless its entry has a place."""
         if BEGINS_AT not in entry.rest:
             before = self.entries.get(entry.name)
-            at = self.log_end() if before is None else before.begins_at
+            at = self.log_end(entry.name) if before is None else before.begins_at
             if at:
                 entry = attrs.evolve(entry, rest={**entry.rest, BEGINS_AT: at})
         super().put(entry, now_ms)
