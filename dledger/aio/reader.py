@@ -5,6 +5,8 @@ A named reader for programs with an asyncio event loop.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -14,6 +16,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.client.answers.values import Entry
 from dledger.client.reading.readers import NamedReader
+from dledger.values.errors import DLedgerError
 
 _T = TypeVar("_T")
 
@@ -35,6 +38,7 @@ class AsyncReader:
         self._wait = wait
         self._reader = reader
         self._ready: deque[Entry] = deque()
+        self._ahead: asyncio.Future[list[Entry]] | None = None
 
     @property
     def name(self) -> str:
@@ -70,10 +74,26 @@ class AsyncReader:
                 if entry.index > self._reader.done_index:
                     self._reader.handed_index = entry.index
                     return entry
-            entries = await self._wait(self._reader.next_batch)
-            if not entries:
+            if not await self._read_on():
                 raise StopAsyncIteration
-            self._ready.extend(entries)
+
+    async def _read_on(self) -> bool:
+        """
+        Wait for entries. If the wait is cancelled, the question stays, and the next call has its answer: who
+        uses C{wait_for} leaves nothing out.
+        """
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._wait(self._reader.next_batch))
+        ahead = self._ahead
+        try:
+            entries = await asyncio.shield(ahead)
+        except BaseException:
+            if ahead.cancelled() or (ahead.done() and ahead.exception() is not None):
+                self._ahead = None
+            raise
+        self._ahead = None
+        self._ready.extend(entries)
+        return bool(entries)
 
     async def commit(self, index: int | None = None, *, wait: bool = True) -> int:
         """
@@ -91,11 +111,15 @@ class AsyncReader:
 
     async def close(self) -> None:
         """
-        Read no more, and give the lease back. Nothing is committed, but what L{commit} was
-        given with C{wait=False}.
+        Read no more, and give the lease back. Nothing is committed, but what L{commit} was given with
+        C{wait=False}. After the log was closed, there is nothing left to do.
         """
         self._ready.clear()
-        await self._wait(self._reader.close)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks for it
+        with contextlib.suppress(DLedgerError):
+            await self._wait(self._reader.close)
 
     async def __aenter__(self) -> AsyncReader:
         return self

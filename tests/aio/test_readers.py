@@ -71,6 +71,59 @@ class AsyncReaderTests(SynchronousTestCase):
 
         self.played(story)
 
+    def test_cancelled_with_an_answer(self) -> None:
+        """A wait that is cancelled when the entries are there leaves none of them out."""
+
+        async def story(group: ServedGroup) -> None:
+            group.log += [b"0", b"1", b"2"]
+            async with group.open() as log, log.reader("billing", follow=False) as reader:
+                waiting = asyncio.ensure_future(reader.__anext__())
+                async with asyncio.timeout(20):
+                    while not (reader._ahead is not None and reader._ahead.done()):
+                        await asyncio.sleep(0)
+                waiting.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await waiting
+                self.assertEqual([entry.body async for entry in reader], [b"0", b"1", b"2"])
+
+        self.played(story)
+
+    def test_cancelled_often(self) -> None:
+        """Wherever a wait is cancelled."""
+
+        async def story(group: ServedGroup) -> None:
+            group.log += [b"%d" % number for number in range(40)]
+            found: list[bytes] = []
+            async with group.open() as log, log.reader("billing", share=3) as reader:
+                for turns in range(2000):
+                    waiting = asyncio.ensure_future(reader.__anext__())
+                    for _ in range(turns % 23):
+                        await asyncio.sleep(0)
+                    waiting.cancel()
+                    try:
+                        found.append((await waiting).body)
+                    except asyncio.CancelledError:
+                        await asyncio.sleep(0.001)
+                    if len(found) == 40:
+                        break
+            self.assertEqual(found, [b"%d" % number for number in range(40)])
+
+        self.played(story)
+
+    def test_closed_after_the_log(self) -> None:
+        """Nothing to do."""
+
+        async def story(group: ServedGroup) -> None:
+            group.log += [b"0"]
+            log = group.open()
+            await log.__aenter__()
+            reader = log.reader("billing")
+            await reader.__anext__()
+            await log.__aexit__(None, None, None)
+            await reader.close()
+
+        self.played(story)
+
     def test_two(self) -> None:
         """The second one learns the name of the first; one whose reader was moved has lost its lease."""
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import Expired, LeaseHeld, LeaseLost, NotYet
+from dledger.client.answers.errors import Expired, LeaseHeld, LeaseLost, NotYet, Timeout
 from dledger.client.answers.values import Entry
 from dledger.client.client import LogClient
 from dledger.client.reading.reader_calls import ReaderCalls
@@ -19,7 +19,7 @@ from dledger.client.reading.readers import NamedReader
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS
-from protocols.wire.ledger.messages import ReaderRequest, Request
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Request
 from protocols.wire.ledger.readers import NO_END
 from tests.client.fakes import FakeGroup
 from tests.client.test_blocking import LiveGroup
@@ -303,6 +303,27 @@ class LeaseTests(ReaderCase):
         before = len(self.asked("renew"))
         self.assertEqual(self.done(self.take(reader, 1)), [b"1"])
         self.assertEqual(len(self.asked("renew")), before + 1)
+        self.done(reader.close())
+
+    def test_renewal_fails(self) -> None:
+        """Entries that were read, but not handed out as the lease was not renewed, come later."""
+        reader = self.reader(begin=NO_END)
+        self.patch(reader, "_plan_renewal", lambda: None)  # as if the program stood still
+        waiting = self.begin(self.take(reader, 1))
+        self.group.run(0.5)
+        self.assertNoResult(waiting)
+
+        async def no_answer(*_: object) -> ReaderResponse:
+            raise Timeout(ResponseCode.TIMEOUT, reason="made up")
+
+        patched = self.patch(ReaderCalls, "ask", no_answer)
+        self.group.log += [b"a", b"b"]
+        self.clock.advance(1.5)
+        self.group.run(1.0)
+        self.failureResultOf(waiting, Timeout)
+        self.fails(Timeout, self.take(reader, 1))
+        patched.restore()
+        self.assertEqual(self.done(self.take(reader, 2), 2.0), [b"a", b"b"])
         self.done(reader.close())
 
     def test_shares(self) -> None:

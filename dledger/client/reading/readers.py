@@ -116,11 +116,8 @@ class NamedReader:
         return self
 
     async def __anext__(self) -> Entry:
-        if not self._buffer:
-            self._buffer.extend(await self._next_batch())
-            if not self._buffer:
-                raise StopAsyncIteration
-        await self._check_lease()
+        if not await self._fill():
+            raise StopAsyncIteration
         entry = self._buffer.popleft()
         self.handed_index = entry.index
         return entry
@@ -135,12 +132,27 @@ class NamedReader:
         return Deferred.fromCoroutine(self._next_batch())
 
     async def _next_batch(self) -> list[Entry]:
+        if not await self._fill():
+            return []
+        entries = list(self._buffer)
+        self._buffer.clear()
+        return entries
+
+    async def _fill(self) -> bool:
+        """
+        Have entries in the buffer, and the lease for them. They stay there if the renewal of the lease fails,
+        or the caller does not wait any longer: the tail gives nothing twice.
+
+        @return: whether there are some; False at the end.
+        """
         while not self._is_over():
             await self._check_lease()
+            if self._buffer:
+                return True
             if self._part_end < 0 and not await self._begin_part():
-                return []
+                return False
             if self._stop_index is not None and self._stop_index < self._read_index:
-                return []
+                return False
             if self._read_index >= self._part_end:
                 await self._finish_part()
                 continue
@@ -151,11 +163,8 @@ class NamedReader:
                 continue  # closed, or the lease is lost
             end = min(self._part_end, NO_END if self._stop_index is None else self._stop_index + 1)
             self._read_index = min(batch[-1].index + 1, self._part_end)
-            entries = [one for one in batch if one.index < end and not one.is_control]
-            if entries:
-                await self._check_lease()
-                return entries
-        return []
+            self._buffer.extend(one for one in batch if one.index < end and not one.is_control)
+        return False
 
     async def _begin_part(self) -> bool:
         """Take a part. @return: whether there is one; False at the end."""
@@ -373,7 +382,13 @@ class NamedReader:
         return Deferred.fromCoroutine(self._give_back(had_part, late_index))
 
     async def _give_back(self, had_part: bool, late_index: int = -1) -> None:
-        if had_part and self._problem is None and not self._calls.client.is_closed():
+        if not had_part or self._problem is not None:
+            return
+        if self._calls.client.is_closed():
+            if late_index >= 0:
+                self.log.warn("reader {name}: the log was closed first: its place {index} is not committed",
+                              name=self.name, index=late_index)
+        else:
             try:
                 if late_index >= 0:
                     await self._commit(late_index)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 from unittest import SkipTest
@@ -103,6 +104,24 @@ class OddFilesTests(StoreCase):
         """A file where a topic should be."""
         self.disk.write_file("base/consumequeue/stray", b"x")
         self.finding("base/consumequeue/stray", "not a directory with queues")
+
+    def test_unreadable_log(self) -> None:
+        """A pipe in the place of a log's file, or one that must not be opened, ends nothing."""
+        last = max(path for path in self.paths("base") if "/commitlog/" in path)
+        for name in ("file_size", "open"):
+            real = getattr(self.disk, name)
+
+            def refusing(path: str, *more: Any, real: Any = real, **named: Any) -> Any:
+                if path == last:
+                    raise OSError(errno.EISDIR, "not a regular file", path)
+                return real(path, *more, **named)
+
+            patched = self.patch(self.disk, name, refusing)
+            report = self.verify()
+            self.assertIn((last, "it cannot be read: not a regular file"),
+                          [(one.file, one.sentence) for one in report.findings])
+            self.assertGreater(report.queues, 0)
+            patched.restore()
 
     def test_far_too_large(self) -> None:
         """What is far too large is not read."""

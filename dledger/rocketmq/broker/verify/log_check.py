@@ -43,6 +43,8 @@ FROM_A_COPY = (
     "copy this file from it while both are stopped"
 )
 
+_UNREADABLE = "give the right to read it, or move it away if it is none of the broker's"
+
 
 @attrs.frozen(kw_only=True)
 class LogFiles:
@@ -65,7 +67,10 @@ def list_log(disk: Disk, directory: str, report: StoreReport) -> LogFiles:
         if len(name) != 20 or not (name.isascii() and name.isdecimal()):
             report.add(path, "not a file of the log: names are 20 digits", "move it away")
             continue
-        found.append((int(name), disk.file_size(path)))
+        try:
+            found.append((int(name), disk.file_size(path)))
+        except OSError as error:
+            report.add(path, f"it cannot be read: {error.strerror}", _UNREADABLE)
     if not found:
         return LogFiles(directory=directory, file_size=1, offsets=())
     file_size = found[0][1]
@@ -100,10 +105,14 @@ class LogWalk:
         report, files = self._report, self._files
         report.begin_offset = report.end_offset = files.offsets[0] if files.offsets else 0
         for offset in files.offsets:
-            yield from self._in_file(offset)
+            try:
+                file = self._disk.open(files.path(offset))
+            except OSError as error:
+                report.add(files.path(offset), f"it cannot be read: {error.strerror}", _UNREADABLE)
+                return
+            yield from self._in_file(file, offset)
 
-    def _in_file(self, base: int) -> Iterator[tuple[int, bytes]]:
-        file = self._disk.open(self._files.path(base))
+    def _in_file(self, file: File, base: int) -> Iterator[tuple[int, bytes]]:
         file_size, report = self._files.file_size, self._report
         total = len(self._files.offsets) * file_size
         at, data, start = 0, b"", 0
