@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +15,7 @@ from dledger.rocketmq.broker.delays import timers
 from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
 from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
 from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.puts import Put
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Sending, send_of
@@ -162,6 +164,30 @@ class TimerTests(TimerCase):
         self.assertEqual((len(held), len(self.parts.timers)), (2, 1))
         held[1].callback(PutStatus.PUT_OK)
         self.assertEqual(len(self.parts.timers), 0)
+
+    def test_notes_in_order(self) -> None:
+        """A recall whose put has not ended holds the place of the notes; and that never goes back."""
+        own, real = self.parts.timers, self.parts.timers._pipeline.put
+        held: Deferred[PutStatus] = Deferred()
+
+        def place() -> int:
+            return self.parts.metadata.consumer_offsets.query(TIMER_GROUP, DONE_TOPIC, 0) or 0
+
+        def put(*arguments: Any, **named: Any) -> Put:
+            return real(*arguments, **named)._replace(done=held)
+
+        with mock.patch.object(own._pipeline, "put", put):
+            own.recall("T1", "K", WALL_MS + 30_000)
+        self.send(b"soon", 1000)
+        self.wait(2)
+        self.assertEqual((self.bodies(), place()), ([b"soon"], 0))
+        self.again()
+        self.assertIn(("T1", "K"), self.parts.timers._recalled)
+        self.wait(60)
+        self.assertEqual(place(), 2)
+        self.parts.timers._add_note(0, -1, 0)
+        self.parts.timers.sweep()
+        self.assertEqual(place(), 2)
 
     def test_deleted_topic(self) -> None:
         """Messages for a topic that was deleted are skipped."""

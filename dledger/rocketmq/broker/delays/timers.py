@@ -208,7 +208,20 @@ class TimerService:
         except BodyError as error:
             self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
         self._done.update(offsets)
-        self._notes.append((offset, max(offsets, default=-1), until_ms))
+        self._add_note(offset, max(offsets, default=-1), until_ms)
+
+    def _add_note(self, offset: int, last: int, until_ms: int) -> None:
+        """
+        Keep a note until it counts no more, in the order of the log. Puts end in another order, and one that
+        is made while notes are loaded is read, too: then it is there already, or even over.
+        """
+        if offset < self._begin(DONE_TOPIC):
+            return
+        at = len(self._notes)
+        while at and self._notes[at - 1][0] > offset:
+            at -= 1
+        if not at or self._notes[at - 1][0] != offset:
+            self._notes.insert(at, (offset, last, until_ms))
 
     def _read(self) -> bool:
         """Read some messages that wait. @return: whether there are more."""
@@ -280,6 +293,8 @@ class TimerService:
                 heapq.heappush(self._due, one)
             raise
         self._is_putting = True
+        if put.is_placed:
+            self._add_note(put.placed.queue_offsets[-1], max(one[1] for one in taken), 0)
         put.done.addCallback(self._put_ended, put, taken, count, self._runs)
         return True
 
@@ -305,11 +320,13 @@ class TimerService:
         self.keep_topics()
         note = {"recalled": {"topic": topic, "key": key, "until": until_ms}}
         put, run = self._pipeline.put(self._note(note)), self._runs
+        if put.is_placed:  # from now on no later note counts as the last one
+            self._add_note(put.placed.queue_offsets[0], -1, until_ms)
 
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
+                self._add_note(put.placed.queue_offsets[0], -1, until_ms)
                 self._recalled[topic, key] = until_ms
-                self._notes.append((put.placed.queue_offsets[0], -1, until_ms))
                 offset = self._by_key.get((topic, key))
                 if offset is not None:
                     self._end(offset)
@@ -331,7 +348,7 @@ class TimerService:
             return
         for one in taken:
             self._end(one[1])
-        self._notes.append((put.placed.queue_offsets[-1], max(one[1] for one in taken), 0))
+        self._add_note(put.placed.queue_offsets[-1], max(one[1] for one in taken), 0)
         self.delivered += count
         if self._problem:
             self._problem = ""
