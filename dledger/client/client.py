@@ -41,6 +41,7 @@ from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
+from dledger.client.reading.look_back import entries_after, entry_before, pulling
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader
@@ -55,6 +56,7 @@ from protocols.wire.ledger.messages import (
     MembershipResponse,
     Request,
 )
+from protocols.wire.ledger.own.own_entries import OwnKind
 from protocols.wire.ledger.readers import SHARE_MAX, ReaderInfo
 
 
@@ -287,6 +289,11 @@ class LogClient:
         if answer.entries is None:  # Java's memory store
             raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
+        link = self._members.timed_link()
+        if not index or link is None or entry.kind is OwnKind.TIME:
+            return entry
+        before = await entry_before(index, pulling(link, self.group, self._options.answer_timeout_s))
+        (entry,) = entries_after(before, answer.entries)
         return entry
 
     def tail(
@@ -381,12 +388,13 @@ class LogClient:
 
     def find_time(self, moment: datetime) -> Deferred[int]:
         """
-        Find the entries of a time, by the times that clients give them (docs/envelopes.md).
+        Find the entries of a time, by the times that leaders give them (docs/times.md), else clients
+        (docs/envelopes.md).
 
         @param moment: with its zone.
-        @return: fires with the index of an entry at most a minute before the first one of that time or later,
-            which no clock that differs by less than a minute hides; after the last entry if all are earlier.
-            Fails with UNSUPPORTED: no entry has a time.
+        @return: fires with the index of the first entry of that time or later; by times of clients with that
+            of an entry at most a minute earlier, which no clock that differs by less than a minute hides;
+            after the last entry if all are earlier. Fails with UNSUPPORTED: no entry has a time.
         """
         return Deferred.fromCoroutine(self._find_begin(checked_time("moment", moment)))
 

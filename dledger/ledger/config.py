@@ -147,6 +147,7 @@ class DLedgerConfig:
     min_free_bytes: int = number_option(0, 0)
     readers_hold_bytes: int = number_option(0, 0)
     readers_expire_hours: int = number_option(0, 0)
+    entry_times_ms: int = number_option(0, 0, 3_600_000)
     expire_only_archived: bool = flag_option(False)
     machine_snapshot_entries: int = number_option(100_000, 0)
     machine_snapshot_bytes: int = number_option(256 * 1024 * 1024, 0)

@@ -281,6 +281,11 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "a leader forgets a named reader that nobody has asked for in that time; 0: never. See "
         "[readers](readers.md#retention)",
     ),
+    "entry_times_ms": OptionHelp(
+        "ms",
+        "the leader notes in the log when it writes entries, as exactly as this; 0: it does not. 100 costs "
+        "one entry in 100 ms at most. See [times](times.md)",
+    ),
     "expire_only_archived": OptionHelp(
         "",
         "a segment is deleted, for whatever reason, only if an archive has it: see "

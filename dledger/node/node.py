@@ -44,6 +44,7 @@ from dledger.node.reporting.reports import Reports, SeenEvent
 from dledger.node.reporting.status import Counters, NodeStatus
 from dledger.node.requests.about import AboutMember, connections_status, peers_status
 from dledger.node.requests.appends import AppendResult
+from dledger.node.requests.entry_times import has_times
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.router import RequestRouter
 from dledger.node.run.contacts import Contacts
@@ -120,7 +121,7 @@ class Node:
         self._driver = make_driver(self._core, store, files.terms, self)
         inside = MemberInside(
             config=config, store=store, core=self._core, driver=self._driver, counters=self.counters,
-            seconds=host.clock.seconds, voice=self,
+            seconds=host.clock.seconds, wall_s=lambda: host.wall_clock()[0], voice=self,
         )
         self._belonging = Belonging(
             config, self._core.members, store, host.rng, inside.feed, self._members_changed, self.note
@@ -129,7 +130,9 @@ class Node:
             store=store, run_in_thread=host.run_in_thread, feed=inside.feed, seconds=inside.seconds,
             counters=self.counters, report=self.report,
         )
-        self.about = AboutMember(self.status, lambda: self.machine_requests.told())
+        self.about = AboutMember(
+            self.status, lambda: self.machine_requests.told(), lambda: has_times(config, store)
+        )
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None
         )

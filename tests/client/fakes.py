@@ -54,6 +54,7 @@ from protocols.wire.ledger.messages import (
     Request,
     Response,
 )
+from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
@@ -226,7 +227,7 @@ class FakeMember:
                 begin_index=self.begin_index, end_index=self.end, committed_index=self.end,
                 role="leader" if self.leader_id == self.member_id else "follower",
                 admin=self.admin, health=self.health, group_id=self.group_id,
-                is_group_known=bool(self.group_id), **base,
+                is_group_known=bool(self.group_id), has_times=self.group.has_times, **base,
             )
         if isinstance(request, AppendRequest):
             return self.append(request, base)
@@ -381,6 +382,7 @@ class FakeGroup:
         self.clock = clock
         self.log: list[bytes] = []
         self.term_of: Callable[[int], int] = lambda index: 1
+        self.has_times = False
         self.commands: dict[tuple[str, int], int] = {}
         self.producers = SequenceTable()
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
@@ -408,6 +410,12 @@ class FakeGroup:
         for member in self.members.values():
             member.leader_id = member_id
             member.term += 1
+
+    def note_time(self, time_ms: int) -> None:
+        """The leader writes a time entry."""
+        self.has_times = True
+        self.desk.own.add(len(self.log))
+        self.log.append(encode_time_entry(time_ms))
 
     def settle(self) -> None:
         """Deliver everything that is under way, without time passing."""

@@ -197,7 +197,7 @@ class SessionTests(OriginTests):
     def setUp(self) -> None:
         """As before."""
         super().setUp()
-        self.member.knows_open_runs.update(self.member.peer_ids)
+        self.member.knowledge.open_runs.update(self.member.peer_ids)
 
     def shape(self, *proposals: Proposal) -> tuple[int, tuple[ProducerRun, ...], int]:
         """Number of the producer entry in the write, its runs, bodies in all."""
@@ -298,9 +298,9 @@ class SessionTests(OriginTests):
 
     def test_unknown_to_one(self) -> None:
         """A member of an earlier version, or one that was not heard yet, would refuse the entry."""
-        self.member.knows_open_runs.discard(self.member.peer_ids[-1])
+        self.member.knowledge.open_runs.discard(self.member.peer_ids[-1])
         self.assertEqual(self.shape(self.proposal("p", 0, b"a"))[1], (ProducerRun("p", 0, 1, 1),))
-        self.member.knows_open_runs.update(self.member.peer_ids)
+        self.member.knowledge.open_runs.update(self.member.peer_ids)
         self.assertEqual(self.shape(self.proposal("q", 0, b"a"))[1], (ProducerRun("q", 0, 1, 0),))
-        self.member.knows_open_runs.clear()  # A new leader has not heard of those who are away.
+        self.member.knowledge.open_runs.clear()  # A new leader has not heard of those who are away.
         self.assertEqual(self.shape(self.proposal("r", 0, b"a"))[1], (ProducerRun("r", 0, 1, 0),))

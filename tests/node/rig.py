@@ -111,6 +111,7 @@ class Rig:
         self, *, peers: str = "n0-127.0.0.1:20911", make_driver: MakeDriver = Driver, **options: Any
     ) -> None:
         self.clock = Clock()
+        self.wall_s = 1e9
         small = {"mapped_file_size_for_entry_data": 65536, "mapped_file_size_for_entry_index": 32000}
         options = {"bootstrap": True, **small, **options}
         self.config = DLedgerConfig(peers=peers, store_type="memory", **options)
@@ -122,7 +123,7 @@ class Rig:
             files=NodeFiles(store=self.store, terms=ForgetfulTerms(), vote=TermVote()),
             host=MemberHost(
                 clock=self.clock, rng=random.Random(1), run_in_thread=self.thread.run,
-                wall_clock=lambda: (1e9, 4),
+                wall_clock=lambda: (self.wall_s, 4),
             ),
             make_driver=make_driver,
         )

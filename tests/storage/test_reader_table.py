@@ -203,7 +203,7 @@ class StoreTests(StoreCase):
         before = self.known()
         self.reopen()
         with mock.patch("dledger.storage.store.producer_list.ProducerList._fold_from") as fold:
-            fold.side_effect = lambda table, readers, index: self.store.ledger_end_index + 1
+            fold.side_effect = lambda table, readers, times, index: self.store.ledger_end_index + 1
             self.reopen()
         self.assertEqual(self.known(), before)
         self.disk.unlink(self.path)

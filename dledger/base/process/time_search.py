@@ -2,11 +2,12 @@
 """
 The first entry of a log from a time on, found by halving; whoever searches reads the entries.
 
-Entries have times if their clients give them (docs/envelopes.md). Each time is of the clock of one client, so
-times rise with the index only as far as these clocks agree.
+Entries have times if leaders give them (docs/times.md): these never fall with the index. Else they have
+them if their clients do (docs/envelopes.md). Each time is of the clock of one client then, so times rise with
+the index only as far as these clocks agree.
 
-Rule 1: the search takes a time of L{SKEW_MS} before the one that is wanted: clocks that differ by less hide
-no entry.
+Rule 1: the search takes times of clients from L{SKEW_MS} before the one that is wanted: clocks that differ by
+less hide no entry.
 Rule 2: a run of entries without a time counts as older: a log has no times before its clients began to give
 them.
 """
@@ -35,17 +36,21 @@ class TimeSearch:
         self.has_times = self.has_older = False
         self._low = begin
         self._high = end
-        self._wanted = max(moment_ms - SKEW_MS, 0)
+        self._wanted = moment_ms
 
     @property
     def look(self) -> tuple[int, int] | None:
         """Read from the first of these indexes on, at most up to the second, exclusive. None: the end."""
         return ((self._low + self._high) // 2, self._high) if self._low < self._high else None
 
-    def met(self, index: int, time_ms: int) -> None:
-        """The first entry with a time, from the look's begin on."""
+    def met(self, index: int, time_ms: int, *, skew_ms: int = SKEW_MS) -> None:
+        """
+        The first entry with a time, from the look's begin on.
+
+        @param skew_ms: how much earlier its time may be than that of entries before it.
+        """
         self.has_times = True
-        if time_ms >= self._wanted:
+        if time_ms >= self._wanted - skew_ms:
             self.found = index
             self._high = (self._low + self._high) // 2
         else:

@@ -163,10 +163,13 @@ def shown_body(body: bytes) -> str:
 
 def entry_json(entry: Entry) -> JsonObject:
     """
-    An entry as an object: C{body} if that is UTF-8, else C{body_base64}; C{timestamp} in milliseconds and
-    C{headers} if it has them, those that are not UTF-8 in C{headers_base64}.
+    An entry as an object: C{body} if that is UTF-8, else C{body_base64}; C{time_ms} of its leader,
+    C{timestamp} of its client in milliseconds, and C{headers} if it has them, those that are not UTF-8 in
+    C{headers_base64}.
     """
     document: JsonObject = {"index": entry.index, "term": entry.term, "pos": entry.pos}
+    if entry.time_ms is not None:
+        document["time_ms"] = entry.time_ms
     if entry.timestamp is not None:
         document["timestamp"] = entry.timestamp
     headers: dict[str, dict[str, str]] = {}
@@ -202,7 +205,7 @@ def shown_headers(headers: Mapping[str, bytes]) -> str:
 
 
 def _text_line(entry: Entry, *, with_headers: bool) -> str:
-    told = f"{shown_time(entry.timestamp)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
+    told = f"{shown_time(entry.when_ms)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
     return f"{entry.index}\t{entry.term}\t{told}{shown_body(entry.body)}\n"
 
 

@@ -65,9 +65,9 @@ class Since:
 
     def is_shown(self, entry: Entry) -> bool:
         """Ask it of each entry, in order."""
-        if entry.timestamp is None:
+        if entry.when_ms is None:
             return self.has_begun
-        if entry.timestamp >= self.since_ms:
+        if entry.when_ms >= self.since_ms:
             self.has_begun = True
             return True
         return False
@@ -87,15 +87,17 @@ class Until:
 
     def is_shown(self, entry: Entry) -> bool:
         """Ask it of each entry, in order."""
-        if entry.timestamp is None:
+        if entry.when_ms is None:
             return not self.has_ended
-        if entry.timestamp >= self.until_ms:
+        if entry.when_ms >= self.until_ms:
             self.has_ended = True
             return False
         return True
 
     def is_last(self, entry: Entry) -> bool:
-        """Whether all entries after this one are later, as far as clocks agree."""
+        """Whether all entries after this one are later, as far as clocks of clients agree; a leader's do."""
+        if entry.time_ms is not None:
+            return entry.time_ms >= self.until_ms
         return entry.timestamp is not None and entry.timestamp >= self.until_ms + SKEW_MS
 
 

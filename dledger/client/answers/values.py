@@ -9,6 +9,7 @@ not in the log", C{UnknownOutcome} says "may be, now or later"; there is no thir
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from zlib import crc32
 
 import attrs
@@ -20,6 +21,9 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, KEY_HEADER, decode_envelope
 from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
+from protocols.wire.ledger.own.time_entries import decode_time_entry
+
+_BEGIN_OF_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +97,7 @@ class Entry:
     @ivar body: as the program has appended it, without its envelope.
     @ivar channel: 0: a program has appended it, or a leader that begins its term, or the Spark sink.
     @ivar kind: of one of the log's own entries; None: a program has appended it.
+    @ivar time_ms: when the leader wrote it, see L{time}, in milliseconds since 1970; None: not known.
     """
 
     index: int
@@ -101,6 +106,16 @@ class Entry:
     body: bytes
     channel: int = 0
     kind: OwnKind | None = None
+    time_ms: int | None = None
+
+    @property
+    def time(self) -> datetime | None:
+        """
+        When the leader wrote it, in UTC, by the clock of the leader: the time of the last time entry before
+        it. Never earlier than that of an entry before. None: the group has no times (C{entry_times_ms}), or a
+        Java leader wrote it, or the time entry has expired.
+        """
+        return None if self.time_ms is None else _BEGIN_OF_1970 + timedelta(milliseconds=self.time_ms)
 
     @property
     def is_control(self) -> bool:
@@ -115,6 +130,11 @@ class Entry:
     def timestamp(self) -> int | None:
         """Milliseconds since 1970, by the clock of the client that appended it; None: it has no time."""
         return None
+
+    @property
+    def when_ms(self) -> int | None:
+        """The time by which it is found: C{time_ms}, or C{timestamp} if that is not known."""
+        return self.timestamp if self.time_ms is None else self.time_ms
 
     @property
     def headers(self) -> Mapping[str, bytes]:
@@ -170,11 +190,14 @@ class MemberInfo:
     machine: str = ""
 
 
-def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
+def entries_of(
+    batch: EntryBatch, *, term_before: int = -1, time_before: int | None = None
+) -> list[Entry]:
     """
     The entries of a batch, after a check of every recorded C{bodyCrc}.
 
     @param term_before: of the entry before them; -1: not known.
+    @param time_before: its C{time_ms}.
     @raise WireError: the sizes do not add up, an index is not consecutive, or a body does not match its
         C{bodyCrc} (0 means "not recorded").
     """
@@ -184,6 +207,7 @@ def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
     offset = 0
     expected = batch.first_index
     left = len(records)
+    time_ms = time_before
     for _ in range(batch.count):
         if left - offset < ENTRY_HEADER_SIZE:
             raise WireError(f"entry {expected}: {left - offset} of {ENTRY_HEADER_SIZE} header bytes left")
@@ -198,20 +222,33 @@ def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
             raise WireError(f"entry {index}: its body does not match the recorded CRC")
         # A cheap question first: a body that comes before the magic in order cannot begin with it.
         envelope = None if body < magic or channel else decode_envelope(body)
+        if term != term_before:
+            time_ms = None
         if channel or length == MARKER_BYTES or (not length and -1 < term_before < term):
             kind = own_kind(channel, body, begins_term=-1 < term_before < term)
+            time_ms = _time_from(body) if kind is OwnKind.TIME else time_ms
         else:
             kind = None
         term_before = term
         if envelope is None:
-            entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel, kind=kind))
+            entries.append(Entry(
+                index=index, term=term, pos=pos, body=body, channel=channel, kind=kind, time_ms=time_ms
+            ))
         else:
             entries.append(EnvelopedEntry(
                 index=index, term=term, pos=pos, body=envelope.body, timestamp=envelope.time_ms,
-                headers=envelope.headers,
+                headers=envelope.headers, time_ms=time_ms,
             ))
         offset = end
         expected += 1
     if offset != left:
         raise WireError(f"batch from {batch.first_index}: {left - offset} bytes after {batch.count} entries")
     return entries
+
+
+def _time_from(body: bytes) -> int | None:
+    """The time that a time entry gives; None: it is damaged, or of a later version."""
+    try:
+        return decode_time_entry(body)
+    except WireError:
+        return None

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.time_search import TimeSearch
+from dledger.base.process.time_search import SKEW_MS, TimeSearch
 from dledger.base.sending.arguments import INDEX_MAX, whole
 from dledger.client.answers.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
@@ -87,8 +87,9 @@ class TimedLog(Protocol):
 
 async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
     """
-    Index from which on entries have a time of C{since_ms} or later, as far as clocks agree: entries of the
-    minute before may come first. The index after the last entry if all are earlier.
+    Index from which on entries have a time of C{since_ms} or later: by times of leaders exactly; by those of
+    clients as far as clocks agree, and entries of the minute before may come first. The index after the last
+    entry if all are earlier.
 
     @param timeout_s: longest wait for one entry.
     @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader does not say its
@@ -107,14 +108,15 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
         last = min(after, first + LOOK_ENTRIES) - 1
         entry, count = await _first_timed(log, first, last, timeout_s)
         looked += count
-        if entry is not None and entry.timestamp is not None:
-            search.met(entry.index, entry.timestamp)
+        if entry is not None and entry.when_ms is not None:
+            search.met(entry.index, entry.when_ms, skew_ms=SKEW_MS if entry.time_ms is None else 0)
         else:
             search.met_none(last + 1)
     if begin < end and not search.has_times:
         raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
-            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one if their "
-            "client was opened with envelope=True (dledger append --envelope). Give an index (--from)"
+            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one if the "
+            "members have entry_times_ms, or if their client was opened with envelope=True (dledger append "
+            "--envelope). Give an index (--from)"
         ))
     return search.found
 
@@ -126,8 +128,8 @@ async def _first_timed(
     tail = log.tail(first, True, timeout_s=timeout_s, control=True)
     try:
         async for entry in tail:
-            if entry.timestamp is not None or entry.index >= last:
-                return entry if entry.timestamp is not None else None, entry.index - first + 1
+            if entry.when_ms is not None or entry.index >= last:
+                return entry if entry.when_ms is not None else None, entry.index - first + 1
     finally:
         tail.close()
     raise DLedgerError(ResponseCode.TIMEOUT, reason=f"no member served entry {first} within {timeout_s:g} s")

@@ -31,6 +31,7 @@ from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members, refuse_another_group
+from dledger.client.reading.look_back import entries_after, entry_before, pulling
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -87,7 +88,7 @@ class Tail(ReadingAhead[list[Entry]]):
         self._answer_timeout_s = answer_timeout_s
         self._batch_bytes_max = batch_bytes_max
         self._wait_ms = wait_ms if follow else 0
-        self._term_before = -1  # of the entry before C{next_index}; -1: not known
+        self._before: Entry | None = None  # the one before C{next_index}; None: not known
         self._end_index = -1  # last index wanted, inclusive; -1: not known
         self._is_placed = False
         self._connection: MemberLink | None = None
@@ -165,7 +166,7 @@ class Tail(ReadingAhead[list[Entry]]):
                 if not await self._is_same_group(connection):
                     continue
                 self.next_index = entries[-1].index + 1
-                self._term_before = entries[-1].term
+                self._before = entries[-1]
                 self._served()
                 shown = self._shown(entries)
                 if shown:
@@ -185,7 +186,7 @@ class Tail(ReadingAhead[list[Entry]]):
         @raise RequestLost, DLedgerError, WireError: the member did not say that.
         """
         first, connection = entries[0], self._connection
-        if first.body or first.channel or self._term_before >= 0 or not first.index or connection is None:
+        if first.body or first.channel or self._before or not first.index or connection is None:
             return
         index, who = first.index - 1, connection.member_id
         request: PullRequest | GetRequest = GetRequest(
@@ -359,7 +360,20 @@ class Tail(ReadingAhead[list[Entry]]):
             return []
         if answer.entries.first_index != self.next_index:
             raise WireError(f"asked for entry {self.next_index}, received {answer.entries.first_index}")
-        return entries_of(answer.entries, term_before=self._term_before)
+        await self._look_back(connection)
+        return entries_after(self._before, answer.entries)
+
+    async def _look_back(self, connection: MemberLink) -> None:
+        """
+        A tail that begins in the middle of a log with times learns the entry before.
+
+        @raise RequestLost, DLedgerError, WireError: the member did not say that.
+        """
+        if self._before is not None or self.next_index < 1 or not self._members.has_times:
+            return
+        self._before = await entry_before(
+            self.next_index, pulling(connection, self._members.group, self._answer_timeout_s)
+        )
 
     async def _get_from(self, connection: MemberLink) -> list[Entry] | None:
         """As L{_pull_from}, with GET; None at the end."""
@@ -397,8 +411,7 @@ class Tail(ReadingAhead[list[Entry]]):
                 break
             if answer.entries.first_index != index:
                 raise WireError(f"asked for entry {index}, received {answer.entries.first_index}")
-            term_before = entries[-1].term if entries else self._term_before
-            entries += entries_of(answer.entries, term_before=term_before)
+            entries += entries_after(entries[-1] if entries else self._before, answer.entries)
         return entries
 
     async def _no_entry(self, connection: MemberLink, answer: GetResponse) -> list[Entry] | None:

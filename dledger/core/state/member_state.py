@@ -23,6 +23,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state.flush_pace import FlushPace
 from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.machine_word import MachineWord
+from dledger.core.state.peer_knowledge import PeerKnowledge
 from dledger.core.state.ports import LedgerView
 from dledger.core.state.quota import Quota
 from dledger.ledger.config import DLedgerConfig
@@ -36,7 +37,6 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_CHUNKS,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_MEMBERSHIP,
-    WIRE_FLAG_OPEN_RUNS,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
     VoteResult,
@@ -179,8 +179,7 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
-    @ivar knows_open_runs: peers that know open runs of producers, by their last answer to a heartbeat, also
-        on an earlier connection.
+    @ivar knowledge: which kinds of entries the peers know.
     @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
     @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
@@ -251,7 +250,7 @@ class MemberState:
     _trusted: Mapping[str, str] = attrs.field(init=False)
     _known: frozenset[str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
-    knows_open_runs: set[str] = attrs.Factory(set)
+    knowledge: PeerKnowledge = attrs.Factory(PeerKnowledge)
     takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
@@ -488,10 +487,7 @@ class MemberState:
         if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
             return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
-        if wire_version & WIRE_FLAG_OPEN_RUNS:
-            self.knows_open_runs.add(peer_id)
-        else:
-            self.knows_open_runs.discard(peer_id)
+        self.knowledge.heard(peer_id, wire_version)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:
@@ -506,7 +502,13 @@ class MemberState:
         know them refuses the producer entry, and gets no entry after it.
         """
         table = self.view.producers
-        return (table is not None and table.had_open_runs) or self.knows_open_runs.issuperset(self.peer_ids)
+        is_any = table is not None and table.had_open_runs
+        return is_any or self.knowledge.open_runs.issuperset(self.peer_ids)
+
+    @property
+    def all_take_times(self) -> bool:
+        """Whether every other member takes time entries, as they said."""
+        return self.knowledge.all_take_times(self.peer_ids)
 
     def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""

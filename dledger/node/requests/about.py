@@ -28,11 +28,13 @@ class Told:
     @ivar admin: C{host:port} of the HTTP administration; empty for none.
     @ivar health: reason why the member does not serve; empty if it serves.
     @ivar machine: its state machine as a text; empty for none.
+    @ivar has_times: its log has time entries, or will have.
     """
 
     admin: str
     health: str
     machine: str = ""
+    has_times: bool = False
 
 
 class AboutMember:
@@ -42,19 +44,27 @@ class AboutMember:
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     """
 
-    def __init__(self, status: Callable[[], NodeStatus], machine: Callable[[], str]) -> None:
-        """@param machine: reports the state machine; empty for none."""
+    def __init__(
+        self, status: Callable[[], NodeStatus], machine: Callable[[], str], has_times: Callable[[], bool]
+    ) -> None:
+        """
+        @param machine: reports the state machine; empty for none.
+        @param has_times: see L{Told}.
+        """
         self.listen = ""
         self.admin = ""
         self.told_admin = ""
         self._status = status
         self._machine = machine
+        self._has_times = has_times
         self._told: Told | None = None
 
     def told(self) -> Told:
         """Made at most once between two sweeps, however often METADATA is asked for."""
         if self._told is None:
-            self._told = Told(self.told_admin, told_health(self._status()), self._machine())
+            self._told = Told(
+                self.told_admin, told_health(self._status()), self._machine(), self._has_times()
+            )
         return self._told
 
     def sweep(self) -> None:

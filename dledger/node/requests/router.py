@@ -321,9 +321,11 @@ class RequestRouter:
         flags = self._snapshots.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (told.admin or told.health or told.machine):
+        if not (told.admin or told.health or told.machine or told.has_times):
             return answer
-        return attrs.evolve(answer, admin=told.admin, health=told.health, machine=told.machine)
+        return attrs.evolve(
+            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times
+        )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:
         """Whether the connection was ended, because the member that greets is of another group."""

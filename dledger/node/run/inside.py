@@ -35,6 +35,7 @@ class MemberVoice(Protocol):
 class MemberInside:
     """
     @ivar seconds: the monotonic clock.
+    @ivar wall_s: seconds since 1970.
     @ivar voice: where events and bugs go.
     """
 
@@ -44,6 +45,7 @@ class MemberInside:
     driver: Driver
     counters: Counters
     seconds: Callable[[], float]
+    wall_s: Callable[[], float]
     voice: MemberVoice
 
     @property

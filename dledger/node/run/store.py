@@ -11,6 +11,7 @@ from dledger.driver.driver import Ledger
 from dledger.node.run.reads import Readable
 from dledger.node.run.scrubbing import Scrubbable
 from dledger.storage.files.reader_table import ReaderTable
+from dledger.storage.files.time_table import TimeTable
 from dledger.storage.start.identity import MemberIdentity
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_room import DeletedSegment
@@ -42,6 +43,10 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     @property
     def readers(self) -> ReaderTable | None:
         """What the ledger knows of its readers; None: not known, as entries are damaged."""
+
+    @property
+    def times(self) -> TimeTable | None:
+        """What the ledger knows of its time entries; None: not known, as entries are damaged."""
 
     @property
     def set_aside(self) -> list[KeptFile]:

@@ -31,6 +31,7 @@ from dledger.storage.files.chunk_checks import check_pushed
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.files.records import Layout, pack_bodies
+from dledger.storage.files.time_table import TimeTable
 from dledger.storage.start.configurations import (
     MEMBERS_NAME,
     ConfigurationFound,
@@ -267,6 +268,11 @@ class FileStore:
     def readers(self) -> ReaderTable | None:
         """What the ledger knows of its readers; None: not known, as entries are damaged."""
         return self._producers.readers
+
+    @property
+    def times(self) -> TimeTable | None:
+        """What the ledger knows of its time entries; None: not known, as entries are damaged."""
+        return self._producers.times
 
     # -- append ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_producer_list,tests.storage.test_reader_table -*-
 """
-The producers and the readers of a ledger: folded while it is written, saved beside it, folded again at a
-start.
+The producers, the readers and the times of a ledger: folded while it is written, saved beside it, folded
+again at a start.
 
 Rule 1: the log alone shows. The file has the last run of each producer up to a committed entry, so that a
 start need not read the log from its begin: it reads the entries after that one, and those that recovery has
@@ -10,7 +10,7 @@ Rule 2: the file is there once the ledger has a producer entry. A file that is d
 then the last entries that recovery looks at count, and what was before is forgotten.
 Rule 3: while a part that must be read has a hole, nothing is known, and no producer may append.
 
-Source: none, this is ours; docs/exactly-once.md, docs/readers.md.
+Source: none, this is ours; docs/exactly-once.md, docs/readers.md, docs/times.md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dledger.base.disk.disk import Disk, is_no_room
 from dledger.ledger.producers import OPEN_ENTRIES, PRODUCERS_MAX, NotedRun, SequenceTable
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.files.records import Layout
+from dledger.storage.files.time_table import NotedTime, TimeTable
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
@@ -37,6 +38,7 @@ from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.own.machine_entries import is_machine_entry
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry
+from protocols.wire.ledger.own.time_entries import decode_time_entry, is_time_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 from protocols.wire.ledger.readers import ReaderState, decode_reader_entry, is_reader_entry
 
@@ -56,8 +58,8 @@ _SCAN_BYTES = 1024 * 1024
 #: The file is written again when the ledger has grown by this.
 SAVE_EVERY_BYTES = 32 * 1024 * 1024
 
-#: A producer entry, or a reader entry: its index, its term, and what it says.
-_Told = tuple[ProducerRun, ...] | ReaderState
+#: A producer entry, a reader entry, or a time entry (milliseconds): its index, its term, and what it says.
+_Told = tuple[ProducerRun, ...] | ReaderState | int
 _Announced = tuple[int, int, _Told]
 
 
@@ -65,6 +67,8 @@ def _decoded(body: bytes) -> _Told:
     """@raise WireError: it is malformed, or of a later version."""
     if is_machine_entry(body):
         return ()
+    if is_time_entry(body):
+        return decode_time_entry(body)
     return decode_reader_entry(body) if is_reader_entry(body) else decode_producer_entry(body)
 
 
@@ -75,7 +79,7 @@ def _noted(at: int, term: int, run: ProducerRun) -> NotedRun:
 
 class ProducerList:
     """
-    Invariant: C{table} and C{readers} are None, or the folds of the ledger up to its end.
+    Invariant: C{table}, C{readers} and C{times} are None, or the folds of the ledger up to its end.
     """
 
     def __init__(self, ledger: OpenLedger, reads: StoreReads, *, scanned_from: int) -> None:
@@ -88,8 +92,10 @@ class ProducerList:
         self._saved_position = 0
         self._saved_index = -1
         self._is_changed = False
+        self._announced_index = -1  # of the last entry that the file should have, once it is committed
         self.table: SequenceTable | None = SequenceTable(PRODUCERS_MAX)
         self.readers: ReaderTable | None = ReaderTable()
+        self.times: TimeTable | None = TimeTable()
 
     # -- a start ---------------------------------------------------------------------------------
 
@@ -100,7 +106,7 @@ class ProducerList:
         @raise StoreError: it could not be read.
         """
         ledger = self._ledger
-        saved_index, gap_end, saved, readers = self._read_file(ledger.disk)
+        saved_index, gap_end, saved, (readers, times) = self._read_file(ledger.disk)
         index = self._scanned_from
         if self._has_file:
             index = min(index, saved_index + 1)
@@ -113,14 +119,15 @@ class ProducerList:
                 table.note(run)
         try:
             while index <= ledger.end_index:
-                index = self._fold_from(table, readers, index)
+                index = self._fold_from(table, readers, times, index)
         except DamagedEntryError:
-            self.table = self.readers = None
+            self.table = self.readers = self.times = None
             return
         self.table = table
         self.readers = readers
+        self.times = times
         self._saved_index = saved_index
-        is_any = bool(len(table) or readers.at(ledger.committed_index))
+        is_any = bool(len(table) or readers.at(ledger.committed_index) or times.last)
         self._is_changed = is_any and not (self._has_file and saved_index == ledger.end_index)
 
     def hole_shrank(self) -> None:
@@ -128,7 +135,7 @@ class ProducerList:
         if self.table is None and not self._ledger.holes.holes:
             self.begin()
 
-    def _fold_from(self, table: SequenceTable, readers: ReaderTable, index: int) -> int:
+    def _fold_from(self, table: SequenceTable, readers: ReaderTable, times: TimeTable, index: int) -> int:
         """@return: index of the first entry that was not looked at."""
         batch = self._reads.read_unchecked(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
         end_index, open_term = index + batch.count - 1, table.open_term
@@ -141,7 +148,7 @@ class ProducerList:
                 elif header.channel:
                     table.close(header.index)
                 if header.channel == PRODUCER_CHANNEL:
-                    self._fold_entry(table, readers, header, body)
+                    self._fold_entry(table, readers, times, header, body)
                 open_term = table.open_term
             table.settle(self._ledger.committed_index)
         elif open_term >= 0 and self._reads.term_of(end_index) != open_term:
@@ -149,7 +156,7 @@ class ProducerList:
         return end_index + 1
 
     def _fold_entry(
-        self, table: SequenceTable, readers: ReaderTable, header: EntryHeader, body: bytes
+        self, table: SequenceTable, readers: ReaderTable, times: TimeTable, header: EntryHeader, body: bytes
     ) -> None:
         """An entry of the channel of producers, at a start."""
         try:
@@ -158,6 +165,9 @@ class ProducerList:
             return  # (Written by a later version; its entries are not known to this one.)
         if isinstance(runs, ReaderState):
             readers.note(header.index, runs)
+            return
+        if isinstance(runs, int):
+            times.note(NotedTime(header.index, header.term, runs), self._ledger.committed_index)
             return
         for run in runs:
             table.note(_noted(header.index, header.term, run))
@@ -182,11 +192,14 @@ class ProducerList:
                 high = middle - 1
         return low
 
-    def _read_file(self, disk: Disk) -> tuple[int, int, list[NotedRun], ReaderTable]:
-        """@return: committed index, end of the gap, runs, readers; -1, 0 and none without a sound file."""
+    def _read_file(self, disk: Disk) -> tuple[int, int, list[NotedRun], tuple[ReaderTable, TimeTable]]:
+        """
+        @return: committed index, end of the gap, runs, readers and times; -1, 0 and none without a sound
+            file.
+        """
         ledger, self._has_file = self._ledger, disk.exists(self._path)
         if not self._has_file:
-            return -1, 0, [], ReaderTable()
+            return -1, 0, [], (ReaderTable(), TimeTable())
         data = disk.read_file(self._path)
         try:
             magic, version, crc = _HEADER.unpack_from(data)
@@ -199,17 +212,18 @@ class ProducerList:
                 raise ValueError(f"it is of index {index}, the ledger ends at {ledger.end_index}")
             held = map(as_list, as_list(told.get("readers", [])))
             readers = ReaderTable.of_rows(held, ledger.end_index)
+            times = TimeTable.of_rows(map(as_list, as_list(told.get("times", []))), ledger.end_index)
             runs = [NotedRun(str(row[0]), *map(as_int, row[1:])) for row in rows]
-            return index, as_int(told.get("gap_end", 0)), runs, readers
+            return index, as_int(told.get("gap_end", 0)), runs, (readers, times)
         except (ValueError, KeyError, TypeError, BodyError, struct.error):
             self._has_file = False
-            return -1, 0, [], ReaderTable()
+            return -1, 0, [], (ReaderTable(), TimeTable())
 
     # -- writes ----------------------------------------------------------------------------------
 
     def read(self, layout: Layout) -> list[_Announced]:
         """
-        The producer and reader entries that are about to be written.
+        The producer, reader and time entries that are about to be written.
 
         @raise DLedgerError: INCONSISTENT_STATE: one cannot be read.
         """
@@ -231,7 +245,10 @@ class ProducerList:
         @param announced: see L{read}.
         @param listed: the indexes of configuration entries.
         """
-        table, self._is_changed = self.table, self._is_changed or bool(announced)
+        table = self.table
+        if announced:
+            self._is_changed = True
+            self._announced_index = announced[-1][0]
         if table is None:
             return
         changes = {index for index, term in layout.terms if term != term_before}
@@ -246,6 +263,10 @@ class ProducerList:
                 assert self.readers is not None
                 self.readers.note(index, told)
                 continue
+            if isinstance(told, int):
+                assert self.times is not None
+                self.times.note(NotedTime(index, term, told), self._ledger.committed_index)
+                continue
             for run in told:
                 table.note(_noted(index, term, run))
         table.settle(self._ledger.committed_index)
@@ -254,24 +275,27 @@ class ProducerList:
 
     def cut(self, first_gone: int) -> None:
         """The ledger was cut."""
-        if self.table is not None and self.readers is not None:
+        if self.table is not None and self.readers is not None and self.times is not None:
             self.table.cut(first_gone)
             self.readers.cut(first_gone)
+            self.times.cut(first_gone)
 
     def begin_anew(self, begin_index: int) -> None:
         """The ledger goes on at C{begin_index}, after entries that it never had."""
         committed_index, self._is_changed = self._ledger.committed_index, True
-        if self.table is None or self.readers is None:
+        if self.table is None or self.readers is None or self.times is None:
             self.table = SequenceTable(PRODUCERS_MAX)
             self.readers = ReaderTable()
+            self.times = TimeTable()
         self.table.begin_anew(committed_index, begin_index)
         self.readers.cut(committed_index + 1)
+        self.times.cut(committed_index + 1)
 
     # -- the file --------------------------------------------------------------------------------
 
     def _content(self) -> tuple[int, bytes]:
         """@return: the entry up to which it counts, the file."""
-        assert self.table is not None and self.readers is not None
+        assert self.table is not None and self.readers is not None and self.times is not None
         committed_index = self._ledger.committed_index
         index = self.table.whole_before(committed_index)
         runs = self.table.last_runs(index)
@@ -281,8 +305,12 @@ class ProducerList:
         ]}
         if self.table.gap_end:
             told["gap_end"] = self.table.gap_end
-        readers = self.readers.rows(committed_index)
-        text = write_object({**told, "readers": readers} if readers else told)
+        for name, rows in (
+            ("readers", self.readers.rows(committed_index)), ("times", self.times.rows(committed_index))
+        ):
+            if rows:
+                told[name] = rows
+        text = write_object(told)
         return index, _HEADER.pack(_MAGIC, version, crc32(text)) + text
 
     def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:
@@ -291,7 +319,7 @@ class ProducerList:
         has_grown = abs(position - self._saved_position) >= SAVE_EVERY_BYTES
         if job is not None and self._is_changed and self.table is not None and has_grown:
             index, content = self._content()
-            self._is_changed = False
+            self._is_changed = self._announced_index > index
             self._saved_position = position
             job.add_step(lambda: self._write(index, content))
         return job
@@ -300,8 +328,9 @@ class ProducerList:
         """Write the file, if it would differ. @raise StoreError: writing failed."""
         if self._is_changed and self.table is not None:
             with self._ledger.guard.storing("writing the list of producers failed"):
-                self._is_changed = False
-                self._write(*self._content())
+                index, content = self._content()
+                self._is_changed = self._announced_index > index
+                self._write(index, content)
             self._saved_position = self._ledger.end_position
 
     def before_expiry(self, last_index: int) -> None:

@@ -111,8 +111,10 @@ WIRE_FLAG_SUBMIT_ONCE = 1 << 23
 WIRE_FLAG_MACHINE_RUNS = 1 << 24
 #: There, too: the sender knows open runs of producers (L{protocols.wire.ledger.producers}).
 WIRE_FLAG_OPEN_RUNS = 1 << 25
+#: There, too: the sender knows time entries (L{protocols.wire.ledger.own.time_entries}).
+WIRE_FLAG_TIMES = 1 << 26
 #: The C{wire_version} in an answer of this program to a heartbeat; other flags come to it.
-HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP | WIRE_FLAG_OPEN_RUNS
+HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP | WIRE_FLAG_OPEN_RUNS | WIRE_FLAG_TIMES
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

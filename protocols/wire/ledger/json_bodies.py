@@ -294,6 +294,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="metLineage", field="met_lineage"),
         _bool_key(name="isRival", field="is_rival"),
         _Key(name="machine", field="machine", read=_told),
+        _bool_key(name="hasTimes", field="has_times"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),

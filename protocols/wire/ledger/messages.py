@@ -106,6 +106,8 @@ class MetadataResponse(Response):
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not say.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
     @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
+    @ivar has_times: I{ours}, only in JSON: the log has time entries, or will have
+        (L{protocols.wire.ledger.own.time_entries}).
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
     """
@@ -126,6 +128,7 @@ class MetadataResponse(Response):
     met_lineage: str = ""
     is_rival: bool = False
     machine: str = ""
+    has_times: bool = False
 
 
 @value_class(kw_only=True)

@@ -1,1 +1,1 @@
-"""Entries of the log's own making: members, machines, producers, readers."""
+"""Entries of the log's own making: members, machines, producers, readers, times."""

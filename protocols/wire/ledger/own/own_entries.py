@@ -23,6 +23,7 @@ from zlib import crc32
 
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_MAGIC
+from protocols.wire.ledger.own.time_entries import TIME_MAGIC
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.readers import READER_MAGIC
 
@@ -42,6 +43,7 @@ class OwnKind(StrEnum):
     PRODUCER = "producer"
     READER = "reader"
     MACHINE = "machine"
+    TIME = "time"
     TERM_START = "term start"
     SINK_MARKER = "sink marker"
     #: Members of a later version wrote it, or it is damaged.
@@ -54,6 +56,7 @@ KINDS_BY_WORDS = {
     (PRODUCER_CHANNEL, PRODUCER_CHANNEL): OwnKind.PRODUCER,
     (PRODUCER_CHANNEL, READER_MAGIC): OwnKind.READER,
     (PRODUCER_CHANNEL, MACHINE_ENTRY_MAGIC): OwnKind.MACHINE,
+    (PRODUCER_CHANNEL, TIME_MAGIC): OwnKind.TIME,
 }
 
 

@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.node.test_entry_times -*-
+"""
+When the leader writes a time entry before the bodies of a turn, see docs/times.md.
+
+Rule 1: the first bodies of a term come after a time entry of that term, and all others after one that is at
+most C{entry_times_ms} old by the clock of the leader.
+Rule 2: a time entry is never earlier than the one before it, of any leader: if the clock goes back, times
+wait until it has come so far again.
+Rule 3: the first one of a log is written when all members take it, by their own word; so members of earlier
+versions do not get an entry that they refuse.
+Rule 4: while damaged entries may be time entries, none is written, and entries of a new term have no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.files.time_table import TimeTable
+from protocols.wire.ledger.own.time_entries import (
+    TIME_MS_MAX,
+    TIME_SPAN_BYTES,
+    TIME_SPAN_ENTRIES,
+    encode_time_entry,
+)
+
+
+class TimedLedger(Protocol):
+    """The part of the ledger that is needed here."""
+
+    @property
+    def times(self) -> TimeTable | None:
+        """What it knows of its time entries; None: not known, as entries are damaged."""
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Its last index."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset in bytes of the end of its last record."""
+
+
+class Leading(Protocol):
+    """The part of the core's state that is needed here."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+
+    @property
+    def term(self) -> int:
+        """Its term."""
+
+    @property
+    def all_take_times(self) -> bool:
+        """Whether every other member takes time entries, as they said."""
+
+
+def has_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
+    """Whether a ledger has time entries, as far as is known, or will have."""
+    return config.entry_times_ms > 0 or (ledger.times is not None and ledger.times.last is not None)
+
+
+class EntryTimes:
+    """Decides from what the ledger has; keeps only where the last time entry of this leader was proposed."""
+
+    def __init__(
+        self, every_ms: int, *, ledger: TimedLedger, leading: Leading, wall_s: Callable[[], float]
+    ) -> None:
+        """
+        @param every_ms: a time entry is written when the one before is this old, and bodies come.
+        @param wall_s: seconds since 1970.
+        """
+        self._every_ms = every_ms
+        self._ledger = ledger
+        self._leading = leading
+        self._wall_s = wall_s
+        self._position = 0
+
+    def due(self) -> bytes | None:
+        """The body of the time entry that must come before the next bodies; None: none must."""
+        table = self._ledger.times
+        if table is None or not self._leading.is_leader:
+            return None
+        last = table.last
+        if last is None and not self._leading.all_take_times:
+            return None
+        now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
+        if last is not None:
+            now_ms = max(now_ms, last.time_ms)
+            if (
+                last.term == self._leading.term and now_ms < last.time_ms + self._every_ms
+                and self._ledger.ledger_end_index < last.index + TIME_SPAN_ENTRIES
+                and self._ledger.end_position < self._position + TIME_SPAN_BYTES
+            ):
+                return None
+        self._position = self._ledger.end_position
+        return encode_time_entry(now_ms)

@@ -1,0 +1,209 @@
+# -*- test-case-name: tests.client.test_look_back -*-
+"""The times of entries, also where a reader begins between two time entries."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.answers.values import Entry
+from dledger.client.reading import look_back
+from dledger.client.reading.look_back import Part, entry_before
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.own.own_entries import OwnKind
+from tests.client.test_tail import TailCase
+
+#: 2026-01-02T03:04:05.678Z
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+NOW_MS = 1_767_323_045_678
+
+
+class BeforeTests(SynchronousTestCase):
+    """The entry before an index, of a scripted log."""
+
+    def setUp(self) -> None:
+        self.log: list[Entry] = []
+        self.begin, self.most, self.read = 0, 100, 0
+
+    def add(self, count: int, *, term: int = 1, time_ms: int | None = None, body: bytes = b"x") -> None:
+        """Entries, the first of which gives a time to all if there is one."""
+        for number in range(count):
+            self.log.append(Entry(
+                index=len(self.log), term=term, pos=0, body=body, time_ms=time_ms,
+                kind=OwnKind.TIME if time_ms is not None and not number else None,
+            ))
+
+    async def pull(self, begin: int, end: int, before: Entry | None) -> Part:
+        """As a member: times follow from those of the entries that were read."""
+        if begin < self.begin:
+            return Part([], self.begin)
+        found: list[Entry] = []
+        for entry in self.log[begin : min(end + 1, begin + self.most)]:
+            if entry.kind is None:
+                known = before is not None and before.term == entry.term
+                entry = attrs.evolve(entry, time_ms=before.time_ms if known and before is not None else None)
+            found.append(entry)
+            before = entry
+        self.read += len(found)
+        return Part(found, self.begin)
+
+    def before(self, index: int) -> Entry | None:
+        """The result."""
+        return self.successResultOf(Deferred.fromCoroutine(entry_before(index, self.pull)))
+
+    def test_near_and_far(self) -> None:
+        """The time entry is found, and no more is read than eight times the way to it."""
+        self.add(3000, time_ms=100)
+        for index in (1, 2, 5, 40, 300, 2999):
+            self.read = 0
+            entry = self.before(index)
+            assert entry is not None
+            self.assertEqual((entry.index, entry.time_ms), (index - 1, 100))
+            self.assertLessEqual(self.read, max(4, 9 * index))
+
+    def test_another_term(self) -> None:
+        """A time entry counts in its own term; nothing before the begin of the term is read."""
+        self.add(1000, time_ms=100)
+        self.add(20, term=2)
+        entry = self.before(1010)
+        assert entry is not None
+        self.assertEqual((entry.index, entry.term, entry.time_ms), (1009, 2, None))
+        self.assertLessEqual(self.read, 40)
+
+    def test_expired(self) -> None:
+        """What is left of the log is read; a time entry that has expired is not known."""
+        self.add(50, time_ms=100)
+        self.add(50, time_ms=200)
+        self.begin = 40
+        self.assertEqual(self.before(45).time_ms, None)  # type: ignore[union-attr]
+        self.assertEqual(self.before(60).time_ms, 200)  # type: ignore[union-attr]
+        self.assertIsNone(self.before(40))
+        self.begin = 59
+        self.assertEqual(self.before(60).index, 59)  # type: ignore[union-attr]
+
+    def test_bounds(self) -> None:
+        """Entries and bytes that are read have a bound."""
+        self.patch(look_back, "LOOK_BACK_ENTRIES", 256)
+        self.add(1, time_ms=100)
+        self.add(2000)
+        self.assertIsNone(self.before(2000).time_ms)  # type: ignore[union-attr]
+        self.assertLessEqual(self.read, 8 * 256 + 300)
+        self.patch(look_back, "LOOK_BACK_ENTRIES", 1 << 20)
+        self.patch(look_back, "LOOK_BACK_BYTES", 5000)
+        self.read = 0
+        self.add(1, time_ms=100)
+        self.add(2000, body=b"x" * 1000)
+        self.assertIsNone(self.before(4000).time_ms)  # type: ignore[union-attr]
+        self.assertLessEqual(self.read, 40)
+
+    @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=20),
+           st.integers(0, 300), st.integers(1, 30))
+    @settings(max_examples=200, deadline=None)
+    def test_any_log(self, spans: list[tuple[int, int]], begin: int, most: int) -> None:
+        """As if the whole log were read from its begin."""
+        self.setUp()
+        term = 1
+        for number, (count, kind) in enumerate(spans):
+            term += kind == 0
+            self.add(count, term=term, time_ms=None if kind < 4 else 100 + number)
+        self.begin, self.most = min(begin, len(self.log)), most
+        known: dict[int, int | None] = {}
+        last: Entry | None = None
+        for entry in self.log[self.begin :]:
+            if entry.kind is None:
+                time_ms = last.time_ms if last is not None and last.term == entry.term else None
+                entry = attrs.evolve(entry, time_ms=time_ms)
+            known[entry.index] = entry.time_ms
+            last = entry
+        for index in range(1, len(self.log) + 1):
+            found = self.before(index)
+            if index <= self.begin:
+                self.assertIsNone(found)
+            else:
+                assert found is not None
+                self.assertEqual((found.index, found.time_ms), (index - 1, known[index - 1]))
+
+
+class TimedLogTests(TailCase):
+    """A group that has times, and a client."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.group.log[:] = []
+        for number in range(10):
+            self.group.note_time(NOW_MS + 1000 * number)
+            self.group.log.extend(b"%d" % number for _ in range(20))
+
+    def times(self, from_index: int) -> list[tuple[int, int]]:
+        """What a tail shows: numbers of the bodies, and seconds of their times after the first."""
+        reader = self.read(from_index, follow=False)
+        self.group.run(1.0)
+        return [(int(entry.body), (entry.time_ms or 0) - NOW_MS) for entry in reader.entries]
+
+    def test_tail(self) -> None:
+        """Each entry has the time of the entry before it, wherever the tail begins."""
+        for first in (0, 1, 5, 21, 22, 100, 205):
+            shown = self.times(first)
+            self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown], first)
+            self.assertEqual(len(shown), sum(1 for at in range(first, 210) if at % 21), first)
+
+    def test_time(self) -> None:
+        """In UTC, with milliseconds."""
+        (entry, *_) = self.read(3).entries
+        self.assertEqual((entry.time, entry.when_ms), (NOW, NOW_MS))
+
+    def test_lost_member(self) -> None:
+        """A batch that is read again, from another member, has the same times."""
+        for member in self.group.members.values():
+            member.holds = lambda request: len(member.received) % 7 == 3  # noqa: B023
+        reader = self.read(30, follow=True)
+        for _ in range(60):
+            for member in self.group.members.values():
+                if member.held:
+                    member.held.clear()
+                    member.lose_connections()
+            self.group.run(0.3)
+        shown = [(int(entry.body), (entry.time_ms or 0) - NOW_MS) for entry in reader.entries]
+        self.assertGreater(len(shown), 20)
+        self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown])
+
+    def test_get(self) -> None:
+        """One entry has its time, too."""
+        for index in (1, 20, 22, 100, 209):
+            found: list[Entry] = []
+            self.client.get(index).addCallback(found.append)
+            self.group.run(0.5)
+            self.assertEqual(found[0].time_ms, NOW_MS + 1000 * int(found[0].body), index)
+
+    def test_without_times(self) -> None:
+        """Where the group has none, nothing more is asked, and the time is not known."""
+        self.group.has_times = False
+        self.group.log[:] = [b"%d" % number for number in range(50)]
+        self.group.desk.own.clear()
+        reader = self.read(20, follow=False)
+        self.assertEqual({entry.time_ms for entry in reader.entries}, {None})
+        self.assertEqual(min(min(self.pulls(one), default=20) for one in self.group.members), 20)
+
+    def test_found(self) -> None:
+        """A time is found exactly, and a reader may begin there."""
+        for seconds, index in ((0, 0), (3, 63), (3.5, 84), (9, 189), (9.001, 210), (-5, 0)):
+            found: list[int] = []
+            self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(found.append)
+            self.group.run(3.0)
+            self.assertEqual(found, [index], seconds)
+
+    def test_refused(self) -> None:
+        """A member that cannot look back is left; the tail goes on with another."""
+        member = self.group["n1"]
+        answer = member.pull
+        member.pull = lambda request, base: (  # type: ignore[method-assign]
+            attrs.evolve(answer(request, base), code=ResponseCode.DISK_ERROR, entries=None)
+            if request.end_index >= 0 else answer(request, base)
+        )
+        shown = self.times(100)
+        self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown])

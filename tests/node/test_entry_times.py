@@ -1,0 +1,171 @@
+# -*- test-case-name: tests.node.test_entry_times -*-
+"""The times that a leader notes in the log."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.answers.values import Entry, entries_of
+from dledger.node.requests.entry_times import EntryTimes
+from dledger.storage.files.time_table import NotedTime, TimeTable
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendIfRequest, MetadataRequest
+from protocols.wire.ledger.own.own_entries import OwnKind
+from protocols.wire.ledger.own.time_entries import (
+    TIME_MS_MAX,
+    TIME_SPAN_BYTES,
+    TIME_SPAN_ENTRIES,
+    decode_time_entry,
+)
+from tests.node.rig import Rig
+
+
+class FakeLedger:
+    """A ledger of which only its end and its times are asked."""
+
+    def __init__(self) -> None:
+        self.times: TimeTable | None = TimeTable()
+        self.ledger_end_index = -1
+        self.end_position = 0
+
+
+class FakeLeading:
+    """A member that leads in term 3, whose peers know time entries."""
+
+    is_leader = True
+    term = 3
+    all_take_times = True
+
+
+class DueTests(SynchronousTestCase):
+    """When a time entry is due, and of what time."""
+
+    def setUp(self) -> None:
+        self.ledger = FakeLedger()
+        self.leading = FakeLeading()
+        self.now_ms = 5000
+        self.times = EntryTimes(
+            100, ledger=self.ledger, leading=self.leading, wall_s=lambda: self.now_ms / 1000
+        )
+
+    def noted(self, index: int, time_ms: int, term: int = 3) -> None:
+        """The ledger ends with a time entry."""
+        assert self.ledger.times is not None
+        self.ledger.times.note(NotedTime(index, term, time_ms), -1)
+        self.ledger.ledger_end_index = index
+
+    def due(self) -> int | None:
+        """Its time; None: none is due."""
+        body = self.times.due()
+        return None if body is None else decode_time_entry(body)
+
+    def test_interval(self) -> None:
+        """The first bodies have one, then those after the interval."""
+        self.assertEqual(self.due(), 5000)
+        self.noted(0, 5000)
+        self.now_ms = 5099
+        self.assertIsNone(self.due())
+        self.now_ms = 5100
+        self.assertEqual(self.due(), 5100)
+
+    def test_each_term(self) -> None:
+        """A new leader begins with one, at once."""
+        self.noted(7, 5000, term=2)
+        self.assertEqual(self.due(), 5000)
+
+    def test_never_earlier(self) -> None:
+        """A clock that was set back waits for its own time; one out of any calendar is bounded."""
+        self.noted(7, 9000, term=2)
+        self.assertEqual(self.due(), 9000)
+        self.noted(8, 9000)
+        self.now_ms = 9099
+        self.assertIsNone(self.due())
+        self.now_ms = 9100
+        self.assertEqual(self.due(), 9100)
+        self.now_ms = 10 * TIME_MS_MAX
+        self.assertEqual(self.due(), TIME_MS_MAX)
+        self.noted(9, TIME_MS_MAX)
+        self.assertIsNone(self.due())
+
+    def test_before_1970(self) -> None:
+        """It counts as the begin of 1970."""
+        self.now_ms = -5
+        self.assertEqual(self.due(), 0)
+
+    def test_bounded_span(self) -> None:
+        """Who looks back finds one before long, in entries and in bytes."""
+        self.assertEqual(self.due(), 5000)
+        self.noted(0, 5000)
+        self.ledger.ledger_end_index = TIME_SPAN_ENTRIES - 1
+        self.assertIsNone(self.due())
+        self.ledger.ledger_end_index += 1
+        self.assertEqual(self.due(), 5000)
+        self.noted(TIME_SPAN_ENTRIES + 1, 5000)
+        self.ledger.end_position = TIME_SPAN_BYTES - 1
+        self.assertIsNone(self.due())
+        self.ledger.end_position += 1
+        self.assertEqual(self.due(), 5000)
+
+    def test_not_due(self) -> None:
+        """To a follower; while damaged entries may be times; while a member may not know them."""
+        self.leading.is_leader = False
+        self.assertIsNone(self.due())
+        self.leading.is_leader, self.ledger.times = True, None
+        self.assertIsNone(self.due())
+        self.ledger.times, self.leading.all_take_times = TimeTable(), False
+        self.assertIsNone(self.due())
+        self.noted(7, 4000, term=2)
+        self.assertEqual(self.due(), 5000, "the log has one: all members have read it")
+
+
+class MemberTests(SynchronousTestCase):
+    """A member that leads alone."""
+
+    def setUp(self) -> None:
+        self.rig = Rig(entry_times_ms=100).lead()
+
+    def append(self, *bodies: bytes) -> None:
+        """All at once."""
+        self.rig.node.append(list(bodies))
+        self.rig.clock.pump([0.0] * 5)
+
+    def entries(self) -> list[Entry]:
+        """All entries."""
+        batch = self.rig.node.read_committed(0, max_bytes=1 << 20)
+        assert batch is not None
+        return entries_of(batch)
+
+    def test_times(self) -> None:
+        """Bodies have the time of the clock when they came; the entries of one interval share it."""
+        for wall_s, bodies in ((1e9, (b"a", b"b")), (1e9 + 0.099, (b"c",)), (1e9 + 0.1, (b"d",))):
+            self.rig.wall_s = wall_s
+            self.append(*bodies)
+        shown = [(entry.body, entry.time_ms) for entry in self.entries() if not entry.is_control]
+        first, later = 10**12, 10**12 + 100
+        self.assertEqual(shown, [(b"a", first), (b"b", first), (b"c", first), (b"d", later)])
+        kinds = [entry.kind for entry in self.entries() if entry.kind is not None]
+        self.assertEqual(kinds.count(OwnKind.TIME), 2)
+
+    def test_off(self) -> None:
+        """Without the option the log is as it was."""
+        self.rig = Rig().lead()
+        self.append(b"a")
+        self.assertEqual([entry.time_ms for entry in self.entries()], [None] * len(self.entries()))
+        self.assertNotIn(OwnKind.TIME, [entry.kind for entry in self.entries()])
+
+    def test_expected_end(self) -> None:
+        """A time entry that comes first makes a conflict, which says where the log ends: then it fits."""
+        client, end = self.rig.client(), self.rig.node.committed_index
+        answers = []
+        for expected_end in (end, end + 1):
+            client.send(AppendIfRequest(**self.rig.base(), body=b"x", expected_end=expected_end))
+            self.rig.clock.pump([0.0] * 5)
+            answers += client.answers()
+        self.assertEqual([one.code for one in answers], [ResponseCode.CONFLICT, ResponseCode.SUCCESS])
+        self.assertEqual(answers[0].end_index, end + 1)
+
+    def test_reported(self) -> None:
+        """METADATA says that readers may look for times: by the option, or by what the log has."""
+        for rig, expected in ((self.rig, True), (Rig().lead(), False)):
+            answer = rig.client().ask(MetadataRequest(**rig.base()), native=False)
+            self.assertIs(answer.has_times, expected)
