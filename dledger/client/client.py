@@ -41,7 +41,7 @@ from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
-from dledger.client.reading.look_back import entries_after, entry_before, pulling
+from dledger.client.reading.look_back import entries_after, entry_before, pulling, timed_link
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader
@@ -289,7 +289,7 @@ class LogClient:
         if answer.entries is None:  # Java's memory store
             raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
-        link = self._members.timed_link()
+        link = timed_link(self._members)
         if not index or link is None or entry.kind is OwnKind.TIME:
             return entry
         before = await entry_before(index, pulling(link, self.group, self._options.answer_timeout_s))

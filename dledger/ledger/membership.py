@@ -58,6 +58,13 @@ class Membership:
         """Whether the log of the group has a configuration entry."""
         return self.index >= 0
 
+    def may_follow(self, member_ids: Collection[str]) -> bool:
+        """
+        Whether these may be the members of the list before, which differs by one at most. A member that joined
+        has no other trace of the start list than the first entry that changed it.
+        """
+        return len(set(self.addresses).symmetric_difference(member_ids)) <= 1
+
     def held(self, marks: Mapping[str, int], absent: int) -> int:
         """
         The highest number that a quorum has reached; C{absent} without voters.

@@ -12,7 +12,7 @@ from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.node.belonging import Belonging
 from dledger.node.requests.about import Told
 from dledger.node.requests.appends import AppendGate, AppendResult
-from dledger.node.requests.entry_times import EntryTimes
+from dledger.node.requests.entry_times import EntryTimes, TimedProposals
 from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
 from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
@@ -46,14 +46,17 @@ class Desks:
         broken = inside.voice.broken
         next_token = count(1).__next__
         self._core = core
+        propose = inside.feed
+        if config.entry_times_ms and takes_appends:
+            times = EntryTimes(
+                config.entry_times_ms, ledger=store, leading=core.members, wall_s=inside.wall_s
+            )
+            propose = TimedProposals(times, inside.feed, next_token).propose
         self.refusals = Refusals(core, inside.feed, counters)
         self.appends = AppendGate(
-            group=config.group, ledger=store, propose=inside.feed, at_end_of_turn=turn.work,
+            group=config.group, ledger=store, propose=propose, at_end_of_turn=turn.work,
             at_end_of_read=turn.soon, seconds=inside.seconds, next_token=next_token, counters=counters,
             shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
-            times=EntryTimes(
-                config.entry_times_ms, ledger=store, leading=core.members, wall_s=inside.wall_s
-            ) if config.entry_times_ms and takes_appends else None,
         )
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.client.answers import values
 from dledger.client.answers.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
+from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, iterate_records, pack_record
+from protocols.wire.ledger.own.time_entries import encode_time_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 
 def batch_of(*bodies: bytes, first: int = 5) -> EntryBatch:
@@ -78,6 +83,43 @@ class EntriesTests(SynchronousTestCase):
             fields[8] = length
             records = ENTRY_HEADER.pack(*fields) + b"ab"
             self.assertRaises(WireError, entries_of, attrs.evolve(batch, records=records))
+
+
+class TimeTests(SynchronousTestCase):
+    """The times of entries in a batch."""
+
+    def times(self, *entries: tuple[int, int | None], **before: int) -> list[int | None]:
+        """
+        Of a batch: terms, and times of time entries.
+
+        @param before: of the entry before.
+        """
+        records = b""
+        for index, (term, time_ms) in enumerate(entries):
+            body = b"x" if time_ms is None else encode_time_entry(time_ms)
+            record = pack_record(body, index=index, term=term, pos=0, previous_chain_crc=0)[0]
+            channel = PRODUCER_CHANNEL if time_ms is not None else 0
+            records += record[:CHANNEL_AT] + channel.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
+        batch = EntryBatch(first_index=0, count=len(entries), term=entries[-1][0], records=records)
+        return [entry.time_ms for entry in entries_of(batch, **before)]
+
+    def test_terms(self) -> None:
+        """A time is that of the time entry before, in the same term; a later term has none before its own."""
+        self.assertEqual(
+            self.times((1, None), (1, 500), (1, None), (2, None), (2, 700), (2, None), (2, 701), (2, None)),
+            [None, 500, 500, None, 700, 700, 701, 701],
+        )
+
+    def test_before(self) -> None:
+        """The entry before counts, if it has the same term."""
+        self.assertEqual(self.times((1, None), (2, None), term_before=1, time_before=7), [7, None])
+        self.assertEqual(self.times((1, None), term_before=0, time_before=7), [None])
+        self.assertEqual(self.times((1, None), time_before=7), [None])
+
+    def test_damaged(self) -> None:
+        """A time entry of a later version gives no time, rather than the one before."""
+        with mock.patch.object(values, "decode_time_entry", side_effect=WireError("later")):
+            self.assertEqual(self.times((1, 500), (1, None), term_before=1, time_before=7), [None, None])
 
 
 class ResultTests(SynchronousTestCase):

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from itertools import chain, combinations
+from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.membership import ADD, CHANGES, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.codes import MEMBERS_MAX
+from tests.core.helpers import ListLedger, make_member
 
 THREE = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"}, index=7, term=2)
 
@@ -53,6 +56,35 @@ class QuorumTests(SynchronousTestCase):
                 for other in subsets(list(after.addresses)):
                     if THREE.is_quorum(one) and after.is_quorum(other):
                         self.assertTrue(set(one) & set(other) & THREE.voters.keys() & after.voters.keys())
+
+
+class FormerTests(SynchronousTestCase):
+    """What may have been the list before."""
+
+    def test_one_change(self) -> None:
+        """One member more or less, in whatever role; nothing else."""
+        for ids, may in (
+            (("n0", "n1", "n2"), True), (("n0", "n1", "n2", "n3"), True), (("n1", "n2", "n3"), True),
+            (("n0", "n1", "n2", "n3", "n4"), True), (("n0", "n1"), False), (("n0", "n1", "n4"), False),
+            (("a0", "a1", "a2"), False),
+        ):
+            self.assertIs(THREE.may_follow(ids), may, ids)
+
+    def test_joined_member(self) -> None:
+        """
+        A member that joined knows the start list by the first change alone, and one that lost its directory
+        comes back with the start list: it belongs here. So does each later list, but no other.
+        """
+        member = make_member(self_id="n3", members=4)
+        first = Membership(
+            voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n9": "h:4"}, index=4, term=1
+        )
+        later = attrs.evolve(first, learners={"n9": "h:4", "n8": "h:5"}, index=7)
+        with mock.patch.object(ListLedger, "memberships", (first, later)):
+            had = {ids: member.had_members(ids) for ids in (
+                "n0;n1;n2", "n0;n1;n2;n9", "n0;n1;n2;n8;n9", "n0;n1;n2;n3", "n0;n1", "n0;n1;n2;n7;n8;n9",
+            )}
+        self.assertEqual([ids for ids, is_had in had.items() if not is_had], ["n0;n1", "n0;n1;n2;n7;n8;n9"])
 
 
 class ChangeTests(SynchronousTestCase):

@@ -23,6 +23,7 @@ from tests.mutants.pairs_catalogue import PAIR_MUTANTS
 from tests.mutants.patching import Patch
 from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
 from tests.mutants.readers_catalogue import READER_MUTANTS
+from tests.mutants.times_catalogue import TIME_MUTANTS
 
 ELECTOR = "dledger.core.election.elector"
 HANDLER = "dledger.core.replication.handler"
@@ -394,7 +395,7 @@ _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
     for name, says, patches, fields in (
         *MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS, *MACHINE_MUTANTS,
-        *READER_MUTANTS
+        *READER_MUTANTS, *TIME_MUTANTS
     )
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry, entries_of
+from dledger.core.state.peer_knowledge import PeerKnowledge
 from dledger.node.requests.entry_times import EntryTimes
 from dledger.storage.files.time_table import NotedTime, TimeTable
 from protocols.wire.codes import ResponseCode
@@ -34,7 +35,10 @@ class FakeLeading:
 
     is_leader = True
     term = 3
-    all_take_times = True
+    peer_ids = ("n1",)
+
+    def __init__(self) -> None:
+        self.knowledge = PeerKnowledge(times={"n1"})
 
 
 class DueTests(SynchronousTestCase):
@@ -112,7 +116,8 @@ class DueTests(SynchronousTestCase):
         self.assertIsNone(self.due())
         self.leading.is_leader, self.ledger.times = True, None
         self.assertIsNone(self.due())
-        self.ledger.times, self.leading.all_take_times = TimeTable(), False
+        self.ledger.times = TimeTable()
+        self.leading.knowledge.times.clear()
         self.assertIsNone(self.due())
         self.noted(7, 4000, term=2)
         self.assertEqual(self.due(), 5000, "the log has one: all members have read it")

@@ -13,6 +13,7 @@ from dledger.storage.files.time_table import NotedTime, TimeTable
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.producer_list import PRODUCERS_NAME
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from tests.storage.test_producer_list import config_of
 
@@ -143,6 +144,6 @@ class StoreTests(SynchronousTestCase):
             self.store.append_bodies((later,), 1, producers_at=0)
         follower = FileStore.open(config_of("n1"), self.disk)
         error = self.assertRaises(
-            Exception, follower.append_entries, self.store.read_range(0, end_index=0, max_bytes=1 << 20)
+            DLedgerError, follower.append_entries, self.store.read_range(0, end_index=0, max_bytes=1 << 20)
         )
         self.assertIn("upgrade", str(error))

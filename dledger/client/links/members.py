@@ -66,7 +66,6 @@ class Members:
     @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
     @ivar group_id: id of the group, as the first member that knows it reported; empty before.
-    @ivar has_times: a member reported that the log has time entries.
     """
 
     log = Logger()
@@ -100,7 +99,6 @@ class Members:
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.group_id = ""
-        self.has_times = False
         self.rng = rng
         self.turn = Turn(clock, self._output_failed)
         self._clock = clock
@@ -125,16 +123,6 @@ class Members:
         keeper = self._keepers.get(member_id)
         link = keeper.connection if keeper is not None else None
         return link if link is not None and link.is_connected else None
-
-    def timed_link(self) -> MemberLink | None:
-        """A live connection on which times of entries can be looked for; the leader's if possible."""
-        found = None
-        for link in self._links if self.has_times else ():
-            if link.is_connected and link.native:
-                if link.member_id == self.leader_id:
-                    return link
-                found = link
-        return found
 
     def connection(self, member_id: str) -> Deferred[MemberLink]:
         """
@@ -253,7 +241,6 @@ class Members:
                 reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
             )
         connection.metadata = response
-        self.has_times = self.has_times or response.has_times
         if response.is_group_known and not self.group_id:
             self.group_id = response.group_id
         self.problems.pop(connection.member_id, None)

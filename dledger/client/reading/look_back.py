@@ -18,6 +18,7 @@ import attrs
 
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink
+from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -52,6 +53,18 @@ def entries_after(before: Entry | None, batch: EntryBatch) -> list[Entry]:
     if before is None:
         return entries_of(batch)
     return entries_of(batch, term_before=before.term, time_before=before.time_ms)
+
+
+def has_times(link: MemberLink) -> bool:
+    """Whether a member has said that its log has times, and can be asked for entries."""
+    return link.native and link.metadata is not None and link.metadata.has_times
+
+
+def timed_link(members: Members) -> MemberLink | None:
+    """A live connection to a member that can be asked for times; the leader's if possible."""
+    leader_first = sorted(members.addresses, key=lambda member_id: member_id != members.leader_id)
+    links = (members.connected(member_id) for member_id in leader_first)
+    return next((link for link in links if link is not None and has_times(link)), None)
 
 
 def pulling(link: MemberLink, group: str, timeout_s: float) -> Pull:

@@ -310,9 +310,12 @@ class MemberState:
         return self.self_id in self.membership.voters and not is_dismissed
 
     def had_members(self, ids: str) -> bool:
-        """Whether the log has had this list of members, C{n0;n1;n2} in order."""
-        known = [one.addresses for one in self.view.memberships]
-        return any(ids == ";".join(sorted(one)) for one in (self.config.peers, *known))
+        """Whether the log has had this list of members, C{n0;n1;n2} in order, or may have begun with it."""
+        known = [one for one in self.view.memberships if one.is_changed]
+        lists = (self.config.peers, *(one.addresses for one in known))
+        return any(ids == ";".join(sorted(one)) for one in lists) or (
+            bool(known) and known[0].may_follow(ids.split(";"))
+        )
 
     def knows(self, member_id: str | None) -> bool:
         """Whether C{member_id} may be another member of this group."""
@@ -504,11 +507,6 @@ class MemberState:
         table = self.view.producers
         is_any = table is not None and table.had_open_runs
         return is_any or self.knowledge.open_runs.issuperset(self.peer_ids)
-
-    @property
-    def all_take_times(self) -> bool:
-        """Whether every other member takes time entries, as they said."""
-        return self.knowledge.all_take_times(self.peer_ids)
 
     def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""

@@ -25,7 +25,6 @@ from twisted.internet.defer import Deferred
 from dledger.core.state.effects import AnswerAppend
 from dledger.core.state.inputs import AppendProposed, Origin, Proposal
 from dledger.node.reporting.status import Counters, count
-from dledger.node.requests.entry_times import EntryTimes
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -106,7 +105,6 @@ class AppendGate:
     @param at_end_of_turn: runs a call when the reactor turn ends.
     @param at_end_of_read: runs a call when the bytes read from one connection have been handled.
     @param seconds: a monotonic clock; asked once for each turn and each proposal, never for each append.
-    @param times: says which turns begin with a time entry; None: none do.
     """
 
     def __init__(
@@ -121,7 +119,6 @@ class AppendGate:
         seconds: Callable[[], float],
         counters: Counters,
         shared_count_max: int = SHARED_COUNT_MAX,
-        times: EntryTimes | None = None,
     ) -> None:
         self._group = group
         self._ledger = ledger
@@ -132,7 +129,6 @@ class AppendGate:
         self._seconds = seconds
         self._counters = counters
         self._shared_count_max = shared_count_max
-        self._times = times
         self._is_end_asked = False
         self._turn_bytes = 0
         self._proposals: list[Proposal] = []
@@ -247,11 +243,6 @@ class AppendGate:
                 self._proposed_s[proposal.token] = now_s
                 bodies += len(proposal.bodies)
             self._counters.batches.observe(bodies)
-            if self._times is not None and (body := self._times.due()) is not None:
-                # Nobody waits for it: if it is refused, the bodies are, or it is due again.
-                self._propose(AppendProposed((
-                    Proposal(token=self._next_token(), bodies=(body,), is_control=True),
-                )))
             self._propose(AppendProposed(tuple(proposals)))
 
     def answered(self, answer: AnswerAppend) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from dledger.core.state.inputs import AppendProposed, Proposal
+from dledger.core.state.peer_knowledge import PeerKnowledge
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.time_table import TimeTable
 from protocols.wire.ledger.own.time_entries import (
@@ -54,8 +56,12 @@ class Leading(Protocol):
         """Its term."""
 
     @property
-    def all_take_times(self) -> bool:
-        """Whether every other member takes time entries, as they said."""
+    def peer_ids(self) -> tuple[str, ...]:
+        """The other members."""
+
+    @property
+    def knowledge(self) -> PeerKnowledge:
+        """Which kinds of entries they know."""
 
 
 def has_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
@@ -81,20 +87,40 @@ class EntryTimes:
 
     def due(self) -> bytes | None:
         """The body of the time entry that must come before the next bodies; None: none must."""
-        table = self._ledger.times
-        if table is None or not self._leading.is_leader:
+        table, leading = self._ledger.times, self._leading
+        if table is None or not leading.is_leader:
             return None
         last = table.last
-        if last is None and not self._leading.all_take_times:
+        if last is None and not leading.knowledge.all_take_times(leading.peer_ids):
             return None
         now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
         if last is not None:
             now_ms = max(now_ms, last.time_ms)
             if (
-                last.term == self._leading.term and now_ms < last.time_ms + self._every_ms
+                last.term == leading.term and now_ms < last.time_ms + self._every_ms
                 and self._ledger.ledger_end_index < last.index + TIME_SPAN_ENTRIES
                 and self._ledger.end_position < self._position + TIME_SPAN_BYTES
             ):
                 return None
         self._position = self._ledger.end_position
         return encode_time_entry(now_ms)
+
+
+class TimedProposals:
+    """Puts the time entries that are due before the proposals of clients."""
+
+    def __init__(
+        self, times: EntryTimes, feed: Callable[[AppendProposed], None], next_token: Callable[[], int]
+    ) -> None:
+        """@param feed: gives an input to the core."""
+        self._times = times
+        self._feed = feed
+        self._next_token = next_token
+
+    def propose(self, proposed: AppendProposed) -> None:
+        """Proposals of one turn, or one of the member itself, which needs no time."""
+        body = None if proposed.proposals[0].is_control else self._times.due()
+        if body is not None:
+            # Nobody waits for it: if it is refused, so are the proposals, or it is due again.
+            self._feed(AppendProposed((Proposal(token=self._next_token(), bodies=(body,), is_control=True),)))
+        self._feed(proposed)

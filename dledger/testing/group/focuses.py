@@ -115,6 +115,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
         readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,
     )),
+    "times-and-clocks": (2, Focus(
+        settings={"entry_times_ms": 50},
+        faults=("jump_clock", "jump_clock", "transfer", "kill", "isolate", "change_members", "wipe"),
+        pace_s=0.8, load={"exact": 0.5}, group=_OURS,
+    )),
     "java-like-peers": (2, Focus(
         faults=("kill", "isolate", "transfer", "break", "pause", "depose"), pace_s=1.0, load=_MUCH,
         group={"is_native": False, "hides_wire_version": True},

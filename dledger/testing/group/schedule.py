@@ -23,6 +23,8 @@ from dledger.values.option_values import with_values
 SECONDS = 40.0
 #: Share of the schedules without a focus whose members run state machines.
 MACHINES = 0.3
+#: Share of the schedules whose leaders note times.
+TIMED = 0.15
 #: Share of the schedules without a focus that have named readers.
 READERS = 0.3
 
@@ -121,6 +123,9 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     scrub = random.Random(f"{seed} scrub")
     settings["scrub_bytes_per_s"] = scrub.choice((0, 20_000, 200_000))
     settings["scrub_pause_ms"] = scrub.choice((50, 500, 5000))
+    times = random.Random(f"{seed} times")
+    if times.random() < TIMED:
+        settings["entry_times_ms"] = times.choice((20, 200, 2000))
     options = GroupOptions(
         members=count, settings=settings, member_settings=single, is_native=rng.random() < 0.7,
         hides_wire_version=rng.random() < 0.1, flush_us=rng.choice((100, 500, 5000, 20_000)),

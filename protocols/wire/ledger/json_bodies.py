@@ -240,8 +240,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bool_key(name="isForced", field="is_forced"),
     ),
     RequestCode.APPEND_IF: (
-        _bytes_key(name="body", field="body"),
-        _exact_long_key(name="expectedEnd", field="expected_end"),
+        _bytes_key(name="body", field="body"), _exact_long_key(name="expectedEnd", field="expected_end"),
     ),
     RequestCode.APPEND_ONCE: (
         _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),

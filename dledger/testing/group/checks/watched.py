@@ -21,6 +21,7 @@ from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode
@@ -38,6 +39,7 @@ class WatchedWorld(Protocol):
     invariants: GroupInvariants
     chunks: ChunkRules
     readers: ReaderRules | None
+    times: TimeRules
     trace: Trace
 
 
@@ -119,6 +121,7 @@ class WatchedDriver(Driver):
             world.invariants.stepped(member, state)
             if is_elected:
                 check_producers(world.invariants, member)
+                world.times.check(world.invariants, member, is_elected=True)
                 check_readers(world.readers, world.invariants, member)
         return effects
 

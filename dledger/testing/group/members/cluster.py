@@ -380,6 +380,7 @@ class SimCluster:
             self.invariants.expired(member)
             if member.is_up:
                 check_producers(self.invariants, member)
+                self.world.times.check(self.invariants, member)
                 check_readers(self.world.readers, self.invariants, member)
         FileJudge(self).compare()
         deadline_us = self.clock.now_us + CALLS_END_US

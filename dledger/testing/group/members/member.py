@@ -28,6 +28,7 @@ from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.checks.watched import WatchedDriver
 from dledger.testing.group.members.network import GroupNetwork
 from dledger.testing.world.bugs import BugWatch
@@ -77,6 +78,7 @@ class World:
     chunks: ChunkRules = attrs.Factory(ChunkRules)
     machines: MachineRules | None = None
     readers: ReaderRules | None = None
+    times: TimeRules = attrs.Factory(TimeRules)
 
 
 class SimMember:
@@ -198,6 +200,7 @@ class SimMember:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
         check_producers(self.world.invariants, self)
+        self.world.times.check(self.world.invariants, self)
         check_readers(self.world.readers, self.world.invariants, self)
         return self.driver
 
