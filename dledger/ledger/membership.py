@@ -60,8 +60,8 @@ class Membership:
 
     def may_follow(self, member_ids: Collection[str]) -> bool:
         """
-        Whether these may be the members of the list before, which differs by one at most. A member that joined
-        has no other trace of the start list than the first entry that changed it.
+        Whether these may be the members of the list before, which differs by one at most. A member that
+        joined has no other trace of the start list than the first entry that changed it.
         """
         return len(set(self.addresses).symmetric_difference(member_ids)) <= 1
 

@@ -44,7 +44,7 @@ from dledger.node.reporting.reports import Reports, SeenEvent
 from dledger.node.reporting.status import Counters, NodeStatus
 from dledger.node.requests.about import AboutMember, connections_status, peers_status
 from dledger.node.requests.appends import AppendResult
-from dledger.node.requests.entry_times import has_times
+from dledger.node.requests.entry_times import notes_times
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.router import RequestRouter
 from dledger.node.run.contacts import Contacts
@@ -131,7 +131,7 @@ class Node:
             counters=self.counters, report=self.report,
         )
         self.about = AboutMember(
-            self.status, lambda: self.machine_requests.told(), lambda: has_times(config, store)
+            self.status, lambda: self.machine_requests.told(), lambda: notes_times(config, store)
         )
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None

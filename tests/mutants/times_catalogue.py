@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
-"""Mutants of the times of entries. Of the mutated packages this module knows only their text."""
+"""Mutants of the times of entries, and of what makes a group one. Of the mutated packages this module knows only their text."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ TIME_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
     ("time-outlives-its-term", "entries of another leader get the time of the last time entry", (
         Patch(_VALUES, "        if term != term_before:\n            time_ms = None\n", ""),
     ), {"test": "tests.client.test_values.TimeTests.test_terms"}),
+    ("names-of-the-wiped", "a member that lost the id of the group counts for another one", (
+        Patch("dledger.core.election.naming",
+              "best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)",
+              "best.is_known or member.membership.is_quorum(told)"),
+    ), {"test": "tests.core.test_naming.NamingTests.test_one_id"}),
+    ("start-list-of-a-joined-group", "a member that joined refuses one that comes back with the start list", (
+        Patch("dledger.core.state.member_state", "bool(known) and known[0].may_follow(ids.split(\";\"))", "False"),
+    ), {"test": "tests.core.test_membership.FormerTests.test_joined_member"}),
     ("look-back-over-a-term", "who looks back takes the time entry of an earlier term", (
         Patch(_BACK, "        elif found.term == last.term:\n", "        else:\n"),
     ), {"test": "tests.client.test_look_back.BeforeTests.test_any_log"}),

@@ -28,6 +28,7 @@ from dledger.storage.start.identity import IDENTITY_NAME, Identity, IdentityFile
 from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.own.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.producers import ProducerRun
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.storage.support import append_bare, config_of, flush
@@ -93,7 +94,8 @@ class Ledger:
             runs = [ProducerRun("p" * 64, term, 1, 1), ProducerRun("q", 2 * term, 2, 2)]
             numbered = (encode_producer_entry(runs), b"once", b"", b"thrice")
             store.append_bodies(numbered, term, producers_at=0)
-            for own in (encode_reader_entry(ReaderState("billing", -1, term)), encode_skip(term)):
+            reader = encode_reader_entry(ReaderState("billing", -1, term))
+            for own in (reader, encode_skip(term), encode_time_entry(1000 * term)):
                 store.append_bodies((own,), term, producers_at=0)
             voters = {f"n{number}": f"h:{number}" for number in range(1, 1 + term)}
             store.append_configuration(Membership(voters=voters), term)

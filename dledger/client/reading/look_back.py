@@ -55,7 +55,7 @@ def entries_after(before: Entry | None, batch: EntryBatch) -> list[Entry]:
     return entries_of(batch, term_before=before.term, time_before=before.time_ms)
 
 
-def has_times(link: MemberLink) -> bool:
+def shows_times(link: MemberLink) -> bool:
     """Whether a member has said that its log has times, and can be asked for entries."""
     return link.native and link.metadata is not None and link.metadata.has_times
 
@@ -64,7 +64,7 @@ def timed_link(members: Members) -> MemberLink | None:
     """A live connection to a member that can be asked for times; the leader's if possible."""
     leader_first = sorted(members.addresses, key=lambda member_id: member_id != members.leader_id)
     links = (members.connected(member_id) for member_id in leader_first)
-    return next((link for link in links if link is not None and has_times(link)), None)
+    return next((link for link in links if link is not None and shows_times(link)), None)
 
 
 def pulling(link: MemberLink, group: str, timeout_s: float) -> Pull:

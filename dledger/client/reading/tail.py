@@ -31,7 +31,7 @@ from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members, refuse_another_group
-from dledger.client.reading.look_back import entries_after, entry_before, has_times, pulling
+from dledger.client.reading.look_back import entries_after, entry_before, pulling, shows_times
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -369,7 +369,7 @@ class Tail(ReadingAhead[list[Entry]]):
 
         @raise RequestLost, DLedgerError, WireError: the member did not say that.
         """
-        if self._before is not None or self.next_index < 1 or not has_times(connection):
+        if self._before is not None or self.next_index < 1 or not shows_times(connection):
             return
         self._before = await entry_before(
             self.next_index, pulling(connection, self._members.group, self._answer_timeout_s)

@@ -5,12 +5,16 @@ names never mix.
 
 A leader makes it, as a proposal of its term::
 
-    ask the peers for their id  --quorum answered-->  take the one of the highest term, or make one
-    record it, ask again        --quorum has it-->    it is known, and never changes
+    ask the peers for their id  --quorum has one, or all answered-->  take the one of the highest term, or
+                                                                      make one
+    record it, ask again        --quorum has it-->                    it is known, and never changes
 
 A follower asks the leader of its term, and records the answer durably before it reports it to others. An
-answer counts only if it is of the asking member's term. So two quorums cannot know two ids: this is one round
-of Paxos, with the terms as ballots.
+answer counts only if it is of the asking member's term, and only an id that was proposed in that term, or is
+known, is recorded. So two quorums cannot know two ids: this is one round of Paxos, with the terms as ballots.
+
+A member without an id may have lost its directory, and with it an id that it had recorded. So its answer
+counts for a quorum only where all voters have answered: a new group has all of them at its first election.
 
 Java members have no id: a group with one of them gets none, or keeps the one that it has.
 
@@ -76,12 +80,13 @@ class GroupNaming:
             ), self)
 
     def _propose(self) -> None:
-        member = self.member
-        if not member.membership.is_quorum({member.self_id, *self._told}):
-            return
-        name = member.group_name
+        member, name = self.member, self.member.group_name
         if name.term != member.term:
-            best = max((name, *self._told.values()), key=lambda one: one.rank)
+            told = {**self._told, member.self_id: name}
+            best = max(told.values(), key=lambda one: one.rank)
+            named = {one for one, its in told.items() if its.id}
+            if not (best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)):
+                return
             new_id = best.id or f"{self.rng.getrandbits(ID_BITS):0{ID_BITS // 4}x}"
             self._record(GroupName(new_id, member.term, best.is_known))
             name = member.group_name
@@ -107,6 +112,7 @@ class GroupNaming:
                 self._told[peer_id] = told
         elif peer_id == response.leader_id == member.leader_id and told.id and (
             told != member.group_name and not member.group_name.is_known
+            and (told.is_known or told.term == member.term)
         ):
             self._record(told)
 

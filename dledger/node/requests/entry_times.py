@@ -64,7 +64,7 @@ class Leading(Protocol):
         """Which kinds of entries they know."""
 
 
-def has_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
+def notes_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
     """Whether a ledger has time entries, as far as is known, or will have."""
     return config.entry_times_ms > 0 or (ledger.times is not None and ledger.times.last is not None)
 

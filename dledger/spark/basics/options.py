@@ -118,6 +118,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="includeControl", field="include_control", read=as_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=as_flag, default="`false`"),
     Option(name="envelopes", field="envelopes", read=as_flag, default="`false`"),
+    Option(name="times", field="times", read=as_flag, default="`false`"),
     Option(name="bodyText", field="body_text", read=as_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
@@ -166,6 +167,7 @@ class ScanOptions:
     @ivar clock_back_ms: the broker's clock has not gone back by more; None: it may have.
     @ivar by_queues: whether the messages of C{topics} are found by the consume queues beside the log.
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
+    @ivar times: whether the times of leaders are a column.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
     @ivar min_partitions: 0: one for each of C{processors}, which is not an option, but none below a mebibyte.
@@ -200,6 +202,7 @@ class ScanOptions:
     include_control: bool = False
     include_markers: bool = False
     envelopes: bool = False
+    times: bool = False
     body_text: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
@@ -250,6 +253,9 @@ class ScanOptions:
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")
+        if self.times and self.format == ROCKETMQ:
+            raise OptionError("option times shows when entries were written, and messages have storeTime: it "
+                              "needs format=dledger")
         if self.body_text and self.format == ROCKETMQ:
             raise OptionError("option bodyText shows bodies of entries as text: it needs format=dledger")
         if self.clock_back_ms is not None and self.stored_from is None and self.stored_before is None:
@@ -287,9 +293,9 @@ class ScanOptions:
             return
         if self.format == ROCKETMQ:
             raise OptionError(_BY_TIME.format(name="startingTimestamp", chooses="storedFrom"))
-        if not self.envelopes:
-            raise OptionError("option startingTimestamp needs envelopes=true: entries have a time if their "
-                              "client was opened with envelope=True")
+        if not self.envelopes and not self.times:
+            raise OptionError("option startingTimestamp needs times=true, for the times of leaders, or "
+                              "envelopes=true, for those of clients that were opened with envelope=True")
         if self.starting is not None:
             raise OptionError("options startingOffsets and startingTimestamp both name the begin: take one")
 

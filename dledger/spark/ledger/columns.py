@@ -27,6 +27,7 @@ from dledger.spark.basics.log import Chunk, FixedParts, ScannedLog, skipped
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.record_headers import Place, sound_headers
+from dledger.spark.ledger.entry_times import EntryTimes
 from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 
@@ -59,6 +60,8 @@ ENVELOPE_COLUMNS: tuple[Column, ...] = (
     Column(name="timestamp", arrow=TIME, ddl="TIMESTAMP"),
     Column(name="headers", arrow=HEADERS, ddl="MAP<STRING,BINARY>"),
 )
+#: After these with option C{times}.
+TIME_COLUMN = Column(name="time", arrow=TIME, ddl="TIMESTAMP")
 #: After these with option C{bodyText}.
 TEXT_COLUMN = Column(name="body_text", arrow=pa.string(), ddl="STRING")
 #: After these with option C{includeControl}.
@@ -95,6 +98,8 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
             hint = f" (did you mean {known[near[0]].name}?)" if near else ""
             if "channel" in known and name.lower() in [one.name for one in ENVELOPE_COLUMNS]:
                 hint = " (there is one with option envelopes=true)"
+            if "channel" in known and name.lower() == TIME_COLUMN.name:
+                hint = " (there is one with option times=true)"
             if "channel" in known and name.lower() == CONTROL_COLUMN.name:
                 hint = " (there is one with option includeControl=true)"
             if "channel" in known and name.lower() == TEXT_COLUMN.name:
@@ -183,6 +188,7 @@ class EntryDecoder(Decoder):
         self._shows_all = options.include_control and "control" not in self._names
         self._place = Place()
         self._own = OwnRowFinder(options, log)
+        self._times = EntryTimes(log) if TIME_COLUMN.name in self._names else None
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """
@@ -195,6 +201,7 @@ class EntryDecoder(Decoder):
         headers, is_shown = sound_headers(chunk, self._options, self._place)
         self.damaged += int(np.count_nonzero(~is_shown))
         bodies = kinds = None
+        times = None if self._times is None else self._times.of(chunk, headers, is_shown)
         if self._needs_body:
             bodies = pc.binary_slice(slices(chunk.data, chunk.starts), ENTRY_HEADER_SIZE, _TO_THE_END)
         if not self._shows_all:
@@ -203,12 +210,14 @@ class EntryDecoder(Decoder):
                 kinds = kinds_of(chunk, headers, own)
             is_shown = is_shown & self._are_shown(own)
         if is_shown.all():
-            return self._batch(headers, bodies, kinds)
+            return self._batch(headers, bodies, kinds, times)
+        if times is not None:
+            times = times.filter(pa.array(is_shown))
         if bodies is not None:
             bodies = bodies.filter(pa.array(is_shown))
         if kinds is not None:
             kinds = kinds.filter(pa.array(is_shown))
-        return self._batch(headers[is_shown], bodies, kinds)
+        return self._batch(headers[is_shown], bodies, kinds, times)
 
     def _indexed(self, chunk: Chunk) -> pa.RecordBatch:
         assert chunk.units is not None
@@ -226,9 +235,10 @@ class EntryDecoder(Decoder):
         return ~(own.is_own | own.is_damaged)
 
     def _batch(
-        self, headers: FixedParts, bodies: pa.Array | None = None, kinds: pa.Array | None = None
+        self, headers: FixedParts, bodies: pa.Array | None = None, kinds: pa.Array | None = None,
+        times: pa.Array | None = None,
     ) -> pa.RecordBatch:
-        told: dict[str, pa.Array | None] = {"body": bodies, "control": kinds}
+        told: dict[str, pa.Array | None] = {"body": bodies, "control": kinds, "time": times}
         if bodies is not None and self._options.envelopes:
             opened = open_bodies(bodies, headers["channel"] == 0)
             told |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}

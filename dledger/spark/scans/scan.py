@@ -22,8 +22,9 @@ from typing import Protocol
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dledger.base.process.time_search import TimeSearch
+from dledger.base.process.time_search import SKEW_MS, TimeSearch
 from dledger.spark.basics.log import (
     Chunk,
     DataLossError,
@@ -44,6 +45,7 @@ from dledger.spark.ledger.columns import (
     ENTRY_COLUMNS,
     ENVELOPE_COLUMNS,
     TEXT_COLUMN,
+    TIME_COLUMN,
     Column,
     EntryDecoder,
     projection,
@@ -58,8 +60,17 @@ from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 
 #: What a search by time reads, and the entries without a time of one look.
-_TIMES = (("index", "BIGINT"), ("timestamp", "TIMESTAMP"))
+_INDEX, _LEADERS, _CLIENTS = ("index", "BIGINT"), ("time", "TIMESTAMP"), ("timestamp", "TIMESTAMP")
 _LOOK_ENTRIES = 10_000
+
+
+@attrs.frozen
+class _Timed:
+    """An entry with a time, milliseconds since 1970, of its leader or of its client."""
+
+    index: int
+    time_ms: int
+    is_of_client: bool
 
 
 class ChunkDecoder(Protocol):
@@ -81,6 +92,7 @@ def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     if options.format == ROCKETMQ:
         return MESSAGE_COLUMNS
     found = [*ENTRY_COLUMNS, *(ENVELOPE_COLUMNS if options.envelopes else ())]
+    found += [TIME_COLUMN] if options.times else []
     found += [TEXT_COLUMN] if options.body_text else []
     return (*found, *([CONTROL_COLUMN] if options.include_control else []))
 
@@ -237,28 +249,33 @@ class Scan:
         @raise OptionError: no entry that was looked at has a time.
         """
         search = TimeSearch(extent.begin, extent.end, moment_ms)
-        times = attrs.evolve(self, columns=projection(columns_of(self.options), _TIMES))
+        wanted = [_INDEX, *[_LEADERS] * self.options.times, *[_CLIENTS] * self.options.envelopes]
+        times = attrs.evolve(self, columns=projection(columns_of(self.options), wanted))
         while (look := search.look) is not None:
             begin, behind = look
             behind = min(behind, begin + _LOOK_ENTRIES)
             timed = times._first_timed(begin, behind)
             if timed is not None:
-                search.met(*timed)
+                search.met(timed.index, timed.time_ms, skew_ms=SKEW_MS if timed.is_of_client else 0)
             else:
                 search.met_none(behind)
         if extent.begin < extent.end and not search.has_times:
             raise OptionError("option startingTimestamp: the entries that were looked at have no time; they "
-                              "have one if their client was opened with envelope=True")
+                              "have one if the members have entry_times_ms (times=true), or if their client "
+                              "was opened with envelope=True (envelopes=true)")
         return search
 
-    def _first_timed(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Index and time, ms, of the first entry of a range that has a time. C{columns}: the two."""
+    def _first_timed(self, begin: int, end: int) -> _Timed | None:
+        """The first entry of a range that has a time. C{columns}: index, and times by preference."""
         for part in self.parts(begin, end):
             for batch in self.batches(part):
-                timed = batch.filter(batch.column(1).is_valid())
-                if timed.num_rows:
-                    time_us: int = timed.column(1).cast(pa.int64())[0].as_py()
-                    return timed.column(0)[0].as_py(), time_us // 1000
+                indexes, *columns = batch.columns
+                times = pc.coalesce(*columns)
+                row = pc.index(times.is_valid(), True).as_py()
+                if row >= 0:
+                    is_of_client = self.columns[1].name != _LEADERS[0] or not columns[0][row].is_valid
+                    time_us: int = times.cast(pa.int64())[row].as_py()
+                    return _Timed(indexes[row].as_py(), time_us // 1000, is_of_client)
         return None
 
     def _number(self, value: str | int | dict[str, int] | None, extent: Extent, default: str) -> int:

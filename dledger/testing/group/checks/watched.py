@@ -19,6 +19,7 @@ from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.run.store import Store
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.times import TimeRules
@@ -40,6 +41,7 @@ class WatchedWorld(Protocol):
     chunks: ChunkRules
     readers: ReaderRules | None
     times: TimeRules
+    names: NameRules
     trace: Trace
 
 
@@ -119,6 +121,7 @@ class WatchedDriver(Driver):
             is_elected = state.role is Role.LEADER and self._seen[:2] != seen[:2]
             self._seen = seen
             world.invariants.stepped(member, state)
+            world.names.check(world.invariants, member)
             if is_elected:
                 check_producers(world.invariants, member)
                 world.times.check(world.invariants, member, is_elected=True)

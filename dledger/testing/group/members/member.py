@@ -26,6 +26,7 @@ from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
+from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.times import TimeRules
@@ -79,6 +80,7 @@ class World:
     machines: MachineRules | None = None
     readers: ReaderRules | None = None
     times: TimeRules = attrs.Factory(TimeRules)
+    names: NameRules = attrs.Factory(NameRules)
 
 
 class SimMember:

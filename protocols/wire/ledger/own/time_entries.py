@@ -36,6 +36,7 @@ TIME_ENTRY_DECLARATION = Struct(
     "time_ms" / Int64sb,  # milliseconds since 1970
 )
 _ENTRY = struct_of(TIME_ENTRY_DECLARATION)
+TIME_ENTRY_BYTES = _ENTRY.size
 _TIME_AT = 12
 
 

@@ -1,0 +1,117 @@
+# -*- test-case-name: tests.spark.test_entry_times -*-
+"""
+The column C{time}: when a leader wrote each entry, by the time entries of the log
+(L{protocols.wire.ledger.own.time_entries}; docs/times.md).
+
+A part may begin between two time entries: then what is before it is read, a little first, and more while none
+is found. A damaged record may have been a time entry, so entries after it have no time up to the next one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dledger.spark.basics.envelopes import TIME
+from dledger.spark.basics.log import Chunk, FixedParts, ReadError, ScannedLog
+from dledger.spark.basics.record_headers import HEADER_DTYPE, check_headers, gather
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.own.time_entries import (
+    LOOK_BACK_BYTES,
+    LOOK_BACK_ENTRIES,
+    TIME_ENTRY_BYTES,
+    TIME_MAGIC,
+    decode_time_entry,
+)
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+
+_SIZE = ENTRY_HEADER_SIZE + TIME_ENTRY_BYTES
+_WORD = np.dtype(">i4")
+_FIRST_SPAN, _GROWTH = 16, 16
+#: No term is this one.
+_NONE = -1
+
+
+class EntryTimes:
+    """The times of the entries of one part, whose chunks come in order."""
+
+    def __init__(self, log: ScannedLog) -> None:
+        self._log = log
+        self._next = -1
+        self._term, self._time_ms = _NONE, 0  # of the last time entry before C{_next}
+
+    def of(self, chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> pa.Array:
+        """
+        The times of a chunk with data, one for each record; null where one is not known.
+
+        @param is_sound: which records are as they were written.
+        """
+        if self._next != chunk.first:
+            self._look_back(chunk.first)
+        places, terms, times = _time_entries(chunk, headers, is_sound)
+        return self._filled(chunk, headers, places, terms, times)
+
+    def _filled(
+        self, chunk: Chunk, headers: FixedParts, places: list[int], terms: list[int], times: list[int]
+    ) -> pa.Array:
+        last = np.searchsorted(np.array(places, dtype=np.int64), np.arange(chunk.count), side="right")
+        known_terms = np.array([self._term, *terms], dtype=np.int64)[last]
+        known_times = np.array([self._time_ms, *times], dtype=np.int64)[last]
+        self._next = chunk.first + chunk.count
+        if terms:
+            self._term, self._time_ms = terms[-1], times[-1]
+        is_null = known_terms != headers["term"].astype(np.int64)
+        return pa.array(known_times * 1000, pa.int64(), mask=is_null).cast(TIME)
+
+    def _look_back(self, index: int) -> None:
+        """Learn the time entry before C{index}, if the log has one within its bounds."""
+        self._term, first, span = _NONE, index, _FIRST_SPAN
+        try:
+            begin, left_bytes = self._log.extent().begin, LOOK_BACK_BYTES
+            while first > begin and left_bytes > 0 and index - first < LOOK_BACK_ENTRIES:
+                end, first = first, max(begin, index - span)
+                for chunk in self._log.chunks(first, end, with_data=True):
+                    left_bytes -= self._passed(chunk)
+                if self._term != _NONE:
+                    return
+                span *= _GROWTH
+        except ReadError:
+            self._term = _NONE
+
+    def _passed(self, chunk: Chunk) -> int:
+        """The time entries of an earlier chunk count. @return: bytes of the chunk."""
+        assert chunk.data is not None
+        headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
+        _places, terms, times = _time_entries(chunk, headers, check_headers(chunk, headers))
+        if terms:
+            self._term, self._time_ms = terms[-1], times[-1]
+        return len(chunk.data)
+
+
+def _time_entries(
+    chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]
+) -> tuple[list[int], list[int], list[int]]:
+    """
+    Of a chunk.
+
+    @return: number of the record, term and time of each time entry; of a record that may be one, no term.
+    """
+    assert chunk.data is not None
+    is_like = (headers["channel"] == PRODUCER_CHANNEL) & (np.diff(chunk.starts) == _SIZE) & is_sound
+    likely = np.flatnonzero(is_like)
+    words = gather(chunk.data, chunk.starts[:-1][likely] + ENTRY_HEADER_SIZE, _WORD)
+    is_one = np.zeros(chunk.count, dtype=np.bool_)
+    is_one[likely[words == TIME_MAGIC]] = True
+    places = np.flatnonzero(is_one | ~is_sound).tolist()
+    terms, times = [_NONE] * len(places), [0] * len(places)
+    for number, place in enumerate(places):
+        if is_one[place]:
+            at = int(chunk.starts[place])
+            try:
+                times[number] = decode_time_entry(bytes(chunk.data[at + ENTRY_HEADER_SIZE : at + _SIZE]))
+                terms[number] = int(headers["term"][place])
+            except WireError:
+                pass  # (Damaged, or of a later version.)
+    return places, terms, times

@@ -1,0 +1,138 @@
+# -*- test-case-name: tests.spark.test_entry_times -*-
+"""The times of leaders as a column, wherever a part begins."""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest import mock
+
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.ledger import entry_times
+from dledger.spark.ledger.columns import ENTRY_COLUMNS, TIME_COLUMN
+from dledger.spark.scans.scan import Scan
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.own.time_entries import decode_time_entry, encode_time_entry, is_time_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from tests.processes.ledgers import read_records
+from tests.spark.archives import ship
+from tests.spark.ledgers import plain_rows, scanned
+from tests.spark.members import FakeMember
+from tests.spark.test_scan import LedgerCase
+
+#: 2026-01-02T03:04:05.678Z
+NOW_MS = 1_767_323_045_678
+TIME = [("index", "BIGINT"), ("time", "TIMESTAMP")]
+
+
+class TimesTests(LedgerCase):
+    """A log of several leaders, some of which note times."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        rng = random.Random(1)
+        time_ms = NOW_MS
+        for term in range(1, 7):
+            for _ in range(6):
+                if term not in (3, 6) and rng.random() < 0.6:
+                    time_ms += rng.choice((0, 1, 1000))
+                    self.ledger.store.append_bodies((encode_time_entry(time_ms),), term, producers_at=0)
+                # One of a program, with the same bytes, is none.
+                bodies = [b"x" * rng.randrange(60) for _ in range(rng.randrange(1, 9))]
+                self.ledger.append([b"y", *bodies, encode_time_entry(0)], term=term)
+        self.ledger.commit()
+        self.known = self.folded()
+        self.assertGreater(len({one for _, one in self.known}), 7)
+
+    def folded(self) -> list[tuple[int, datetime | None]]:
+        """Index and time of each entry of a program, by a walk over all records."""
+        found: list[tuple[int, datetime | None]] = []
+        last = (-1, 0)
+        for index, term, _pos, _size, channel, _chain, _crc, body in plain_rows(self.path):
+            if channel == PRODUCER_CHANNEL and is_time_entry(body):
+                last = (term, decode_time_entry(body))
+            elif not channel:
+                moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=last[1])
+                found.append((index, moment if last[0] == term else None))
+        return found
+
+    def test_column(self) -> None:
+        """After the others, on request alone; null where no leader has noted a time."""
+        self.assertEqual(Scan.of({"path": self.path}).columns, ENTRY_COLUMNS)
+        self.assertEqual(Scan.of({"path": self.path, "times": "true"}).columns, (*ENTRY_COLUMNS, TIME_COLUMN))
+        self.assertEqual(scanned({"path": self.path, "times": "true"}, TIME), self.known)
+
+    def test_parts(self) -> None:
+        """However the range is cut, and from any entry on."""
+        given = {"path": self.path, "times": "true"}
+        for options in ({"minPartitions": 9}, {"maxRecordsPerPartition": 7}, {"fetchBytes": 1}):
+            self.assertEqual(scanned({**given, **options}, TIME), self.known, options)
+        for first in range(0, self.known[-1][0], 23):
+            rows = scanned({**given, "startingOffsets": first}, TIME)
+            self.assertEqual(rows, [row for row in self.known if row[0] >= first], first)
+
+    def test_other_sources(self) -> None:
+        """An archive, and members."""
+        archive = os.path.abspath(self.mktemp())
+        ship(self.path, archive)
+        rows = scanned({"path": archive, "times": "true"}, TIME)
+        self.assertEqual(rows, self.known[: len(rows)])
+        self.assertGreater(len(rows), 50)
+        member = FakeMember("n0", [record.raw for record in read_records(Path(self.path))])
+        self.addCleanup(member.close)
+        given = {"bootstrap": f"n0-{member.address}", "times": "true", "startingOffsets": 40}
+        for split in ({}, {"minPartitions": 3}):
+            self.assertEqual(scanned({**given, **split}, TIME), [row for row in self.known if row[0] >= 40])
+
+    def test_expired(self) -> None:
+        """A time entry that has expired is not known."""
+        first = self.ledger.expire(1)
+        self.assertGreater(first, 0)
+        self.assertEqual(scanned({"path": self.path, "times": "true"}, TIME), self.folded())
+
+    def test_damage(self) -> None:
+        """A damaged record may have been a time entry: no time up to the next one, not a wrong one."""
+        rows = plain_rows(self.path)
+        at = next(row for row in rows[20:] if is_time_entry(row[7]) and row[4])
+        after = next(row[0] for row in rows if row[0] > at[0] and (is_time_entry(row[7]) and row[4]))
+        names = sorted(os.listdir(f"{self.path}/data"))
+        name = max(one for one in names if int(one) <= at[2])
+        with open(f"{self.path}/data/{name}", "r+b") as file:
+            file.seek(at[2] - int(name) + ENTRY_HEADER_SIZE - 4)
+            file.write(b"\0\0\0\1")
+        self.warned()
+        rows_shown = scanned({"path": self.path, "times": "true", "failOnDamage": "false"}, TIME)
+        expected = [(index, None if at[0] < index < after else time) for index, time in self.known]
+        self.assertEqual(rows_shown, expected)
+
+    def test_bounded(self) -> None:
+        """What is read to look back has a bound."""
+        given = {"path": self.path, "times": "true", "startingOffsets": self.known[-1][0] - 3}
+        with mock.patch.object(entry_times, "LOOK_BACK_BYTES", 1), mock.patch.object(
+            entry_times, "_FIRST_SPAN", 1
+        ):
+            self.assertEqual({time for _, time in scanned(given, TIME)}, {None})
+
+    def test_starting_timestamp(self) -> None:
+        """The first entry of that time, exactly."""
+        given = {"path": self.path, "times": "true"}
+        for moment in sorted({time for _, time in self.known if time is not None}):
+            ms = round(moment.timestamp() * 1000)
+            first = next(at for at, time in self.known if time is not None and time >= moment)
+            rows = scanned({**given, "startingTimestamp": ms}, TIME)
+            self.assertEqual(rows[0][0], first, moment)
+
+    def test_errors(self) -> None:
+        """Messages have times of their own; the column needs the option, a begin by time one of two."""
+        self.assertRaises(OptionError, Scan.of, {"path": "d", "times": "true", "format": "rocketmq"})
+        error = self.assertRaises(OptionError, Scan.of, {"path": "d"}, wanted=TIME)
+        self.assertIn("times=true", str(error))
+        error = self.assertRaises(OptionError, Scan.of, {"path": "d", "startingTimestamp": str(NOW_MS)})
+        self.assertIn("times=true", str(error))
+        with self.assertRaises(OptionError):
+            ledger = self.make()
+            ledger.append([b"x"])
+            ledger.commit()
+            scanned({"path": ledger.path, "times": "true", "startingTimestamp": NOW_MS})
