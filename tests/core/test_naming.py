@@ -132,6 +132,11 @@ class World:
         else:
             self.parts[asker].on_response(peer_id, 0, answer)
 
+    def lose_directory(self, name: str) -> None:
+        """A member has forgotten the id."""
+        self.members[name].group_name = GroupName()
+        self.parts[name] = GroupNaming(cast("MemberState", self.members[name]), self.chance)
+
     def settle(self) -> None:
         """Everything arrives, and everybody asks, until all is quiet."""
         for _ in range(10):
@@ -150,10 +155,8 @@ class World:
         names = list(self.members)
         kind = self.chance.random()
         if kind < 0.02:
-            # The term of such a member is the business of elections.
-            wiped = self.members[self.chance.choice(names[: (len(names) - 1) // 2])]
-            wiped.group_name = GroupName()
-            self.parts[wiped.self_id] = GroupNaming(cast("MemberState", wiped), self.chance)
+            # (Elections deal with the term that these members forget.)
+            self.lose_directory(self.chance.choice(names[: (len(names) - 1) // 2]))
         elif kind < 0.08:
             voters = self.chance.sample(names, len(names) // 2 + 1)
             self.elect(self.chance.choice(voters), voters)
@@ -339,6 +342,35 @@ class NamingTests(SynchronousTestCase):
         world.hear("n0")
         world.settle()
         self.assertEqual(world.ids, {first.id})
+
+    def test_lost_directory(self) -> None:
+        """Of the two that know the id one loses its directory, the other is away: the third makes none."""
+        world = World(3, 1)
+        world.elect("n0", ["n1", "n2"])
+        world.hear("n1")
+        for number in range(10):
+            for name in ("n0", "n1"):
+                world.tick(name)
+            if number > 2:
+                world.under_way = [one for one in world.under_way if "n2" not in one[:2]]
+            while world.under_way:
+                world.deliver(0)
+        self.assertEqual(world.members["n2"].group_name, GroupName())
+        (group_id,) = world.ids
+        world.lose_directory("n1")
+        world.elect("n2", ["n1"])
+        world.hear("n1")
+        for _ in range(10):
+            for name in ("n1", "n2"):
+                world.tick(name)
+            world.under_way = [one for one in world.under_way if "n0" not in one[:2]]
+            while world.under_way:
+                world.deliver(0)
+        self.assertEqual(world.ids, {group_id})
+        world.hear("n0")
+        world.settle()
+        self.assertEqual({member.group_name.id for member in world.members.values()}, {group_id})
+        self.assertEqual(world.ids, {group_id})
 
     def test_java(self) -> None:
         """Java members have no id: nothing is proposed."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
-"""Mutants of the times of entries, and of what makes a group one. Of the mutated packages this module knows only their text."""
+"""Mutants of times, and of what makes a group one. Of the mutated packages it knows only their text."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ TIME_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
         Patch("dledger.core.election.naming",
               "best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)",
               "best.is_known or member.membership.is_quorum(told)"),
-    ), {"test": "tests.core.test_naming.NamingTests.test_one_id"}),
+    ), {"test": "tests.core.test_naming.NamingTests.test_lost_directory"}),
     ("start-list-of-a-joined-group", "a member that joined refuses one that comes back with the start list", (
-        Patch("dledger.core.state.member_state", "bool(known) and known[0].may_follow(ids.split(\";\"))", "False"),
+        Patch("dledger.core.state.member_state", "bool(known) and known[0].may_follow(ids.split(\";\"))",
+              "False"),
     ), {"test": "tests.core.test_membership.FormerTests.test_joined_member"}),
     ("look-back-over-a-term", "who looks back takes the time entry of an earlier term", (
         Patch(_BACK, "        elif found.term == last.term:\n", "        else:\n"),

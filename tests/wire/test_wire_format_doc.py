@@ -28,6 +28,7 @@ from protocols.wire.ledger.own.producer_entries import (
     PRODUCER_ENTRY_DECLARATION,
     PRODUCER_RUN_DECLARATION,
 )
+from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
     JSON_ONLY,
@@ -90,6 +91,7 @@ DECLARED = {
     "Producer runs": fields_of(PRODUCER_RUN_DECLARATION),
     "Reader entries": fields_of(READER_ENTRY_DECLARATION),
     "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
+    "Time entries": fields_of(TIME_ENTRY_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),
     "Headers of an envelope": fields_of(ENVELOPE_HEADER_DECLARATION),

@@ -33,7 +33,7 @@ class TimedLedger(Protocol):
 
     @property
     def times(self) -> TimeTable | None:
-        """What it knows of its time entries; None: not known, as entries are damaged."""
+        """The last of its time entries; None: not known, as entries are damaged."""
 
     @property
     def ledger_end_index(self) -> int:

@@ -27,7 +27,7 @@ from dledger.spark.basics.log import Chunk, FixedParts, ScannedLog, skipped
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.record_headers import Place, sound_headers
-from dledger.spark.ledger.entry_times import EntryTimes
+from dledger.spark.ledger.entry_times import TimesOfEntries
 from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 
@@ -188,7 +188,7 @@ class EntryDecoder(Decoder):
         self._shows_all = options.include_control and "control" not in self._names
         self._place = Place()
         self._own = OwnRowFinder(options, log)
-        self._times = EntryTimes(log) if TIME_COLUMN.name in self._names else None
+        self._times = TimesOfEntries(log) if TIME_COLUMN.name in self._names else None
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """

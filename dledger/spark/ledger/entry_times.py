@@ -34,13 +34,14 @@ _FIRST_SPAN, _GROWTH = 16, 16
 _NONE = -1
 
 
-class EntryTimes:
+class TimesOfEntries:
     """The times of the entries of one part, whose chunks come in order."""
 
     def __init__(self, log: ScannedLog) -> None:
         self._log = log
         self._next = -1
-        self._term, self._time_ms = _NONE, 0  # of the last time entry before C{_next}
+        self._term = _NONE  # of the last time entry before C{_next}
+        self._time_ms = 0
 
     def of(self, chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> pa.Array:
         """
@@ -61,7 +62,8 @@ class EntryTimes:
         known_times = np.array([self._time_ms, *times], dtype=np.int64)[last]
         self._next = chunk.first + chunk.count
         if terms:
-            self._term, self._time_ms = terms[-1], times[-1]
+            self._term = terms[-1]
+            self._time_ms = times[-1]
         is_null = known_terms != headers["term"].astype(np.int64)
         return pa.array(known_times * 1000, pa.int64(), mask=is_null).cast(TIME)
 
@@ -86,7 +88,8 @@ class EntryTimes:
         headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
         _places, terms, times = _time_entries(chunk, headers, check_headers(chunk, headers))
         if terms:
-            self._term, self._time_ms = terms[-1], times[-1]
+            self._term = terms[-1]
+            self._time_ms = times[-1]
         return len(chunk.data)
 
 

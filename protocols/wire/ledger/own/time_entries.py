@@ -25,7 +25,7 @@ TIME_MS_MAX = 253_402_300_799_999
 #: A leader writes a time entry when this many entries, or bytes, have passed since the last one...
 TIME_SPAN_ENTRIES = 4096
 TIME_SPAN_BYTES = 1024 * 1024
-#: ...and then all that one turn has gathered. Who looks for the time of an entry looks back so far.
+#: ...and then all that one turn has gathered. A search for the time of an entry goes back by this at most.
 LOOK_BACK_ENTRIES = 32 * TIME_SPAN_ENTRIES
 LOOK_BACK_BYTES = 16 * TIME_SPAN_BYTES
 
