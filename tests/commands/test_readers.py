@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from unittest import mock
 
+import attrs
+
+from dledger.client.answers.values import Entry
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.readers import ReaderInfo
@@ -24,8 +28,26 @@ class ReadersTests(CliCase):
         self.assertExit(self.run_cli("readers"), 0, "audit", "billing", "h:1:x, h:2:y", "lag")
         shown = json.loads(self.run_cli("readers", "--json").stdout)
         self.assertEqual(shown[0], {
-            "name": "audit", "next_index": 3, "lag": 7, "holders": [], "lag_bytes": 700,
+            "name": "audit", "next_index": 3, "lag": 7, "holders": [], "lag_bytes": 700, "next_time_ms": None,
         })
+
+    def test_time_of_the_next(self) -> None:
+        """When the first entry was written that is not done; not of readers that have done all."""
+        self.log.bodies = [b"x"] * 10
+        self.log.reader_infos = (
+            ReaderInfo("audit", 3, 7, (), 700), ReaderInfo("billing", 10, 0, ()),
+            ReaderInfo("old", 99, 1, ()),
+        )
+        entry = self.log.entry
+
+        def timed(index: int) -> Entry:
+            return attrs.evolve(entry(index), time_ms=1_767_323_045_678)
+
+        with mock.patch.object(self.log, "entry", timed):
+            self.assertExit(self.run_cli("readers"), 0, "2026-01-02T03:04:05.678Z")
+            shown = json.loads(self.run_cli("readers", "--json").stdout)
+        self.assertEqual([one["next_time_ms"] for one in shown], [1_767_323_045_678, None, None])
+        self.assertNotIn(("get", 10, "committed"), self.log.calls)
 
     def test_moved(self) -> None:
         """To an entry, to the begin, to the end; anything else is an error of usage."""

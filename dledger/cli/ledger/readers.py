@@ -10,11 +10,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import write_json
+from dledger.cli.basics.common import shown_time, write_json
 from dledger.cli.basics.since import moment_of, read_since
 from dledger.cli.basics.target import Target
 from dledger.client.blocking import Log
 from dledger.client.reading.places import Place
+from dledger.values.errors import DLedgerError
+from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.readers import ReaderInfo
 
 #: Digits and sign of an index, at most.
 _DIGITS_MAX = 18
@@ -28,17 +31,30 @@ def readers(context: click.Context, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     with context.obj.open() as log:
-        found = log.readers()
+        found = [(one, _next_time(log, one)) for one in log.readers()]
     if as_json:
-        write_json([attrs.asdict(one) for one in found])
+        write_json([{**attrs.asdict(one), "next_time_ms": time_ms} for one, time_ms in found])
         return
     table = Table(box=None)
-    for heading in ("reader", "next", "lag", "bytes", "held by"):
+    for heading in ("reader", "next", "lag", "bytes", "next is of", "held by"):
         table.add_column(heading, overflow="fold")
-    for one in found:
+    for one, time_ms in found:
         lag_bytes = str(one.lag_bytes) if one.lag_bytes >= 0 else "-"
-        table.add_row(one.name, str(one.next_index), str(one.lag), lag_bytes, ", ".join(one.holders) or "-")
+        table.add_row(
+            one.name, str(one.next_index), str(one.lag), lag_bytes, shown_time(time_ms),
+            ", ".join(one.holders) or "-",
+        )
     Console().print(table if found else "no readers")
+
+
+def _next_time(log: Log, reader: ReaderInfo) -> int | None:
+    """When the first entry was written that a reader has not done; None: there is none, or it has no time."""
+    if not reader.lag:
+        return None
+    try:
+        return log.get(reader.next_index, Consistency.COMMITTED).time_ms
+    except DLedgerError:
+        return None  # (It has expired, or no member answers now: the rest is shown.)
 
 
 # (-10 is a place, no option.)
