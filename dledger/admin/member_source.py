@@ -63,6 +63,10 @@ class StatusSource(Protocol):
     def status(self) -> NodeStatus:
         """The current status."""
 
+    @property
+    def has_times(self) -> bool:
+        """See L{dledger.node.node.Node.has_times}."""
+
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
         """See L{dledger.node.node.Node.read_committed}."""
 

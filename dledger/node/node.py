@@ -131,7 +131,7 @@ class Node:
             counters=self.counters, report=self.report,
         )
         self.about = AboutMember(
-            self.status, lambda: self.machine_requests.told(), lambda: notes_times(config, store)
+            self.status, lambda: self.machine_requests.told(), lambda: self.has_times
         )
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None
@@ -341,6 +341,11 @@ class Node:
         @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first.
         """
         return self.desks.reads.wait_for(index, time_out_ms)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its log has time entries, or will have."""
+        return notes_times(self.config, self._store)
 
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
         """

@@ -114,6 +114,7 @@ class FakeNode:
         self.stored: dict[int, bytes] = {}
         self.channels: dict[int, int] = {}
         self.reads: list[tuple[int, int]] = []
+        self.has_times = False
 
     def transfer(self, transferee_id: str) -> Deferred[Any]:
         """As of a L{dledger.node.node.Node}."""

@@ -17,6 +17,8 @@ from dledger.admin.browsing.query import COUNT_MAX, JSON_CHARS, PREVIEW_BYTES, p
 from dledger.admin.dashboard.frame import POLICY
 from dledger.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
+from protocols.wire.ledger.own.time_entries import encode_time_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from tests.admin import test_broker, test_resource
 from tests.admin.fakes import picture
 
@@ -138,6 +140,23 @@ class EntryTests(test_resource.PageCase):
             path = f"/entries?time={TIME_MS + second * 1000}&count=1"
             self.assertEqual(self.shown(path)["first_index"], first, second)
         self.assertEqual(self.shown("/entries?time=2023-11-14T22:14:00&count=1")["first_index"], 40)
+
+    def note_times(self) -> None:
+        """A leader has noted a time after each tenth entry; its clock goes by a second each time."""
+        self.node.has_times = True
+        for number in range(9):
+            index = 11 + 10 * number
+            self.node.stored[index] = encode_time_entry(TIME_MS + 1000 * number)
+            self.node.channels[index] = PRODUCER_CHANNEL
+
+    def test_times_of_leaders(self) -> None:
+        """They are shown, wherever a page begins, and a search goes by them, exactly."""
+        self.note_times()
+        shown = self.shown("/entries?from=25&count=10")["entries"]
+        self.assertEqual([entry["time_ms"] for entry in shown], [TIME_MS + 1000] * 6 + [TIME_MS + 2000] * 4)
+        for ms, first in ((1000, 21), (7500, 91), (8000, 91)):
+            self.assertEqual(self.indexes(f"/entries?time={TIME_MS + ms}")[0], first, ms)
+        self.assertEqual(self.indexes(f"/entries?time={TIME_MS + 8001}"), [])
 
     def test_much_in_a_minute(self) -> None:
         """A search that would take too many looks says where to go on, and shows nothing of before."""

@@ -18,8 +18,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.process.time_search import TimeSearch
-from dledger.client.answers.values import Entry, entries_of
+from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.client.answers.values import Entry
+from dledger.client.reading.look_back import Part, entries_after, entry_before
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
@@ -40,7 +41,7 @@ class ShownEntry:
 
     @ivar position: stream offset of its record, in bytes.
     @ivar kind: C{body}; C{control}: the members wrote it for themselves.
-    @ivar time_ms: since 1970, by the clock of its client; None without one.
+    @ivar time_ms: since 1970, when its leader wrote it, or by the clock of its client; None without one.
     @ivar body_bytes: size of the whole body.
     @ivar body: its beginning, as text or in hexadecimal.
     """
@@ -76,6 +77,10 @@ class ShownEntries:
 class EntrySource(Protocol):
     """The part of a node that this module needs."""
 
+    @property
+    def has_times(self) -> bool:
+        """Whether its log has time entries, or will have."""
+
     def status(self) -> NodeStatus:
         """The current status."""
 
@@ -108,7 +113,7 @@ class EntryBrowser:
                 first = query.first(begin, end, count)
             else:
                 first = await self._first_since(moment, begin, end)
-            return self._page(first, count, style)
+            return await self._page(first, count, style)
         finally:
             self._lock.release()
 
@@ -116,22 +121,38 @@ class EntryBrowser:
         member = self._node.status().member
         return max(member.ledger_begin_index, 0), member.committed_index + 1
 
-    def _page(self, first: int, count: int, style: str) -> ShownEntries:
+    async def _page(self, first: int, count: int, style: str) -> ShownEntries:
         begin, end = self._bounds()
         if first < begin:
             raise QueryProblem(404, f"entry {first} was deleted: the log begins at {begin}")
         if first > end:
             raise QueryProblem(404, f"entry {first} is not committed: the last one is {end - 1}")
-        entries = self._read(first, PAGE_BYTES_MAX)[:count]
+        before = await self._before(first)
+        entries = self._read(first, PAGE_BYTES_MAX, before)[:count]
         return ShownEntries(
             begin_index=begin, committed_index=end - 1, first_index=first, next_index=first + len(entries),
             entries=tuple(_shown(entry, style) for entry in entries),
         )
 
-    def _read(self, first: int, max_bytes: int) -> list[Entry]:
+    async def _before(self, index: int) -> Entry | None:
+        """The entry before, with its time; None in a log without times."""
+        if not self._node.has_times:
+            return None
+        begin, _end = self._bounds()
+
+        async def pull(first: int, last: int, before: Entry | None) -> Part:
+            if first < begin:
+                return Part([], begin)
+            await deferLater(self._clock, 0)
+            found = self._read(first, PAGE_BYTES_MAX, before)
+            return Part([entry for entry in found if entry.index <= last], begin)
+
+        return await entry_before(index, pull)
+
+    def _read(self, first: int, max_bytes: int, before: Entry | None = None) -> list[Entry]:
         try:
             batch = self._node.read_committed(first, max_bytes=max_bytes)
-            return entries_of(batch) if batch is not None else []
+            return entries_after(before, batch) if batch is not None else []
         except (DLedgerError, StoreError, WireError, OSError) as error:
             raise QueryProblem(503, f"entries from {first} on cannot be read: {error}") from None
 
@@ -141,15 +162,15 @@ class EntryBrowser:
         for _look in range(LOOKS_MAX):
             if (look := search.look) is None:
                 break
-            timed, behind = self._first_timed(*look)
-            if timed is not None and timed.timestamp is not None:
-                search.met(timed.index, timed.timestamp)
+            timed, behind = await self._first_timed(*look)
+            if timed is not None and timed.when_ms is not None:
+                search.met(timed.index, timed.when_ms, skew_ms=SKEW_MS if timed.time_ms is None else 0)
             else:
                 search.met_none(behind)
             await deferLater(self._clock, 0)
         if begin < end and not search.has_times:
-            raise QueryProblem(404, "the entries that were looked at have no time: entries have one if their "
-                                    "client appends with envelope=True")
+            raise QueryProblem(404, "the entries that were looked at have no time: entries have one if the "
+                                    "members have entry_times_ms, or their client appends with envelope=True")
         return await self._exactly(moment, search.found, end)
 
     async def _exactly(self, moment: int, first: int, end: int) -> int:
@@ -158,23 +179,26 @@ class EntryBrowser:
 
         @raise QueryProblem: after L{LOOKS_MAX} looks the search has to be continued.
         """
+        before = await self._before(first)
         for _look in range(LOOKS_MAX):
-            entries = self._read(first, PAGE_BYTES_MAX) if first < end else []
+            entries = self._read(first, PAGE_BYTES_MAX, before) if first < end else []
             for entry in entries:
-                if entry.timestamp is not None and entry.timestamp >= moment:
+                if entry.when_ms is not None and entry.when_ms >= moment:
                     return entry.index
             if not entries:
                 return first
-            first = entries[-1].index + 1
+            before = entries[-1]
+            first = before.index + 1
             await deferLater(self._clock, 0)
         raise QueryProblem(503, f"not found up to entry {first}: too many entries are of the minute before; "
                                 f"ask for a later time, or from={first}")
 
-    def _first_timed(self, first: int, end: int) -> tuple[Entry | None, int]:
+    async def _first_timed(self, first: int, end: int) -> tuple[Entry | None, int]:
         """@return: the first entry with a time among the next ones, and the index after those looked at."""
-        entries = [entry for entry in self._read(first, LOOK_BYTES)[:LOOK_ENTRIES] if entry.index < end]
+        found = self._read(first, LOOK_BYTES, await self._before(first))[:LOOK_ENTRIES]
+        entries = [entry for entry in found if entry.index < end]
         for entry in entries:
-            if entry.timestamp is not None:
+            if entry.when_ms is not None:
                 return entry, entry.index
         return None, entries[-1].index + 1 if entries else end
 
@@ -183,7 +207,7 @@ def _shown(entry: Entry, style: str) -> ShownEntry:
     body, is_text = preview_of(entry.body, style)
     return ShownEntry(
         index=entry.index, term=entry.term, position=entry.pos,
-        kind="control" if entry.is_control else "body", time_ms=entry.timestamp,
+        kind="control" if entry.is_control else "body", time_ms=entry.when_ms,
         headers={name: short(preview_of(value)[0]) for name, value in entry.headers.items()},
         body_bytes=len(entry.body), body=body, is_text=is_text,
     )
