@@ -39,7 +39,7 @@ WHOLE = envelope_head(NOW_MS, HEADERS) + b"a"
 BODIES = (
     (WHOLE, (b"a", NOW, list(HEADERS.items()))), (b"plain", (b"plain", None, [])), (b"", (b"", None, [])),
     (envelope_head(NOW_MS, {}), (b"", NOW, [])),
-    (envelope_head(None, {"k": b""}) + b"b", (b"b", None, [("k", b"")])),
+    (envelope_head(None, {"k": b"", "key": b"u7"}) + b"b", (b"b", None, [("k", b""), ("key", b"u7")])),
     (ENVELOPE_MAGIC + b"damaged", (ENVELOPE_MAGIC + b"damaged", None, [])),
     (envelope_head(None, {}) + WHOLE, (WHOLE, None, [])),
 )
@@ -59,11 +59,12 @@ class ColumnsTests(LedgerCase):
         self.assertEqual(scanned({"path": self.path}), plain_rows(self.path))
 
     def test_rows(self) -> None:
-        """With it, two columns more, and bodies as programs have appended them; in parts as in one."""
+        """With it, three columns more, and bodies as programs have appended them; in parts as in one."""
         given = {"path": self.path, "envelopes": "true"}
         self.assertEqual(Scan.of(given).columns, (*ENTRY_COLUMNS, *ENVELOPE_COLUMNS))
         expected = [
-            (*row[:-1], *told) for row, (_, told) in zip(plain_rows(self.path), BODIES * 3, strict=True)
+            (*row[:-1], *told, dict(told[2]).get("key"))
+            for row, (_, told) in zip(plain_rows(self.path), BODIES * 3, strict=True)
         ]
         for options in ({}, {"minPartitions": 4}, {"fetchBytes": 1}, {"verifyCrc": "true"}):
             self.assertEqual(scanned({**given, **options}), expected)
@@ -75,6 +76,8 @@ class ColumnsTests(LedgerCase):
         told = [told for _, told in BODIES] * 3
         self.assertEqual(scanned(given, wanted), [(one[2], one[1]) for one in told])
         self.assertEqual(scanned(given, wanted[1:]), [(one[1],) for one in told])
+        keys = [(b"u7" if one[0] == b"b" else None,) for one in told]
+        self.assertEqual(scanned(given, [("key", "binary")]), keys)
         self.assertEqual(scanned(given, [("body", "binary")]), [(one[0],) for one in told])
         self.assertEqual(scanned(given, [("index", "bigint")]), [(index,) for index in range(len(told))])
 

@@ -93,7 +93,7 @@ class ReadTests(SparkCase):
         self.ledger.commit()
         given = {"envelopes": True, "startingOffsets": 201}
         frame = self.read(self.path, **given)
-        self.assertEqual(frame.schema.names, [*ALL, "timestamp", "headers"])
+        self.assertEqual(frame.schema.names, [*ALL, "timestamp", "headers", "key"])
         text = frame.selectExpr(
             "index", "body", "cast(timestamp as string)", "cast(headers['type'] as string)"
         )

@@ -30,6 +30,7 @@ from dledger.spark.basics.record_headers import Place, sound_headers
 from dledger.spark.ledger.entry_times import TimesOfEntries
 from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.envelopes import KEY_HEADER
 
 #: C{binary_slice} reads this as "to the end"; without it, it fails (pyarrow 26).
 _TO_THE_END = 2**31 - 1
@@ -59,6 +60,7 @@ ENTRY_COLUMNS: tuple[Column, ...] = (
 ENVELOPE_COLUMNS: tuple[Column, ...] = (
     Column(name="timestamp", arrow=TIME, ddl="TIMESTAMP"),
     Column(name="headers", arrow=HEADERS, ddl="MAP<STRING,BINARY>"),
+    Column(name="key", arrow=pa.binary(), ddl="BINARY"),
 )
 #: After these with option C{times}.
 TIME_COLUMN = Column(name="time", arrow=TIME, ddl="TIMESTAMP")
@@ -184,7 +186,7 @@ class EntryDecoder(Decoder):
         """@param log: gives the chunks, in order."""
         super().__init__(options, columns)
         self.needs_data = options.verify_crc or not self._names <= INDEXED
-        self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers", "body_text"))
+        self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers", "key", "body_text"))
         self._shows_all = options.include_control and "control" not in self._names
         self._place = Place()
         self._own = OwnRowFinder(options, log)
@@ -242,6 +244,8 @@ class EntryDecoder(Decoder):
         if bodies is not None and self._options.envelopes:
             opened = open_bodies(bodies, headers["channel"] == 0)
             told |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
+            if "key" in self._names:
+                told["key"] = pc.map_lookup(opened.headers, pa.scalar(KEY_HEADER), "first")
         if "body_text" in self._names:
             told["body_text"] = texts_of(told["body"])
         arrays = []
