@@ -165,7 +165,8 @@ class WindowedSender(Generic[_R]):
     def turn_ended(self) -> None:
         """All answers of one read have been settled: send the bodies that gathered meanwhile."""
         self._is_in_turn = False
-        self.pump()
+        if self._pending.queue or self._pending.waiting:
+            self.pump()
 
     def pump(self) -> None:
         """Send as many frames as the window allows."""
@@ -188,7 +189,7 @@ class WindowedSender(Generic[_R]):
             was_in_turn = self._is_in_turn
             self._target.transmit(frame, bodies)
             self._is_in_turn = was_in_turn  # a frame that is refused at once is answered outside a turn
-            if self._waits():
+            if pending.queue and self._waits():
                 return
 
     def _give_up_lost(self, numbers: Numbers) -> None:
@@ -232,7 +233,8 @@ class WindowedSender(Generic[_R]):
             if not call.is_finished:
                 call.results.append(result)
                 self._close_part(call, count, finished)
-        self._fail_overtaken(overtaken, finished)
+        if overtaken:
+            self._fail_overtaken(overtaken, finished)
         self._tell(finished)
 
     def settle_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
@@ -365,12 +367,13 @@ class WindowedSender(Generic[_R]):
             self._finish(call, finished)
 
     def _finish(self, call: SendCall[_R], finished: list[SendCall[_R]]) -> None:
-        call.failed += len(call.bodies) - call.sent  # the rest of a failed call is not sent
+        bodies = len(call.bodies)
+        call.failed += bodies - call.sent  # the rest of a failed call is not sent
         call.is_finished = True
         if call.error is not None and self._numbers is not None:
             self._numbers.given_up(call)
         if call.is_admitted:
-            self._pending.count -= len(call.bodies)
+            self._pending.count -= bodies
             self._pending.bytes -= call.size
         finished.append(call)
 
