@@ -138,13 +138,15 @@ class Appender:
         self._refusal: DLedgerError | None = None
 
     def submit(
-        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
+        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None,
+        *, at_once: bool = False,
     ) -> None:
         """
         Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
         empty or refused here. The sequence must not be changed afterwards.
 
         @param stream, headers: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
+        @param at_once: see L{WindowedSender.submit}.
         """
         if not bodies:
             done(())
@@ -163,7 +165,7 @@ class Appender:
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:
-            self.sender.submit(call)
+            self.sender.submit(call, at_once=at_once)
 
     def close(self) -> None:
         """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
