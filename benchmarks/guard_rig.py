@@ -9,13 +9,18 @@ seeded, and bytes move only in L{Wires.settle}, so that a run always takes the s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone, ConnectionRefusedError
-from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IReactorTime,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -41,12 +46,14 @@ class End:
     One end of a connection: the part of Twisted's transports that our protocols use.
 
     @ivar outbox: bytes written and not yet delivered.
+    @ivar owner: see L{Wires.now}.
     """
 
     disconnecting = False
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: Wires, owner: str) -> None:
         self.outbox: list[bytes] = []
+        self.owner = owner
         self.protocol: Any = None
         self.other: End
         self._wires = wires
@@ -97,23 +104,25 @@ class Wires:
     All connections of a rig, and its clock.
 
     @ivar writes, bytes_written: of all ends so far.
+    @ivar now: whose code runs: the address of a member, or empty for a client.
     """
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.ends: list[End] = []
         self.writes = self.bytes_written = 0
+        self.now = ""
         self._factories: dict[str, Any] = {}
 
     def listen_at(self, address: str, factory: Any) -> None:
         """Accept connections to C{address}."""
         self._factories[address] = factory
 
-    def connect(self, address: str, factory: Any) -> Deferred[Any]:
-        """@return: fires with the protocol of the connecting end."""
+    def connect(self, address: str, factory: Any, owner: str = "") -> Deferred[Any]:
+        """@param owner: see C{now}. @return: fires with the protocol of the connecting end."""
         if address not in self._factories:
             return fail(ConnectionRefusedError())
-        near, far = End(self), End(self)
+        near, far = End(self, owner), End(self, address)
         near.other, far.other = far, near
         for end, maker in ((far, self._factories[address]), (near, factory)):
             end.protocol = maker.buildProtocol(None)
@@ -121,6 +130,14 @@ class Wires:
         for end in (far, near):
             end.protocol.makeConnection(end)
         return succeed(near.protocol)
+
+    def run_as(self, owner: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call C{call}. @param owner: whose code that is, see C{now}."""
+        before, self.now = self.now, owner
+        try:
+            return call(*arguments)
+        finally:
+            self.now = before
 
     def settle(self) -> None:
         """Deliver all bytes, each end's as one read, until nobody writes any more."""
@@ -131,7 +148,7 @@ class Wires:
             for end in [*self.ends]:
                 if end.outbox:
                     data, end.outbox = b"".join(end.outbox), []
-                    end.other.protocol.dataReceived(data)
+                    self.run_as(end.other.owner, end.other.protocol.dataReceived, data)
                     is_busy = True
 
     def pass_time(self, done: Callable[[], bool], *, what: str) -> None:
@@ -144,17 +161,36 @@ class Wires:
         raise RuntimeError(f"not within {_LEADER_S:g} s: {what}")
 
 
+@implementer(IReactorTime)
+class OwnedClock:
+    """The clock of L{Wires} for one owner, whose timed calls count as its own."""
+
+    def __init__(self, wires: Wires, owner: str) -> None:
+        self._wires = wires
+        self._owner = owner
+        self.seconds = wires.clock.seconds
+
+    def callLater(self, delay: float, call: Callable[..., Any], *args: Any) -> IDelayedCall:
+        """See L{IReactorTime.callLater}."""
+        return self._wires.clock.callLater(delay, self._wires.run_as, self._owner, call, *args)
+
+    def getDelayedCalls(self) -> Sequence[IDelayedCall]:
+        """See L{IReactorTime.getDelayedCalls}: of all owners."""
+        return self._wires.clock.getDelayedCalls()
+
+
 @implementer(IStreamClientEndpoint, IStreamServerEndpoint)
 class WireEndpoint:
-    """An address of L{Wires}."""
+    """An address of L{Wires}. C{owner}: of the connections that are made to it."""
 
-    def __init__(self, wires: Wires, address: str) -> None:
+    def __init__(self, wires: Wires, address: str, owner: str = "") -> None:
         self._wires = wires
         self._address = address
+        self._owner = owner
 
     def connect(self, factory: Any) -> Deferred[Any]:
         """See L{IStreamClientEndpoint.connect}."""
-        return self._wires.connect(self._address, factory)
+        return self._wires.connect(self._address, factory, self._owner)
 
     def listen(self, factory: Any) -> Deferred[Any]:
         """See L{IStreamServerEndpoint.listen}. The port is its address."""
@@ -205,23 +241,33 @@ class GuardGroup:
         # A second more, so that everybody has greeted everybody.
         end_s = self.wires.clock.seconds() + 1.0
         self.wires.pass_time(lambda: self.wires.clock.seconds() >= end_s, what="a second")
+        self._leader_address = PEERS[self.leader_id]
 
     def _make(self, peer_id: str, flush: str) -> MemberService:
         config = DLedgerConfig(
             group=GROUP_NAME, self_id=peer_id, peers=_PEERS_TEXT, store_base_dir="guard",
             flush_disk_type=flush, **_FILES,
         )
+        owner = PEERS[peer_id]
+        clock: Any = OwnedClock(self.wires, owner)
         return MemberService(
             config,
             MemberProcess(
-                reactor=self.wires.clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
-                threads=MemberThreads.of(self.wires.clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
+                reactor=clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
+                threads=MemberThreads.of(clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
             ),
             MemberEndpoints(
-                listen=WireEndpoint(self.wires, PEERS[peer_id]),
-                dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
+                listen=WireEndpoint(self.wires, owner),
+                dial=lambda _peer_id, address: WireEndpoint(self.wires, address, owner),
             ),
         )
+
+    def role(self) -> str:
+        """Whose code runs: C{leader}, C{follower} or C{client}."""
+        owner = self.wires.now
+        if not owner:
+            return "client"
+        return "leader" if owner == self._leader_address else "follower"
 
     @property
     def leader_id(self) -> str:

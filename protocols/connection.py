@@ -30,7 +30,7 @@ from zope.interface import implementer
 
 from protocols import unread
 from protocols.budgets import FRAME_S, Account, Budgets
-from protocols.loose import LooseRequests
+from protocols.loose import LOOSE_PER_READ, LooseRequests
 from protocols.outlet import Outlet, read_directly
 from protocols.transports import StreamTransport
 from protocols.turn import Turn
@@ -102,6 +102,7 @@ class Connection(Protocol):
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
+    _counts_bytes = False  # whether _frames_cut is called after each piece of a read
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
         self._turn = turn
@@ -152,7 +153,7 @@ class Connection(Protocol):
             if frames:
                 # The valid frames before the damage are handled, even if they came in the same read.
                 broken = self._frames_received(frames) or broken
-            if broken is None:
+            if broken is None and self._counts_bytes:
                 broken = self._frames_cut()
             if broken is not None:
                 if not self.is_lost:
@@ -280,6 +281,7 @@ class AnsweringConnection(Connection):
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
     _kernel_bytes_max = KERNEL_UNSENT_BYTES
+    _counts_bytes = True
 
     def __init__(
         self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
@@ -330,9 +332,11 @@ class AnsweringConnection(Connection):
         return unread.may_answer(self)
 
     def _write(self, parts: Sequence[bytes]) -> None:
-        super()._write(parts)
-        for part in parts:
-            self._made_bytes += len(part)
+        self._out += parts
+        self._made_bytes += sum(map(len, parts))
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self._turn.output(self._flush)
         if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
             self.account.hold(self._made_bytes)
             self._turn.made(self._made_bytes)
@@ -381,8 +385,8 @@ class AnsweringConnection(Connection):
 
     def _frames_cut(self) -> WireError | None:
         if not self._buffer.has_uncut:
-            self._loose.read_ended()
-        if self.is_lost or self._buffer.kept_bytes == self.account.unfinished_bytes:
+            self._loose.left = LOOSE_PER_READ
+        if not (self._buffer.kept or self.account.unfinished_bytes) or self.is_lost:
             return None
         refused = self.account.count_unfinished(self._buffer)
         return None if refused is None else WireError(refused)
@@ -396,16 +400,17 @@ class AnsweringConnection(Connection):
 
     def regulate(self) -> None:
         """Read, or do not read, as the requests that wait demand."""
+        size = self.unanswered_bytes
+        is_counted = self.account.asked_bytes or self.unanswered > unread.FEW or size > unread.FEW_BYTES
         # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
-            (self.is_congested and self._has_heard) or self.put_off.is_waiting or unread.owes_much(self)
-            or self.unanswered >= self._unanswered_max
-            or self.unanswered_bytes >= self._unanswered_bytes_max
+            (self.is_congested and self._has_heard) or self.put_off.is_waiting
+            or (is_counted and unread.owes_much(self))
+            or self.unanswered >= self._unanswered_max or size >= self._unanswered_bytes_max
         )
         if wanted != self._is_reading and not (self.is_lost or self.is_closing):
             self._is_reading = wanted
-            change = self.transport.resumeProducing if wanted else self.transport.pauseProducing
-            change()
+            (self.transport.resumeProducing if wanted else self.transport.pauseProducing)()
 
     def _wire_broken(self, error: WireError) -> None:
         self._sink.wire_broken(self, error)

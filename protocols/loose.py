@@ -11,16 +11,16 @@ LOOSE_PER_READ = 4
 
 
 class LooseRequests:
-    """Counts them for one connection."""
+    """
+    Counts them for one connection.
 
-    __slots__ = ("_left",)
+    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} after each.
+    """
+
+    __slots__ = ("left",)
 
     def __init__(self) -> None:
-        self._left = LOOSE_PER_READ
-
-    def read_ended(self) -> None:
-        """The next read may have as many."""
-        self._left = LOOSE_PER_READ
+        self.left = LOOSE_PER_READ
 
     def command(self, frame: bytes) -> RemotingCommand:
         """
@@ -36,6 +36,6 @@ class LooseRequests:
 
     def use(self) -> None:
         """@raise LooseError: too many in this read."""
-        if not self._left:
+        if not self.left:
             raise LooseError(f"more than {LOOSE_PER_READ} requests of one read are not strict JSON")
-        self._left -= 1
+        self.left -= 1

@@ -79,10 +79,10 @@ class Turn:
         if not (self._is_reading or self._is_scheduled):
             self._schedule()
 
-    def read(self, deal_with: Callable[[bytes], None], data: bytes) -> float:
+    def read(self, deal_with: Callable[..., None], *data: bytes) -> float:
         """Handle received C{data}, then run the output that this has caused. @return: the seconds it took."""
         if self._is_reading:
-            deal_with(data)
+            deal_with(*data)
             return 0.0
         self._is_reading = True
         began_s = self._began_s = self._piece_s = self.seconds()
@@ -91,7 +91,7 @@ class Turn:
             self._spent_s = 0.0
             self._made_bytes = 0
         try:
-            deal_with(data)
+            deal_with(*data)
         finally:
             if self._soon:
                 soon, self._soon = self._soon, []
@@ -99,7 +99,11 @@ class Turn:
             self._is_reading = False
             if self._output:
                 output, self._output = self._output, []
-                self._run(output)
+                for call in output:  # (as _run: here goes each answer of an idle member)
+                    try:
+                        call()
+                    except Exception:
+                        self._failed(Failure())
             ended_s = self._ended_s = self.seconds()
             took_s = ended_s - began_s
             spent_s = self._spent_s = self._spent_s + took_s
@@ -158,7 +162,7 @@ class Turn:
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""
-        self.read(lambda _: call(), b"")
+        self.read(call)
 
     def _schedule(self) -> None:
         self._is_scheduled = True

@@ -77,12 +77,14 @@ def goes_on(connection: Answering, turn: Turn) -> bool:
 
 
 def owes_much(connection: Answering) -> bool:
-    """Whether it reads no further requests, because all connections have too many without an answer."""
+    """
+    Whether it reads no further requests, because all connections have too many without an answer. To be asked
+    while it has more than L{FEW}, or some are counted.
+    """
     account, size = connection.account, connection.unanswered_bytes
     if connection.unanswered > FEW or size > FEW_BYTES:
         return not (account.may_ask(connection.unanswered, size) or connection.is_urgent)
-    if account.asked_bytes:
-        account.may_ask(0, 0)
+    account.may_ask(0, 0)
     return False
 
 

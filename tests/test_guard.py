@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,12 @@ class HotRoadTests(SynchronousTestCase):
         self.assertEqual(costs[0], costs[1])
         self.assertGreater(costs[0].calls, 100)
 
+    def test_roles(self) -> None:
+        """The calls of the roles of a lone append are all its calls."""
+        cost = measure("native-1")[0]
+        self.assertEqual(sum(cost.roles[role] * number for role, number in guard.ROLES.items()), cost.calls)
+        self.assertEqual(cost.roles.keys(), guard.ROLES.keys())
+
 
 class CountingTests(SynchronousTestCase):
     """What is counted."""
@@ -77,8 +84,20 @@ class CountingTests(SynchronousTestCase):
             json.loads("[1, 2]")
         # Ten times leaf, len and loads, and road itself; a call of a type (range) is no event.
         self.assertEqual(counts.calls.total(), 31)
-        self.assertEqual({code.co_name for code in counts.calls}, {"road", "leaf"})
-        self.assertEqual({code.co_name for code in counts.steps}, {"road", "leaf"})
+        self.assertEqual({code.co_name for _role, code in counts.calls}, {"road", "leaf"})
+        self.assertEqual({code.co_name for _role, code in counts.steps}, {"road", "leaf"})
+
+    def test_roles(self) -> None:
+        """A call counts for the role that makes it."""
+        road, roles = sample_road(), ["leader"]
+        with counting(lambda: roles[-1]) as counts:
+            road(1)
+            roles.append("client")
+            road(2)
+        by_role = Counter({role: 0 for role in guard.ROLES})
+        for (role, _code), number in counts.calls.items():
+            by_role[role] += number
+        self.assertEqual(by_role, {"leader": 4, "follower": 0, "client": 7})
 
     def test_steps(self) -> None:
         """More work means more steps, by the same number each time."""
@@ -116,6 +135,16 @@ class BaselineTests(SynchronousTestCase):
         found = complaints({"a": dear}, {"a": self.accepted})
         self.assertEqual([one.split(" for")[0] for one in found], ["a: 111 calls", "a: 20 wire"])
         self.assertIn("+11%; the baseline is 100", found[0])
+
+    def test_roles(self) -> None:
+        """The calls of one role have a bound of their own, a twentieth."""
+        accepted = attrs.evolve(self.accepted, roles={"leader": 40.0, "client": 20.0})
+        dearer = attrs.evolve(accepted, roles={"leader": 42.0})
+        self.assertEqual(complaints({"a": dearer}, {"a": accepted}), [])
+        (found,) = complaints({"a": attrs.evolve(accepted, roles={"leader": 43.0})}, {"a": accepted})
+        self.assertIn("a: 43 calls of the leader for each append, +7%; the baseline is 40, and 5%", found)
+        (found,) = complaints({"a": attrs.evolve(accepted, roles={"follower": 1.0})}, {"a": accepted})
+        self.assertIn("a: 1 calls of the follower for each append; the baseline is 0", found)
 
     def test_unknown_road(self) -> None:
         """A new road needs a baseline."""

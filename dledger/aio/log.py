@@ -124,8 +124,7 @@ class AsyncLog:
     async def _append(self, bodies: Sequence[BytesLike], headers: Headers) -> tuple[Appended, ...]:
         self._check()
         waiter: asyncio.Future[tuple[Appended, ...]] = self._loop.create_future()
-        submit = self._client.submit if self._client.pending_count else self._client.submit_at_once
-        submit(bodies, partial(_tell, waiter), headers=headers)
+        self._client.submit(bodies, partial(_tell, waiter), headers=headers)
         return await waiter
 
     async def submit(

@@ -147,7 +147,7 @@ class LogClient:
         As L{submit}, but a frame is sent before this returns, not when the reactor's turn ends: for a program
         that appends now, and has nothing else to append in this turn.
         """
-        self._members.turn.act(lambda: self._appender.submit(bodies, done, headers=headers))
+        self._appender.submit(bodies, done, headers=headers, at_once=True)
 
     def append_many(
         self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,

@@ -161,7 +161,7 @@ class Leadership:
     def holds(self, index: int) -> None:
         """This member holds every entry up to C{index}."""
         assert self.quorum is not None
-        has_risen, membership = self.quorum.record(self.member.self_id, index), self.member.membership
+        has_risen, membership = self.quorum.record(self.member.config.self_id, index), self.member.membership
         # Without sync no other member has these entries yet. The quorum may be smaller with the last of them.
         if has_risen and (self.member.config.is_sync or membership.quorum == 1 or membership.index == index):
             self._update_committed_index()

@@ -144,11 +144,13 @@ class DLedgerCore:
                 # An effect of the last step failed, so its StopMember was dropped: emit it again.
                 return (fx.StopMember(reason=happened.reason, clean=False),)
             return ()
-        self._out.begin(now_ms)
+        out = self._out
+        if now_ms != out.now_ms:
+            out.begin(now_ms)
         self._on[type(happened)](happened)
         if self._appends.undecided:
             self._appends.decide()
-        return self._out.take()
+        return out.take()
 
     # -- life -------------------------------------------------------------------------------
 
@@ -289,11 +291,11 @@ class DLedgerCore:
                 self._note_refused(leader_id, request, fault)
                 return
             member.heard_from(leader_id, request.wire_version)
-            if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
+            if type(request) is VoteRequest and self._elector.turns_away(token, request):
                 return
             if request.term > member.term and not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
-        if isinstance(request, PushEntryRequest):
+        if type(request) is PushEntryRequest:
             accepted = self._elector.accept_leader(leader_id, request.term)
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
@@ -329,7 +331,7 @@ class DLedgerCore:
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
         member.heard_from(peer_id, response.wire_version)
-        if isinstance(response, HeartBeatResponse):
+        if type(response) is HeartBeatResponse:
             member.heard_of_disk(peer_id, response.wire_version, response.code)
         if is_ahead and not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
@@ -375,7 +377,7 @@ class DLedgerCore:
 
     def _append_refusal(self) -> ResponseCode | None:
         member, is_stopping = self._member, self._stopping.is_requested
-        if not member.is_leader:
+        if member.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER
         if is_stopping or member.ward_id is not None or self._transfer.transferee_id is not None:
             return ResponseCode.LEADER_TRANSFERRING

@@ -25,7 +25,8 @@ from protocols.wire.codes import ResponseCode
 @attrs.define
 class Stopping:
     """
-    @ivar is_stopped: the member has stopped.
+    @ivar is_requested: the member was asked to stop.
+    @ivar is_stopped: it has stopped.
     """
 
     member: MemberState
@@ -34,18 +35,15 @@ class Stopping:
     reads: LinearizableReads
     transfer: LeadershipTransfer
     handler: EntryHandler
+    is_requested: bool = False
     is_stopped: bool = False
-    _deadline_ms: int | None = None
-
-    @property
-    def is_requested(self) -> bool:
-        """Whether the member was asked to stop."""
-        return self._deadline_ms is not None
+    _deadline_ms: int = -1
 
     def request(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """Stop as soon as nothing is waited for. @param dispatchers: of the leader."""
-        if self._deadline_ms is not None:
+        if self.is_requested:
             return
+        self.is_requested = True
         # (Later than that of the transfer.)
         config = self.member.config
         wait = 2 * config.leadership_transfer_wait_timeout + config.tick_ms
@@ -58,7 +56,7 @@ class Stopping:
 
     def if_ready(self) -> None:
         """Stop, if that was asked for and nothing is waited for: a hand-over, outcomes of appends."""
-        if self._deadline_ms is not None and not self.is_stopped:
+        if self.is_requested and not self.is_stopped:
             is_busy = self.transfer.is_giving or self.appends.undecided
             if not is_busy or self.member.out.now_ms >= self._deadline_ms:
                 self.stop("asked to stop", clean=True)

@@ -26,7 +26,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 
-_FAILURES = (ev.WriteRefused, ev.StoreFailed)
+_FAILURES = frozenset({ev.WriteRefused, ev.StoreFailed})
 #: Not carried out while term and vote are not durable.
 _HELD_BACK = frozenset({
     fx.SendRequest, fx.Reply, fx.WriteBodies, fx.WriteEntries, fx.WriteConfiguration, fx.TruncateLedger,
@@ -183,6 +183,7 @@ class Driver:
 
     Invariant: C{step} is never re-entered; after C{stop} it is not called.
 
+    @ivar is_stopped: whether the member has stopped for good.
     @ivar why_mute: why term and vote of the core are not durable; empty if they are. While there is no room
         for them, nothing that could depend on them leaves the member and nothing is written to the ledger:
         requests of others are refused, own ones fail. To others that is a member without a quorum of links.
@@ -195,7 +196,7 @@ class Driver:
         self._around = around
         self._inbox: deque[ev.Input] = deque()
         self._running = False
-        self._stopped = False
+        self.is_stopped = False
         self.why_mute = ""
         self._owed: fx.PersistTermVote | None = None
         self._durable_term = 0
@@ -223,21 +224,19 @@ class Driver:
             fx.StopMember: self._stop_member,
         }
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the member has stopped for good."""
-        return self._stopped
-
     def feed(self, *happened: ev.Input) -> None:
         """Feed inputs; effects run before this returns, unless it is called from within an effect."""
-        if self._stopped:
+        if self.is_stopped:
             return
-        self._inbox.extend(happened)
-        if self._running:
+        if self._running or not happened:
+            self._inbox.extend(happened)
             return
+        first, *later = happened
+        self._inbox += later
         self._running = True
         try:
-            while self._inbox and not self._stopped:
+            self._step(first)
+            while self._inbox and not self.is_stopped:
                 self._step(self._inbox.popleft())
         except BaseException as error:
             self.stop()
@@ -247,7 +246,7 @@ class Driver:
 
     def stop(self) -> None:
         """Take no more inputs, run no more effects."""
-        self._stopped = True
+        self.is_stopped = True
         self._inbox.clear()
 
     def _step(self, happened: ev.Input) -> None:
@@ -256,7 +255,7 @@ class Driver:
                 self._save_again()
             todo = self.core.step(happened, self._around.now_ms())
             for effect in todo:
-                if self._stopped:
+                if self.is_stopped:
                     break
                 if self.why_mute and type(effect) in _HELD_BACK:
                     outcome = self._held_back(effect)
@@ -264,7 +263,7 @@ class Driver:
                     outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
                 if outcome is not None:
                     self._inbox.appendleft(outcome)
-                    if isinstance(outcome, _FAILURES):
+                    if type(outcome) in _FAILURES:
                         break
         except StoreError as error:
             self._inbox.appendleft(ev.StoreFailed(reason=str(error)))

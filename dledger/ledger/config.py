@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 
 import attrs
 from attrs.validators import in_
@@ -319,7 +320,7 @@ class DLedgerConfig:
         room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_BYTES)
         return room - ENTRY_HEADER_BYTES
 
-    @property
+    @cached_property
     def is_sync(self) -> bool:
         """Whether acks wait for fsync."""
         return self.flush_disk_type == FLUSH_SYNC

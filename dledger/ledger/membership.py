@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import attrs
 
@@ -48,12 +49,12 @@ class Membership:
         """All members."""
         return {**self.voters, **self.learners}
 
-    @property
+    @cached_property
     def quorum(self) -> int:
         """Number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
-    @property
+    @cached_property
     def is_changed(self) -> bool:
         """Whether the log of the group has a configuration entry."""
         return self.index >= 0
@@ -74,7 +75,7 @@ class Membership:
         """
         if not self.voters:
             return absent
-        return held_by([marks.get(voter, absent) for voter in self.voters], self.quorum)
+        return held_by([marks[one] if one in marks else absent for one in self.voters], self.quorum)
 
     def is_quorum(self, member_ids: Collection[str]) -> bool:
         """Whether these members form a quorum."""

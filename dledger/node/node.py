@@ -16,6 +16,7 @@ of the driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
@@ -158,7 +159,7 @@ class Node:
         self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
         self.desks.snapshots.connect(peers)
-        self.router.claim_with(server.claim, lambda one: self._belonging.vouches(peers, one), server)
+        self.router.claim_with(server.claim, partial(self._belonging.vouches, peers), server)
 
     def start(self) -> None:
         """Start the tick and feed the core its first input."""
@@ -426,7 +427,7 @@ class Node:
 
     def reply(self, token: int, response: Response) -> None:
         """See L{dledger.driver.driver.Surroundings.reply}."""
-        self.router.reply(token, response)
+        self.desks.router.questions.reply(token, response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         """See L{dledger.driver.driver.Surroundings.answer_append}."""

@@ -181,7 +181,7 @@ class ServerConnection(AnsweringConnection):
             return
         self.unanswered -= 1
         self.unanswered_bytes -= ticket.size
-        self._out.append(appended(ticket.opaque, term, index, pos, count))
+        self._out += (appended(ticket.opaque, term, index, pos, count),)
         if not self._is_flush_asked:
             self._is_flush_asked = True
             self._turn.output(self._flush)
@@ -189,7 +189,7 @@ class ServerConnection(AnsweringConnection):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
         refused: list[tuple[Ticket, BodyError]] = []
-        read, price_of = self._reader.read, _PRICES.get
+        read, prices = self._reader.read, _PRICES
         broken, left = None, PIECE_PRICE
         try:
             for number, (form, frame) in enumerate(frames):
@@ -199,18 +199,17 @@ class ServerConnection(AnsweringConnection):
                 if form == _NATIVE:
                     opaque, message = read(frame)
                     if isinstance(message, Request):
-                        kind = message.kind
-                        requests.append((Ticket(opaque, True, kind, len(frame)), message))
-                        left -= price_of(kind, 1)
+                        kind, size = message.kind, len(frame)
+                        requests.append((Ticket(opaque, True, kind, size), message))
+                        self.unanswered_bytes += size
+                        left -= prices[kind] if kind in prices else 1
                 else:
                     left -= self._remoting_frame(frame, requests, refused)
         except WireError as error:
             broken = error
         self.unanswered += len(requests)
-        self.unanswered_bytes += sum([ticket.size for ticket, _ in requests])
         if refused:
             self.unanswered += len(refused)
-            self.unanswered_bytes += sum([ticket.size for ticket, _ in refused])
         if requests:
             self._sink.requests_received(self, requests)
         for ticket, refusal in refused:
@@ -233,6 +232,7 @@ class ServerConnection(AnsweringConnection):
             self._write((not_supported(command.opaque, command.code),))
             return _REFUSED_PRICE
         ticket = Ticket(command.opaque, False, kind, len(frame))
+        self.unanswered_bytes += ticket.size
         try:
             requests.append((ticket, self._decode(kind, command.body)))
         except BodyError as error:
@@ -360,36 +360,36 @@ class ClientConnection(Connection, Generic[_Token]):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         answers: list[tuple[_Token, Response]] = []
         failed: list[tuple[_Token, BodyError, RemotingCommand]] = []
+        outstanding = self._outstanding
         broken = None
         try:
             for form, frame in frames:
-                if form == _NATIVE:
-                    self._native_frame(frame, answers)
-                else:
+                if form != _NATIVE:
                     self._remoting_frame(frame, answers, failed)
+                    continue
+                opaque, message = self._reader.read(frame)
+                if opaque not in outstanding:
+                    continue
+                token, kind, _ = outstanding[opaque]
+                if not isinstance(message, Response) or message.kind != kind:
+                    raise WireError(f"native frame: the message for {opaque} is not an answer to {kind.name}")
+                del outstanding[opaque]
+                answers.append((token, message))
         except WireError as error:
             broken = error
         if answers:
-            self._learn(answers)
+            for _, answer in answers:
+                if answer.wire_version > self.peer_wire_version:
+                    self._learn(answer.wire_version)
             self._sink.answers_received(self, answers)
-        for token, refusal, answer in failed:
-            reason = f"{refusal} (header code {answer.code}, remark {answer.remark!r})"
+        for token, refusal, refusing in failed:
+            reason = f"{refusal} (header code {refusing.code}, remark {refusing.remark!r})"
             is_incompatible = isinstance(refusal, IncompatibleError)
             self._sink.requests_failed(
-                self, [token], reason, is_incompatible=is_incompatible, answer=answer
+                self, [token], reason, is_incompatible=is_incompatible, answer=refusing
             )
         self._sink.read_ended(self)
         return broken
-
-    def _native_frame(self, frame: bytes, answers: list[tuple[_Token, Response]]) -> None:
-        opaque, message = self._reader.read(frame)
-        found = self._outstanding.get(opaque)
-        if found is None:
-            return
-        if not isinstance(message, Response) or message.kind != found[1]:
-            raise WireError(f"native frame: the message for {opaque} is not an answer to {found[1].name}")
-        del self._outstanding[opaque]
-        answers.append((found[0], message))
 
     def _remoting_frame(
         self, frame: bytes, answers: list[tuple[_Token, Response]],
@@ -407,11 +407,10 @@ class ClientConnection(Connection, Generic[_Token]):
         except BodyError as error:
             failed.append((token, error, command))
 
-    def _learn(self, answers: list[tuple[_Token, Response]]) -> None:
-        for _, answer in answers:
-            if answer.wire_version > self.peer_wire_version:
-                self.peer_wire_version = answer.wire_version
-                self.is_native = self._wire == "binary" or (self._wire == "auto" and answer.wire_version >= 1)
+    def _learn(self, wire_version: int) -> None:
+        """The other end has advertised a higher version."""
+        self.peer_wire_version = wire_version
+        self.is_native = self._wire == "binary" or (self._wire == "auto" and wire_version >= 1)
 
     def _wire_broken(self, error: WireError) -> None:
         self._sink.wire_broken(self, error)

@@ -57,6 +57,7 @@ _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
 _OPAQUE_AND_LENGTH = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons[4:]))
 _OPAQUE_AT = len(_APPEND_START)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
+_BODY_LENGTH_SIZE = _BODY_LENGTH.size
 _APPEND_FIXED_SIZE = APPEND_REQUEST_DECLARATION.sizeof()
 
 _APPEND_ANSWER = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *APPEND_RESPONSE_DECLARATION.subcons))
@@ -85,13 +86,9 @@ _Lengths = tuple[int, int, int, int]
 class NativeDialect:
     """Binary frames, for peers that advertised them."""
 
-    def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
-        """See L{protocols.ledger.interfaces.Dialect.request_parts}."""
-        return encode_request_parts(request, opaque)
-
-    def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
-        """See L{protocols.ledger.interfaces.Dialect.response_parts}."""
-        return encode_response_parts(response, opaque)
+    def __init__(self) -> None:
+        self.request_parts = encode_request_parts
+        self.response_parts = encode_response_parts
 
 
 def appended(opaque: int, term: int, index: int, pos: int, count: int) -> bytes:
@@ -121,6 +118,7 @@ class NativeReader:
         self._like = AppendRequest()
         self._push_lengths: _Lengths | None = None
         self._push_texts = b""
+        self._records_at = _PUSH_TEXTS_AT
         self._push_like = PushEntryRequest(type=PushType.APPEND)
         self._answer_lengths: _Lengths | None = None
         self._answer_texts = b""
@@ -136,9 +134,9 @@ class NativeReader:
 
         @raise WireError: not exactly one frame of this format.
         """
-        short = self._short.get(frame[:_OPAQUE_AT])
-        if short is not None:
-            found = short(frame)
+        start = frame[:_OPAQUE_AT]
+        if start in self._short:
+            found = self._short[start](frame)
             if found is not None:
                 return found
         opaque, message = decode_frame(frame)
@@ -148,6 +146,7 @@ class NativeReader:
             self._push_lengths, self._push_texts = _texts_of(
                 frame, _PUSH_NUMBERS.unpack_from(frame, _OPAQUE_AT), _PUSH_TEXTS_AT
             )
+            self._records_at = _PUSH_TEXTS_AT + len(self._push_texts)
             self._push_like = attrs.evolve(message, entries=None)
         elif isinstance(message, PushEntryResponse):
             self._answer_lengths, self._answer_texts = _texts_of(
@@ -159,7 +158,7 @@ class NativeReader:
     def _learn_append(self, frame: bytes, message: AppendRequest) -> None:
         if len(message.bodies) == 1:
             self._body_at = len(frame) - len(message.bodies[0])
-            self._same = frame[FRAME_HEADER_SIZE : self._body_at - _BODY_LENGTH.size]
+            self._same = frame[FRAME_HEADER_SIZE : self._body_at - _BODY_LENGTH_SIZE]
             assert len(self._same) >= _APPEND_FIXED_SIZE
             self._like = AppendRequest(
                 group=message.group, remote_id=message.remote_id, local_id=message.local_id,
@@ -168,12 +167,12 @@ class NativeReader:
 
     def _append(self, frame: bytes) -> tuple[int, AppendRequest] | None:
         at, size = self._body_at, len(frame)
-        if not at or size < at or not frame.startswith(self._same, FRAME_HEADER_SIZE):
+        if not at or size < at or frame[FRAME_HEADER_SIZE : at - _BODY_LENGTH_SIZE] != self._same:
             return None
         opaque, length = _OPAQUE_AND_LENGTH.unpack_from(frame, _OPAQUE_AT)
         if (
             length != size - FRAME_HEADER_SIZE
-            or _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH.size)[0] != size - at
+            or _BODY_LENGTH.unpack_from(frame, at - _BODY_LENGTH_SIZE)[0] != size - at
         ):
             return None
         like = self._like
@@ -185,7 +184,8 @@ class NativeReader:
 
     def _push(self, frame: bytes) -> tuple[int, PushEntryRequest] | None:
         """Read an APPEND with entries. @return: None for any other frame, which the codec decodes."""
-        if self._push_lengths is None or len(frame) <= _PUSH_TEXTS_AT:
+        size, records_at = len(frame), self._records_at
+        if self._push_lengths is None or size <= records_at:
             return None
         (
             opaque, length, term, wire_version, group, remote_id, local_id, leader_id,
@@ -194,9 +194,9 @@ class NativeReader:
         if (
             push_type != _APPEND_TYPE
             or count < 1
-            or length != len(frame) - FRAME_HEADER_SIZE
+            or length != size - FRAME_HEADER_SIZE
             or (group, remote_id, local_id, leader_id) != self._push_lengths
-            or not frame.startswith(self._push_texts, _PUSH_TEXTS_AT)
+            or frame[_PUSH_TEXTS_AT:records_at] != self._push_texts
             or is_batch > 1
             or wire_version < 0
             or term > TERM_MAX
@@ -204,8 +204,7 @@ class NativeReader:
         ):
             return None
         batch = EntryBatch(
-            first_index=first_index, count=count, term=entries_term,
-            records=frame[_PUSH_TEXTS_AT + len(self._push_texts) :],
+            first_index=first_index, count=count, term=entries_term, records=frame[records_at:],
         )
         check_records(batch)
         like = self._push_like
@@ -216,28 +215,31 @@ class NativeReader:
         )
 
     def _push_answer(self, frame: bytes) -> tuple[int, PushEntryResponse] | None:
-        texts = self._answer_texts
-        if self._answer_lengths is None or len(frame) != _PUSH_ANSWER_TEXTS_AT + len(texts):
+        size = len(frame)
+        if self._answer_lengths is None or size < _PUSH_ANSWER_TEXTS_AT:
             return None
         (
             opaque, length, term, wire_version, group, remote_id, local_id, leader_id,
             code, named, index, count, begin_index, end_index,
         ) = _PUSH_ANSWER_NUMBERS.unpack_from(frame, _OPAQUE_AT)
         if (
-            length != len(frame) - FRAME_HEADER_SIZE
+            length != size - FRAME_HEADER_SIZE
             or (group, remote_id, local_id, leader_id) != self._answer_lengths
-            or not frame.endswith(texts)
+            or frame[_PUSH_ANSWER_TEXTS_AT:] != self._answer_texts
             or named > 1
             or wire_version < 0
             or term > TERM_MAX
-            or max(index, begin_index, end_index) > INDEX_MAX
+            or index > INDEX_MAX
+            or begin_index > INDEX_MAX
+            or end_index > INDEX_MAX
         ):
             return None
         like = self._answer_like
         return opaque, PushEntryResponse(
             group=like.group, remote_id=like.remote_id, local_id=like.local_id, leader_id=like.leader_id,
-            term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN),
-            index=index if named else None, count=count, begin_index=begin_index, end_index=end_index,
+            term=term, wire_version=wire_version, index=index if named else None, count=count,
+            begin_index=begin_index, end_index=end_index,
+            code=_CODES[code] if code in _CODES else ResponseCode.UNKNOWN,
         )
 
 
@@ -253,8 +255,8 @@ def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:
     if term > TERM_MAX or index > INDEX_MAX or pos > POSITION_MAX:
         return None
     return opaque, AppendResponse(
-        term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN), index=index,
-        pos=pos, count=count,
+        term=term, wire_version=wire_version, code=_CODES[code] if code in _CODES else ResponseCode.UNKNOWN,
+        index=index, pos=pos, count=count,
     )
 
 

@@ -62,11 +62,12 @@ class FrameBuffer:
     """
     Cuts the bytes of one connection into frames.
 
-    Invariant: C{_kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
+    Invariant: C{kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
     examined again: of the frame, or of the part that reports its length. While bytes are uncut, none are
     kept.
 
     @ivar has_uncut: whether bytes are uncut.
+    @ivar kept: the bytes of the unfinished frame that have come; not to be changed.
     @ivar unfinished_serial: rises when another unfinished frame begins.
     """
 
@@ -80,7 +81,7 @@ class FrameBuffer:
         self._uncut: bytes | bytearray = b""
         self._at = 0
         self.has_uncut = False
-        self._kept = bytearray()
+        self.kept = bytearray()
         self._needed = 1
         self.unfinished_serial = 0
         self._failure: str | None = None
@@ -88,12 +89,12 @@ class FrameBuffer:
     @property
     def kept_bytes(self) -> int:
         """Bytes of the unfinished frame that have come."""
-        return len(self._kept)
+        return len(self.kept)
 
     @property
     def unfinished_bytes(self) -> int:
         """Bytes of the unfinished frame, as its length says; 0 if there is none."""
-        return self._needed if self._kept else 0
+        return self._needed if self.kept else 0
 
     @property
     def uncut_bytes(self) -> int:
@@ -103,7 +104,7 @@ class FrameBuffer:
     @property
     def is_native(self) -> bool:
         """Whether the unfinished frame is a native one."""
-        return bool(self._kept) and self._kept[0] == NATIVE_FIRST_BYTE
+        return bool(self.kept) and self.kept[0] == NATIVE_FIRST_BYTE
 
     def feed(self, data: bytes) -> list[Frame]:
         """
@@ -123,15 +124,15 @@ class FrameBuffer:
             self.has_uncut = False
             return self._cut(uncut, at)
         self._piece_max = self._frames_max
-        if self._kept:
-            self._kept += data
-            if len(self._kept) < self._needed:
+        if self.kept:
+            self.kept += data
+            if len(self.kept) < self._needed:
                 return []
-            joined = self._kept
-            self._kept = bytearray()
+            joined = self.kept
+            self.kept = bytearray()
             return self._cut(joined)
         size = len(data)
-        if size >= FRAME_HEADER_SIZE and data.startswith(_NATIVE_START):
+        if size >= FRAME_HEADER_SIZE and data[:2] == _NATIVE_START:
             # The usual read of a client that appends one entry at a time: one native frame alone.
             if FRAME_HEADER_SIZE + FRAME_HEADER.unpack_from(data)[5] == size <= self._frame_bytes_max:
                 return [Frame("native", data)]
@@ -141,7 +142,7 @@ class FrameBuffer:
         """The connection has ended: keep no bytes."""
         self._uncut = b""
         self._at = 0
-        self._kept = bytearray()
+        self.kept = bytearray()
         self.has_uncut = False
 
     def put_back(self, frames: Sequence[Frame], *, taken: int) -> None:
@@ -161,10 +162,10 @@ class FrameBuffer:
             if kind == "remoting":
                 parts.append(len(data).to_bytes(LENGTH_WORD_SIZE, "big"))
             parts.append(data)
-        self._uncut = b"".join([*parts, self._kept])
+        self._uncut = b"".join([*parts, self.kept])
         self._at = 0
         self.has_uncut = True
-        self._kept = bytearray()
+        self.kept = bytearray()
 
     def _cut(self, data: bytes | bytearray, at: int = 0) -> list[Frame]:
         frames: list[Frame] = []
@@ -184,7 +185,7 @@ class FrameBuffer:
                 raise FrameError(self._failure, frames) from None
             if available < needed:
                 self._needed = needed
-                self._kept = bytearray(view[at:])
+                self.kept = bytearray(view[at:])
                 self.unfinished_serial += 1
                 break
             whole = bytes(view[at + start : at + needed])

@@ -6,6 +6,8 @@ The header of every native frame, a ledger's (L{protocols.wire.ledger.push_layou
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from construct import Int8ub, Int32sb, Struct
 
 from protocols.wire.layout import struct_of
@@ -30,3 +32,21 @@ assert FRAME_HEADER.size == FRAME_HEADER_SIZE
 
 #: Longest text in a frame.
 TEXT_BYTES_MAX = 32767
+
+
+@lru_cache(maxsize=256)  # the same ids and group names repeat
+def text_bytes(text: str | None) -> tuple[int, bytes]:
+    """Length and bytes of a text in a frame; -1 for none."""
+    if text is None:
+        return -1, b""
+    raw = text.encode("utf-8")
+    assert len(raw) <= TEXT_BYTES_MAX, f"text of {len(raw)} bytes"
+    return len(raw), raw
+
+
+@lru_cache(maxsize=256)
+def texts_bytes(*texts: str | None) -> tuple[tuple[int, ...], bytes, int]:
+    """Length of each text, see L{text_bytes}; their bytes, and the number of these."""
+    found = [text_bytes(text) for text in texts]
+    joined = b"".join([raw for _, raw in found])
+    return tuple([length for length, _ in found]), joined, len(joined)

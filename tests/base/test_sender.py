@@ -115,6 +115,31 @@ class WindowTests(SenderCase):
         self.assertEqual(self.frames[2:], [[b"6", b"7"]])
         self.assertEqual(self.told, [(None, (7,), 0, 0)] * 3)
 
+    def test_one_after_the_other(self) -> None:
+        """A program that waits for each call does not wait for the end of the turn, from the second on."""
+        self.submit(b"a")
+        self.assertEqual(self.frames, [])  # others may follow
+        self.clock.advance(0)
+        self.answer(0, 1)
+        self.submit(b"b")
+        self.assertEqual(self.frames, [[b"a"], [b"b"]])
+        self.answer(1, 2)
+        # Those that come while one is under way share a frame, and then a turn counts again.
+        self.submit(b"c")
+        self.submit(b"d")
+        self.submit(b"e")
+        self.assertEqual(self.frames[2:], [[b"c"]])
+        self.clock.advance(0)
+        self.assertEqual(self.frames[2:], [[b"c"], [b"d", b"e"]])
+        self.answer(2, 3)
+        self.answer(3, 4)
+        self.submit(b"f")
+        self.assertEqual(self.frames[4:], [])
+        self.clock.advance(0)
+        self.assertEqual(self.frames[4:], [[b"f"]])
+        self.answer(4, 5)
+        self.assertEqual([told[1] for told in self.told], [(1,), (2,), (3,), (4,), (4,), (5,)])
+
     def test_bytes(self) -> None:
         """Frames are bounded in bytes without an answer, too."""
         self.target.present = Window(9, 10, 3)

@@ -132,6 +132,29 @@ class OrderTests(GroupCase):
         self.assertEqual(self.group.log, [b"a", b"b", b"c", b"d"])
 
 
+class AtOnceTests(GroupCase):
+    """Appends that do not wait for the end of the turn."""
+
+    def test_at_once(self) -> None:
+        """A frame is sent before the call returns."""
+        self.submit(b"a")
+        self.submit(b"b")  # not a program that appends one after the other
+        self.group.settle()
+        (wire,) = self.group["n0"].wires
+        self.submit(b"c")
+        self.assertEqual(wire.outbox, b"")
+        self.group.settle()
+        self.submit(b"d")
+        self.submit(b"e")
+        self.group.settle()
+        outcomes: list[AppendOutcome] = []
+        self.client.submit_at_once((b"f",), outcomes.append)
+        self.assertGreater(len(wire.outbox), 0)
+        self.group.settle()
+        self.assertEqual(self.appends_at("n0"), [(b"a", b"b"), (b"c",), (b"d",), (b"e",), (b"f",)])
+        self.assertIsInstance(outcomes[0], tuple)
+
+
 class ManyFramesTests(GroupCase):
     """One call in several frames, of which some fail."""
 

@@ -116,7 +116,7 @@ class NoticeTests(SynchronousTestCase):
         class Forgetful(FrameBuffer):
             def feed(self, data: bytes) -> list[Frame]:
                 """Forget the bytes kept so far."""
-                self._kept.clear()
+                self.kept.clear()
                 return super().feed(data)
 
         class Hoarder(FrameBuffer):

@@ -25,7 +25,7 @@ _CRASHING: Mapping[str, object] = {
 
 MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("learner-counts", "the copies of a learner help to commit", (
-        Patch(_MEMBERSHIP, "[marks.get(voter, absent) for voter in self.voters]",
+        Patch(_MEMBERSHIP, "[marks[one] if one in marks else absent for one in self.voters]",
               "[marks.get(one, absent) for one in self.addresses]"),
     ), _CHANGING),
     ("two-changes-at-once", "a change is written before the last one is committed", (

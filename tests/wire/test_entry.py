@@ -6,7 +6,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from unittest import mock
 
 import attrs
 from construct import Bytes, Int8ub, Int16sb, Int32sb, Int32sl, StreamError, Struct
@@ -254,9 +253,9 @@ class BatchTests(SynchronousTestCase):
         """A batch of one entry has a shorter check, with the result of the longer one."""
         sound = three().records[:52]
 
-        def verdict(batch: EntryBatch) -> str:
+        def verdict(batch: EntryBatch, check: Callable[[EntryBatch], None] = check_records) -> str:
             try:
-                check_records(batch)
+                check(batch)
             except WireError as error:
                 return str(error)
             return ""
@@ -270,7 +269,6 @@ class BatchTests(SynchronousTestCase):
             for first_index, term in ((4, 2), (number, 2), (4, number)):
                 batch = EntryBatch(first_index=first_index, count=1, term=term, records=header + b"xxxx")
                 for one in (batch, attrs.evolve(batch, records=header), attrs.evolve(batch, records=b"")):
-                    with mock.patch.object(entry, "_is_sound", return_value=False):
-                        expected = verdict(one)
+                    expected = verdict(one, entry._check_any_number)
                     self.assertEqual(verdict(one), expected, (name, number))
         check_records(EntryBatch(first_index=4, count=1, term=2, records=sound))

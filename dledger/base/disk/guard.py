@@ -25,7 +25,7 @@ class _Storing:
             self._guard.check()
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
+        if error is not None and isinstance(error, OSError):
             raise self._guard.fail(f"{self._what}: {error}") from error
 
 

@@ -316,10 +316,8 @@ class SegmentList(SegmentReader):
         """Write at stream offset C{position}, within one file."""
         start = position % self.file_size
         assert start + len(data) <= self.file_size
-        base = position - start
-        file = self._handles.get(base)
-        if file is None:
-            file = self._file(base)
+        base, handles = position - start, self._handles
+        file = handles[base] if base in handles else self._file(base)
         self.dirty[base] = file
         file.pwrite(data, start)
 

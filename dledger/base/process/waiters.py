@@ -41,10 +41,11 @@ class ThresholdWaiters:
 
     def add(self, token: int, *, threshold: int, deadline_ms: int) -> None:
         """Wait until the number reaches C{threshold} or the time C{deadline_ms}. Tokens are unique."""
-        waiting = self._waiting
-        assert len(waiting) < self.capacity, "the caller must refuse before the table is full"
+        waiting, count = self._waiting, len(self._waiting)
+        assert count < self.capacity, "the caller must refuse before the table is full"
         assert token not in waiting, "a token waits once"
-        if max(len(self._by_threshold), len(self._by_deadline)) > 2 * len(waiting) + 64:
+        stale_from = 2 * count + 64
+        if len(self._by_threshold) > stale_from or len(self._by_deadline) > stale_from:
             self._forget_stale()
         waiting[token] = (threshold, deadline_ms)
         heapq.heappush(self._by_threshold, (threshold, token))
@@ -56,9 +57,9 @@ class ThresholdWaiters:
         heap = self._by_threshold
         while heap and heap[0][0] <= number:
             threshold, token = heapq.heappop(heap)
-            found = self._waiting.get(token)
-            if found is not None and found[0] == threshold:
-                del self._waiting[token]
+            waiting = self._waiting
+            if token in waiting and waiting[token][0] == threshold:
+                del waiting[token]
                 ready.append(token)
         return ready
 

@@ -197,30 +197,32 @@ class PendingCalls(Generic[_R]):
         bodies: list[bytes] = []
         parts: list[FramePart[_R]] = []
         size, bytes_max = 0, self._limits.frame_bytes_max
-        queue = self.queue
-        while queue and len(bodies) < count_max:
+        queue, room = self.queue, count_max
+        while queue and room > 0:
             call = queue[0]
             if call.is_finished or call.error is not None:
                 queue.popleft()
                 continue
             if parts and (call.key != parts[0][0].key or not self._follows(call, parts)):
                 break
-            room = count_max - len(bodies)
+            count = whole = len(call.bodies)
             taken: Sequence[bytes]
-            if not call.sent and len(call.bodies) <= room and size + call.size <= bytes_max:
+            if not call.sent and whole <= room and size + call.size <= bytes_max:
                 taken, taken_size = call.bodies, call.size
             else:
                 taken, taken_size = _some(call, room, bytes_max - size, at_least=0 if bodies else 1)
                 if not taken:
                     break
+                count = len(taken)
             bodies += taken
             size += taken_size
-            parts.append((call, call.sent, len(taken)))
+            room -= count
+            parts.append((call, call.sent, count))
             if self._numbers is not None:
-                self._numbers.used(self._numbers.of(call)[1] + len(taken))
-            call.sent += len(taken)
-            call.open += len(taken)
-            if call.sent < len(call.bodies):
+                self._numbers.used(self._numbers.of(call)[1] + count)
+            call.sent += count
+            call.open += count
+            if call.sent < whole:
                 break
             queue.popleft()
         return bodies, parts, size
@@ -281,7 +283,8 @@ class Flight(Generic[_R]):
 
     def take(self, frame: SentFrame[_R]) -> list[SentFrame[_R]]:
         """Remove a frame that is or may be in the log. @return: the held frames that it overtook."""
-        self.passed = max(self.passed, frame.number)
+        if frame.number > self.passed:
+            self.passed = frame.number
         frame.is_settled = True
         if self.frames[0] is frame:
             self.frames.popleft()

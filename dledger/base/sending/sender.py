@@ -14,6 +14,8 @@ takes no body twice: then those that may be in it are sent again, too, and the f
 Rule 4: calls of one stream belong together: when a body of one is unknown or has failed, the bodies of the
 stream that are in no frame fail, too. So nothing follows a hole that the program does not know yet.
 Rule 5: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.
+Rule 6: calls of one turn share frames. A call of a program that seems to wait for each does not wait for the
+end of the turn: nothing is pending, and the call before it was answered before another one came.
 
 The target (L{SendTarget}) has the connections and the codec, and it judges the answers: its rule says
 whether a frame is stored, unknown, failed or held.
@@ -116,7 +118,9 @@ class WindowedSender(Generic[_R]):
         self._pumping = Alarm(clock, partial(turn.act, self.pump))
         self._resuming = Alarm(clock, partial(turn.act, self.pump))
         self._sweeping = Alarm(clock, self._sweep)
+        self._turn = turn
         self._is_in_turn = False  # turn_ended will be called
+        self._since_idle = 0  # calls since nothing was pending
         self._is_closed = False
 
     @property
@@ -141,11 +145,19 @@ class WindowedSender(Generic[_R]):
 
     # Sending
 
-    def submit(self, call: SendCall[_R]) -> None:
-        """Send a call that has at least one body. C{done} is called in this call only if it is refused."""
+    def submit(self, call: SendCall[_R], *, at_once: bool = False) -> None:
+        """
+        Send a call that has at least one body. C{done} is called in this call only if it is refused.
+
+        @param at_once: do not wait for further calls of this turn.
+        """
         if self._is_closed:
             self.refuse(call, ResponseCode.NETWORK_ERROR, "the client is closed")
             return
+        if not self._pending.count:
+            at_once = at_once or self._since_idle == 1
+            self._since_idle = 0
+        self._since_idle += 1
         if self._pending.waiting or not self._pending.admit(call):
             problem = self._pending.put_off(call)
             if problem:
@@ -153,7 +165,11 @@ class WindowedSender(Generic[_R]):
                 return
         if not self._sweeping.is_set:
             self._sweeping.set(_SWEEP_S)
-        if not (self._is_in_turn or self._pumping.is_set):
+        if self._is_in_turn or self._pumping.is_set:
+            return
+        if at_once:
+            self._turn.act(self.pump)
+        else:
             self._pumping.set(0)
 
     def refuse(self, call: SendCall[_R], code: ResponseCode, reason: str) -> None:
@@ -165,7 +181,8 @@ class WindowedSender(Generic[_R]):
     def turn_ended(self) -> None:
         """All answers of one read have been settled: send the bodies that gathered meanwhile."""
         self._is_in_turn = False
-        self.pump()
+        if self._pending.queue or self._pending.waiting:
+            self.pump()
 
     def pump(self) -> None:
         """Send as many frames as the window allows."""
@@ -188,7 +205,7 @@ class WindowedSender(Generic[_R]):
             was_in_turn = self._is_in_turn
             self._target.transmit(frame, bodies)
             self._is_in_turn = was_in_turn  # a frame that is refused at once is answered outside a turn
-            if self._waits():
+            if pending.queue and self._waits():
                 return
 
     def _give_up_lost(self, numbers: Numbers) -> None:
@@ -232,7 +249,8 @@ class WindowedSender(Generic[_R]):
             if not call.is_finished:
                 call.results.append(result)
                 self._close_part(call, count, finished)
-        self._fail_overtaken(overtaken, finished)
+        if overtaken:
+            self._fail_overtaken(overtaken, finished)
         self._tell(finished)
 
     def settle_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
@@ -365,12 +383,13 @@ class WindowedSender(Generic[_R]):
             self._finish(call, finished)
 
     def _finish(self, call: SendCall[_R], finished: list[SendCall[_R]]) -> None:
-        call.failed += len(call.bodies) - call.sent  # the rest of a failed call is not sent
+        bodies = len(call.bodies)
+        call.failed += bodies - call.sent  # the rest of a failed call is not sent
         call.is_finished = True
         if call.error is not None and self._numbers is not None:
             self._numbers.given_up(call)
         if call.is_admitted:
-            self._pending.count -= len(call.bodies)
+            self._pending.count -= bodies
             self._pending.bytes -= call.size
         finished.append(call)
 

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.process.timing import Backoff
-from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.sending.bodies import BytesLike, checked_bodies, total_bytes
 from dledger.base.sending.send_queue import Numbers, SendCall, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender
 from dledger.client.answers.errors import append_error
@@ -138,20 +138,20 @@ class Appender:
         self._refusal: DLedgerError | None = None
 
     def submit(
-        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
+        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None,
+        *, at_once: bool = False,
     ) -> None:
         """
         Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
         empty or refused here. The sequence must not be changed afterwards.
 
         @param stream, headers: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
+        @param at_once: see L{WindowedSender.submit}.
         """
         if not bodies:
             done(())
             return
-        kept = as_bodies(bodies)
-        size = total_bytes(kept)
-        problem = misfit(kept, size, BODY_BYTES_MAX)
+        kept, size, problem = checked_bodies(bodies, BODY_BYTES_MAX)
         # Bodies compare like texts: one that begins with the magic is not before it.
         if not problem and (
             self._is_enveloped or headers is not None
@@ -165,7 +165,7 @@ class Appender:
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:
-            self.sender.submit(call)
+            self.sender.submit(call, at_once=at_once)
 
     def close(self) -> None:
         """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
@@ -177,10 +177,10 @@ class Appender:
     def window(self) -> Window | None:
         """See L{SendTarget.window}."""
         leader, limits = self._leader.current, self._limits
-        if leader is None or not leader.is_connected:
+        if leader is None or not leader.protocol.is_open:
             self._leader.seek()
             return None
-        if leader.native:
+        if leader.protocol.is_native:
             return self._native_window
         is_alone = self._is_ordered and leader.wire_version < 1
         return Window(1 if is_alone else limits.remoting_in_flight_max, limits.in_flight_bytes_max, 1)
@@ -257,7 +257,8 @@ class Appender:
         if not self.sender.answered(frame):
             return
         if isinstance(result, AppendResponse):
-            self._judge(leader, frame, result)
+            judge = self._stored if result.code is ResponseCode.SUCCESS else self._not_stored
+            judge(leader, frame, result)
         elif isinstance(result, RequestRefused):
             self._refused(frame, result)
         else:
@@ -271,11 +272,8 @@ class Appender:
             self._refusal = error
             self.sender.hold_unknown(frame, error)
 
-    def _judge(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
+    def _not_stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
         code = answer.code
-        if code is ResponseCode.SUCCESS:
-            self._stored(leader, frame, answer)
-            return
         error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id)
         if code in PASSING or code in FINAL:
             self._refused(frame, error)
@@ -295,12 +293,13 @@ class Appender:
             leader.abort(reason)
             self.sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
             return
-        later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier bodies come first")
-        if self._numbers is not None and self.sender.is_behind_held(frame):
-            self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
-            return
-        if is_part:
-            self.sender.hold_rest(frame, answer.count, later)
+        if self._numbers is not None:
+            later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier bodies come first")
+            if self.sender.is_behind_held(frame):
+                self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+                return
+            if is_part:
+                self.sender.hold_rest(frame, answer.count, later)
         self._appended(frame, answer)
 
     def _refused(self, frame: _Frame, error: DLedgerError) -> None:

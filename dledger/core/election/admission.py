@@ -79,7 +79,7 @@ def fault_of(member: MemberState, request: PeerRequest) -> str | None:
         return "version"
     if request.term > member.term and is_too_far(member, request.term):
         return "term"
-    entries = request.entries if isinstance(request, PushEntryRequest) else None
+    entries = request.entries if type(request) is PushEntryRequest else None
     if entries is not None and entries.term > request.term >= member.term:
         return "entry-term"  # (a push of an earlier term is refused anyway, and learns the present one)
     return None

@@ -31,7 +31,8 @@ from protocols.wire.codes import ResponseCode
 class PendingAppends:
     """
     Invariant: C{_by_token} has exactly the waiting tokens; C{_bytes} is the sum of the sizes of the
-    waiting proposals, of those in C{_writing} and in C{undecided}; C{_requests} is the sum of their appends.
+    waiting proposals, of those in C{_writing}, which come with their sizes, and in C{undecided};
+    C{_requests} is the sum of their appends.
 
     @ivar undecided: the proposals of ended leaderships that wait.
     """
@@ -42,7 +43,7 @@ class PendingAppends:
         takes_self=True,
     )
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
-    _writing: tuple[Proposal, ...] | None = None
+    _writing: tuple[tuple[Proposal, int], ...] | None = None
     _producers_at: int = -1
     _last: LastWrite = NOBODYS_WRITE
     _next_last: LastWrite = NOBODYS_WRITE
@@ -62,7 +63,7 @@ class PendingAppends:
         @param refusal: the code if this member takes no appends now (not leader, transferring), or None.
         """
         member, config = self.member, self.member.config
-        taken: list[Proposal] = []
+        taken: list[tuple[Proposal, int]] = []
         bodies: list[bytes] = []
         last = self._last
         announcement = Announcement(member) if last is NOBODYS_WRITE else Announcement.after(member, last)
@@ -100,11 +101,11 @@ class PendingAppends:
                 announcement.announce(origin, len(proposal.bodies), bodies)
             elif announcement.last_producer and not proposal.is_control:
                 announcement.plain(bodies)
-            taken.append(proposal)
+            taken.append((proposal, size))
             bodies.extend(proposal.bodies)
         if bodies:
             assert self._writing is None, "one write at a time"
-            is_control = bool(taken) and taken[0].is_control
+            is_control = bool(taken) and taken[0][0].is_control
             is_plain = is_control or not announcement.last_producer
             self._next_last = NOBODYS_WRITE if is_plain else announcement.end(len(bodies))
             assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
@@ -122,11 +123,10 @@ class PendingAppends:
         proposals, self._writing, self._last = self._writing, None, self._next_last
         deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
         index, at = written.first_index, 0
-        for proposal in proposals:
+        for proposal, size in proposals:
             if at == self._producers_at:
                 index, at = index + 1, at + 1
             count = len(proposal.bodies)
-            size = sum(map(len, proposal.bodies)) + 64 * count
             self._by_token[proposal.token] = WrittenProposal(
                 index, count, written.positions[at], size, proposal.requests
             )
@@ -139,8 +139,8 @@ class PendingAppends:
         if self._writing is None:
             return
         proposals, self._writing = self._writing, None
-        for proposal in proposals:
-            self._bytes -= sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
+        for proposal, size in proposals:
+            self._bytes -= size
             self._requests -= proposal.requests
             self._refuse(proposal, code)
 
@@ -189,7 +189,7 @@ class PendingAppends:
         if self._writing is not None:
             # The write failed half-way or its outcome never came: it may be in the file.
             proposals, self._writing = self._writing, None
-            for proposal in proposals:
+            for proposal, _size in proposals:
                 self._refuse(proposal, code)
             self._bytes = self._requests = 0
 

@@ -33,7 +33,7 @@ from dledger.core.state.quota import Quota
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Response
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
@@ -191,23 +191,24 @@ class EntryDispatcher:
     def _entry(self, index: int) -> EntryBatch:
         return self.member.view.read_batch(index, max_count=1, max_bytes=1)
 
-    def _push(self, type: PushType, entries: EntryBatch | None) -> None:
+    def _push(self, kind: PushType, entries: EntryBatch | None) -> Inflight:
         member, out = self.member, self.member.out
         request = PushEntryRequest(
-            **member.base_fields(self.peer_id),
-            type=type,
+            group=member.config.group, remote_id=self.peer_id, local_id=member.config.self_id,
+            leader_id=member.leader_id, term=member.term, wire_version=WIRE_VERSION, type=kind,
             commit_index=member.committed_index,
             entries=entries,
             is_batch=entries is not None and entries.count > 1,
         )
         request_id = out.send(self.peer_id, request, self)
         last_index, size = (-1, 0) if entries is None else (entries.last_index, entries.size)
-        is_chunk = isinstance(entries, EntryChunk)
-        self._inflight[request_id] = Inflight(type, last_index, size, out.now_ms, is_chunk)
+        is_chunk = type(entries) is EntryChunk
+        pushed = self._inflight[request_id] = Inflight(kind, last_index, size, out.now_ms, is_chunk)
         self._inflight_bytes += size
         self._last_push_ms = out.now_ms
         if self._commit_sent < member.committed_index:
             self._commit_sent = member.committed_index
+        return pushed
 
     def _compare(self) -> None:
         member = self.member
@@ -241,15 +242,16 @@ class EntryDispatcher:
             if self.write_index < member.view.ledger_begin_index:
                 self._set_back("expired")  # retention removed the next entry: compare again
                 return
-            allowed = self._allowed_bytes()
+            is_near = end_index - self.write_index <= THROTTLE_SPARES_ENTRIES
+            allowed = UNLIMITED_BYTES if is_near else self._allowed_bytes()
             if allowed <= 0:
                 return
             batch = self._next_batch(allowed, budget)
             if batch is None:
                 return
-            self.quota.spend(batch.size)
-            self.write_index = batch.last_index + 1
-            self._push(PushType.APPEND, batch)
+            pushed = self._push(PushType.APPEND, batch)
+            self.quota.spend(pushed.size)
+            self.write_index = pushed.last_index + 1
             if budget is not None:
                 budget.spend(self.peer_id, batch)
         self._is_behind = self.write_index <= end_index
@@ -262,7 +264,7 @@ class EntryDispatcher:
         """
         member, config = self.member, self.member.config
         count = config.max_batch_push_count if config.enable_batch_push else 1
-        size = min(allowed, config.max_batch_push_bytes)
+        size = allowed if allowed < config.max_batch_push_bytes else config.max_batch_push_bytes
         if budget is not None:
             is_busy = member.committed_index < member.ledger_end_index or budget.serves
             if self.write_index < self._chunks_from:
@@ -301,8 +303,6 @@ class EntryDispatcher:
 
     def _allowed_bytes(self) -> int:
         member, config = self.member, self.member.config
-        if member.ledger_end_index - self.write_index <= THROTTLE_SPARES_ENTRIES:
-            return UNLIMITED_BYTES
         if self._behind_bytes() < config.peer_push_throttle_point:
             return UNLIMITED_BYTES
         return self.quota.left(member.out.now_ms)
@@ -311,11 +311,11 @@ class EntryDispatcher:
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """The follower answered a push."""
-        pushed = self._inflight.pop(request_id, None)
-        if pushed is None:
+        if request_id not in self._inflight:
             return
+        pushed = self._inflight.pop(request_id)
         self._inflight_bytes -= pushed.size
-        if not isinstance(response, PushEntryResponse):
+        if type(response) is not PushEntryResponse:
             self._set_back("unexpected answer")
         elif pushed.type is PushType.COMPARE:
             self._on_compared(pushed, response)

@@ -274,15 +274,18 @@ class EntryHandler:
         """The entries of the current write are in the file."""
         assert self._writing is not None
         (token, request), self._writing = self._writing, None
-        index = self.member.ledger_end_index
-        assert request.entries is not None and request.entries.last_index == index
+        index, entries = self.member.ledger_end_index, request.entries
+        assert entries is not None and entries.first_index + entries.count - 1 == index
         self.matched_index = index
-        self._agreed()
+        if self._refused or self.is_diverged:
+            self._agreed()
         self._learn_commit(request)
         self._answer_when_durable(token, request, index)
 
     def write_following(self) -> None:
         """Write the queued APPEND that is next in order, if there is one."""
+        if not self._queue:
+            return
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
             self._queued_bytes -= following.entries.size

@@ -13,7 +13,7 @@ Source: MemberState.java; differs: term and vote are durable before they are ans
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -82,6 +82,8 @@ class Outbox:
     outstanding request is ignored.
     A step has at most one write of the ledger, and it is the last effect: a refused write would drop
     the effects after it.
+
+    @ivar emit: adds an effect after the earlier ones.
     """
 
     request_time_out_ms: int
@@ -90,6 +92,10 @@ class Outbox:
     _write: fx.LedgerWrite | None = None
     _next_request_id: int = 1
     _owners: dict[int, tuple[str, RequestOwner, int]] = attrs.Factory(dict)
+    emit: Callable[[fx.Effect], None] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.emit = self._effects.append
 
     def begin(self, now_ms: int) -> None:
         """A step starts. C{self.now_ms} never falls."""
@@ -98,15 +104,10 @@ class Outbox:
 
     def take(self) -> tuple[fx.Effect, ...]:
         """Take the effects of this step."""
-        if self._write is not None:
-            self._effects.append(self._write)
-            self._write = None
-        effects, self._effects = tuple(self._effects), []
-        return effects
-
-    def emit(self, effect: fx.Effect) -> None:
-        """Add an effect after the earlier ones."""
-        self._effects.append(effect)
+        write, self._write = self._write, None
+        taken = tuple(self._effects) if write is None else (*self._effects, write)
+        del self._effects[:]
+        return taken
 
     def write(self, effect: fx.LedgerWrite) -> None:
         """Set the step's write of the ledger; it stays the last effect of the step."""
@@ -129,31 +130,30 @@ class Outbox:
             if isinstance(known, fx.PersistTermVote) and known.term == term:
                 self._effects[at] = effect
                 return
-        self._effects.append(effect)
+        self.emit(effect)
 
     def report(self, event: str, **facts: object) -> None:
         """Report an event to the operator."""
-        self._effects.append(fx.Report(event=event, facts=facts))
+        self.emit(fx.Report(event=event, facts=facts))
 
     def reply(self, token: int, response: Response) -> None:
         """Answer a request."""
-        self._effects.append(fx.Reply(token=token, response=response))
+        self.emit(fx.Reply(token=token, response=response))
 
     def send(self, peer_id: str, request: Request, owner: RequestOwner) -> int:
         """Send a request; its outcome goes to C{owner}. @return: its id."""
         request_id = self._next_request_id
         self._next_request_id += 1
         self._owners[request_id] = (peer_id, owner, self.now_ms)
-        self._effects.append(fx.SendRequest(peer_id=peer_id, request_id=request_id, request=request))
+        self.emit(fx.SendRequest(peer_id=peer_id, request_id=request_id, request=request))
         return request_id
 
     def answered(self, peer_id: str, request_id: int) -> RequestOwner | None:
         """Take out the request. @return: its owner; None if the request is not outstanding."""
-        found = self._owners.get(request_id)
-        if found is None or found[0] != peer_id:
+        owners = self._owners
+        if request_id not in owners or owners[request_id][0] != peer_id:
             return None
-        del self._owners[request_id]
-        return found[1]
+        return owners.pop(request_id)[1]
 
     def overdue(self) -> list[tuple[str, int, RequestOwner]]:
         """Take out the requests whose outcome is overdue. Ids rise with time, so only these are visited."""
@@ -379,7 +379,7 @@ class MemberState:
 
     def may_acknowledge(self, index: int) -> bool:
         """Whether no entry up to C{index} is damaged and not known to be committed."""
-        return not self.lacks_uncommitted or not any(
+        return self.view.holes_end_index <= self.committed_index or not any(
             hole.first_index <= index and hole.last_index > self.committed_index for hole in self.view.holes
         )
 
@@ -464,7 +464,7 @@ class MemberState:
     def heard_from(self, peer_id: str, wire_version: int) -> None:
         """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
-        if wire_version & WIRE_FLAG_CHUNKS:
+        if wire_version & WIRE_FLAG_CHUNKS and peer_id not in self.takes_chunks:
             self.takes_chunks.add(peer_id)
         wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:

@@ -38,9 +38,11 @@ class QuorumAckChecker:
 
         @return: whether the mark rose.
         """
-        if index < self.term_start_index or index <= self._by_member.get(member_id, -1):
+        marks = self._by_member
+        known = marks[member_id] if member_id in marks else -1
+        if index < self.term_start_index or index <= known:
             return False
-        self._by_member[member_id] = index
+        marks[member_id] = index
         return True
 
     @property

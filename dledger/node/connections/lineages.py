@@ -118,8 +118,8 @@ class Lineages:
 
     def is_suspect(self, member_id: str) -> bool:
         """Whether another process speaks for a member than the one at its address, as far as known."""
-        calling, answering = self._calling.get(member_id), self._answering.get(member_id)
-        return None not in (calling, answering) and calling != answering
+        calling, answering = self._calling, self._answering
+        return member_id in calling and member_id in answering and calling[member_id] != answering[member_id]
 
     def heed(self, teller_id: str, met_text: str, group_id: str) -> None:
         """

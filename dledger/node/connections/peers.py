@@ -185,9 +185,8 @@ class Peers:
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Send a request after the earlier ones; C{answered} or C{failed} is called later."""
-        peer = self._peers.get(peer_id)
-        if peer is not None:
-            peer.send(request_id, request)
+        if peer_id in self._peers:
+            self._peers[peer_id].send(request_id, request)
             return
         if not self._strays:
             self._turn.work(self._tell_strays)
@@ -217,7 +216,7 @@ class Peers:
         Whether a message in the name of C{peer_id} may be its own: its address answers this member. If it
         does not, a new attempt to reach it begins soon. A member whose address is not known passes.
         """
-        peer = self._peers.get(peer_id)
+        peer = self._peers[peer_id] if peer_id in self._peers else None
         return peer is None or peer.is_present or peer.hurry()
 
     def sweep(self, now_s: float) -> None:
@@ -390,7 +389,7 @@ class _Peer(Factory):
         if connection is None:
             self._refuse(request_id, "not connected")
         elif (
-            isinstance(request, VoteRequest) and request.pre_vote
+            type(request) is VoteRequest and request.pre_vote
             and not connection.is_native and connection.peer_wire_version < 1
         ):
             # Java would count this as a vote, and the peer may be another program than before.
@@ -478,7 +477,7 @@ class _Peer(Factory):
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
         told: MetadataResponse | None = None
-        if [token for token, _ in answers if token <= PROBE]:
+        if answers[0][0] <= PROBE or (answers[1:] and [one for one in answers if one[0] <= PROBE]):
             greetings = [answer for token, answer in answers if token == PROBE]
             beside = [answer for answer in answers if answer[0] < PROBE]
             answers = [answer for answer in answers if answer[0] > PROBE]

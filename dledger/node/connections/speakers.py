@@ -54,8 +54,12 @@ class Speakers:
         self._claim = claim
         self._vouches = vouches
 
-    def admit(self, connection: ServerConnection, request: Request) -> bool:
-        """Whether the connection may continue; a connection from a peer is claimed for it."""
+    def admit(self, connection: ServerConnection, request: Request, named: str | None) -> bool:
+        """
+        Whether the connection may continue; a connection from a peer is claimed for it.
+
+        @param named: see L{named_by}.
+        """
         speaker = request.local_id
         if speaker is None and request.kind in PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
@@ -63,7 +67,6 @@ class Speakers:
             is_binding = request.kind is not RequestCode.METADATA
             if not self._speaks_for(connection, speaker, is_binding=is_binding):
                 return False
-        named = self._named_by(request)
         if named is None or named == connection.peer_id or not self._members.knows(named):
             return True
         self._note("claim-refused", {"peer_id": named, "address": connection.address,
@@ -85,14 +88,17 @@ class Speakers:
         connection.abort(f"not taken for {peer_id}: {reason}")
         return False
 
-    def refusal_for_core(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
+    def refusal_for_core(
+        self, connection: ServerConnection, request: Request, named: str | None
+    ) -> DLedgerError | None:
         """
         Why the core does not hear a request: a binding one comes in the name of a member that is not present
         (L{Peers.vouches}), or its sender may not change the group.
 
         Otherwise whoever speaks for a member that is down could depose leaders, or seem to lead for ever.
+
+        @param named: see L{named_by}.
         """
-        named = self._named_by(request)
         if named is None:
             refusal = self._door.refusal_of_change(connection, request)
             if refusal is None and isinstance(request, MembershipRequest) and not request.is_dry:
@@ -102,14 +108,14 @@ class Speakers:
                     "configuration": self._members.membership.index,
                 })
             return refusal
-        if (isinstance(request, VoteRequest) and request.pre_vote) or self._vouches(named):
+        if (type(request) is VoteRequest and request.pre_vote) or self._vouches(named):
             return None
         if self._members.knows(named):
             self._note("sender-absent", {"sender_id": named, "kind": request.kind.name,
                                          "address": connection.address})
         return DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE)
 
-    def _named_by(self, request: Request) -> str | None:
+    def named_by(self, request: Request) -> str | None:
         """The member in whose name a request is binding; None if it binds nobody."""
         if request.kind in PEERS_ONLY:
             return request.leader_id

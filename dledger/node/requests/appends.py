@@ -92,11 +92,6 @@ def _answer_class(ticket: Ticket) -> type[AppendResponse]:
     return _ANSWERS.get(ticket.kind, AppendResponse)
 
 
-def _is_once(claims: list[_Claim]) -> bool:
-    ticket = claims[0].ticket
-    return ticket is not None and ticket.kind is RequestCode.APPEND_ONCE
-
-
 class AppendGate:
     """
     Invariant: a claim is in C{_claims} (not proposed yet), in C{_pending} (proposed), or answered.
@@ -140,13 +135,14 @@ class AppendGate:
 
     def append_for(self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...]) -> None:
         """Append for a request on a connection."""
-        if len(bodies) == 1:
+        count = len(bodies)
+        if count == 1:
             size = len(bodies[0])
             self._bodies.append(bodies[0])
         else:
             size = sum(map(len, bodies))
             self._bodies.extend(bodies)
-        self._take(_Claim(connection, ticket, None, len(bodies), size))
+        self._take(_Claim(connection, ticket, None, count, size))
 
     def append_if(
         self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], expected_end: int
@@ -256,7 +252,8 @@ class AppendGate:
         elif answer.code is ResponseCode.SUCCESS:
             if proposed_s is not None:
                 self._counters.append_s.observe(self._seconds() - proposed_s)
-            if _is_once(claims):
+            ticket = claims[0].ticket
+            if ticket is not None and ticket.kind is RequestCode.APPEND_ONCE:
                 self._tell_once(answer, claims[0])
             else:
                 self._tell_committed(answer, claims)

@@ -27,8 +27,8 @@ _Asked = tuple[ServerConnection, Ticket | Merged]
 
 class CoreQuestions:
     """
-    Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} has those of
-    each open connection.
+    Invariant: C{_questions}, and C{_callers} of this process, have the tokens that the core has not answered;
+    C{_tokens} has those of each open connection.
     """
 
     def __init__(self, inside: MemberInside, next_token: Callable[[], int]) -> None:
@@ -38,13 +38,14 @@ class CoreQuestions:
         self._feed = inside.feed
         self._counters = inside.counters
         self._next_token = next_token
-        self._questions: dict[int, _Asked | Deferred[Response]] = {}
+        self._questions: dict[int, _Asked] = {}
+        self._callers: dict[int, Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
 
     @property
     def unanswered(self) -> int:
         """Number of requests that the core has not answered."""
-        return len(self._questions)
+        return len(self._questions) + len(self._callers)
 
     def connected(self, connection: ServerConnection) -> None:
         """A connection has begun."""
@@ -82,46 +83,43 @@ class CoreQuestions:
         token = self._next_token()
 
         def forget(_: Deferred[Response]) -> None:
-            self._questions.pop(token, None)
+            self._callers.pop(token, None)
 
         waiter: Deferred[Response] = Deferred(forget)
-        self._questions[token] = waiter
+        self._callers[token] = waiter
         self._feed(RequestReceived(token=token, request=request))
         return waiter
 
     def reply(self, token: int, response: Response) -> None:
         """Pass on the core's answer; an unknown token is ignored."""
-        asked = self._questions.pop(token, None)
-        if asked is None:
+        if token not in self._questions:
+            if token in self._callers:
+                self._callers.pop(token).callback(response)
             return
-        if isinstance(response, VoteResponse):
-            count(self._counters.votes, response.vote_result.name)
-        if isinstance(asked, Deferred):
-            asked.callback(response)
-            return
-        connection, whence = asked
+        connection, whence = self._questions.pop(token)
         self._tokens[connection].discard(token)
+        if type(response) is VoteResponse:
+            count(self._counters.votes, response.vote_result.name)
         if response.code is not ResponseCode.SUCCESS:
             asked_times = len(whence.parts) if isinstance(whence, Merged) else 1
             count(self._counters.refusals, response.code.name, asked_times)
-        if isinstance(whence, Merged):
+        if type(whence) is Merged:
             for ticket, answer in whence.answers(response):
                 connection.answer(ticket, answer)
         else:
+            assert type(whence) is Ticket
             connection.answer(whence, response)
 
     def stop(self) -> None:
         """The member has stopped: answer the requests that the core left unanswered."""
         questions, self._questions = self._questions, {}
-        for asked in questions.values():
-            if isinstance(asked, Deferred):
-                error = DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the member has stopped")
-                asked.errback(error)
-            else:
-                connection, whence = asked
-                self._tokens[connection].clear()
-                tickets = [part[0] for part in whence.parts] if isinstance(whence, Merged) else [whence]
-                for ticket in tickets:
-                    connection.answer(ticket, MESSAGES[ticket.kind][1](
-                        code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
-                    ))
+        for connection, whence in questions.values():
+            self._tokens[connection].clear()
+            tickets = [part[0] for part in whence.parts] if isinstance(whence, Merged) else [whence]
+            for ticket in tickets:
+                connection.answer(ticket, MESSAGES[ticket.kind][1](
+                    code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
+                ))
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            caller.errback(DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the member has stopped"))

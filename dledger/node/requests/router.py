@@ -173,28 +173,27 @@ class RequestRouter:
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
     ) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.requests_received}."""
+        number = len(requests)
+        self._counters.requests += number
         try:
-            self._route(connection, requests)
+            if self.door.is_guarded:
+                requests = self.door.allowed(connection, requests)
+                if not requests:
+                    return
+                number = len(requests)
+            if connection.peer_id is None:
+                self._counters.client_requests += number
+            if not (connection.account.is_proven or self._is_settled(connection, requests)):
+                return
+            for_core = self._answered(connection, requests, is_running=not self._inside.driver.is_stopped)
+            if for_core:
+                self.questions.ask(connection, for_core)
         except Exception as error:
             # Otherwise Twisted would only drop the connection.
             self._inside.voice.broken(error)
 
-    def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
-        self._counters.requests += len(requests)
-        if self.door.is_guarded:
-            requests = self.door.allowed(connection, requests)
-            if not requests:
-                return
-        if connection.peer_id is None:
-            self._counters.client_requests += len(requests)
-        if not (connection.account.is_proven or self._is_settled(connection, requests)):
-            return
-        for_core = self._answered(connection, requests, self._inside.is_running)
-        if for_core:
-            self.questions.ask(connection, for_core)
-
     def _answered(
-        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], is_running: bool
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], *, is_running: bool
     ) -> list[tuple[Ticket, Request]]:
         """Answer requests, or refuse them. @return: those for the core; none if the connection ends."""
         for_core: list[tuple[Ticket, Request]] = []
@@ -202,19 +201,19 @@ class RequestRouter:
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or not is_running:
                 self._refuse_stranger(connection, ticket, request)
-            elif isinstance(request, AppendRequest):
+            elif type(request) is AppendRequest:
                 if self._appends.may_append(request.bodies):
                     append_for(connection, ticket, request.bodies)
                 else:
                     self._appends.refuse(connection, ticket, request, request.bodies)
-            elif (answer := self._of_clients.get(type(request))) is not None:
-                answer(connection, ticket, request)
-            elif not self._speakers.admit(connection, request):
+            elif type(request) in self._of_clients:
+                self._of_clients[type(request)](connection, ticket, request)
+            elif not self._speakers.admit(connection, request, named := self._speakers.named_by(request)):
                 return []  # the connection was refused, and with it the rest of its requests
-            elif (answer_named := self._of_members.get(type(request))) is not None:
-                if not answer_named(connection, ticket, request):
+            elif type(request) in self._of_members:
+                if not self._of_members[type(request)](connection, ticket, request):
                     return []
-            elif (refusal := self._speakers.refusal_for_core(connection, request)) is not None:
+            elif (refusal := self._speakers.refusal_for_core(connection, request, named)) is not None:
                 self._refuse(connection, ticket, request, refusal)
             else:
                 for_core.append((ticket, request))
@@ -233,7 +232,10 @@ class RequestRouter:
         if first is None or not self._inside.is_running or not self.door.is_known(connection):
             return True
         is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
-        if not (is_of_client or self._seats.has_place(connection) or self._speakers.admit(connection, first)):
+        if not (
+            is_of_client or self._seats.has_place(connection)
+            or self._speakers.admit(connection, first, self._speakers.named_by(first))
+        ):
             return False
         reason = "" if connection.peer_id is not None else self._seats.no_place(connection)
         if not reason:
@@ -344,10 +346,6 @@ class RequestRouter:
     def ask(self, request: Request) -> Deferred[Response]:
         """Ask the core for a local caller. Cancelling forgets the request."""
         return self.questions.ask_here(request)
-
-    def reply(self, token: int, response: Response) -> None:
-        """Pass on the core's answer; an unknown token is ignored."""
-        self.questions.reply(token, response)
 
     def stop(self) -> None:
         """The member has stopped: answer the requests that the core left unanswered."""

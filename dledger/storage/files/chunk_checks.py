@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from zlib import crc32
 
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
@@ -184,17 +185,5 @@ def check_chunk(
     )
 
 
-def check_pushed(
-    entries: EntryBatch, *, first_index: int, last_term: int, end_position: int,
-    previous_chain_crc: int | None, file_size: int,
-) -> Layout:
-    """L{check_chunk} or L{check_batch}, as the entries are. @raise DLedgerError: as of these."""
-    if isinstance(entries, EntryChunk):
-        return check_chunk(
-            entries, first_index=first_index, last_term=last_term, end_position=end_position,
-            previous_chain_crc=previous_chain_crc, file_size=file_size,
-        )
-    return check_batch(
-        entries, first_index=first_index, last_term=last_term, end_position=end_position,
-        previous_chain_crc=previous_chain_crc, file_size=file_size,
-    )
+#: As L{check_batch}, by the class of the entries.
+CHECKS: Mapping[type[EntryBatch], Callable[..., Layout]] = {EntryBatch: check_batch, EntryChunk: check_chunk}

@@ -45,8 +45,15 @@ class RecentEntries:
         self._term_starts = []
         self._terms = []
 
-    def extend(self, positions: list[int], terms: list[tuple[int, int]]) -> None:
-        """Add entries after the last one. C{terms}: index and term at each change of term."""
+    def extend(self, positions: list[int], terms: list[tuple[int, int]], term_before: int = -1) -> None:
+        """
+        Add entries after the last one.
+
+        @param terms: index and term at each change of term.
+        @param term_before: of the entry before them; -1: there is none, or it is known here.
+        """
+        if term_before >= 0 and not self._positions:
+            terms = [(self.first_index, term_before), *terms]  # nothing is known that they could continue
         for index, term in terms:
             if not self._terms or self._terms[-1] != term:
                 self._term_starts.append(index)
@@ -88,7 +95,7 @@ class RecentBatches:
         self._bytes = 0
 
     def add(self, batch: EntryBatch) -> None:
-        """Add a batch of one term after the last one."""
+        """Add a batch of one term after the last one, in one piece."""
         size = len(batch.records)
         if size > BATCH_BYTES_KEPT // 4:
             self.clear()
@@ -126,12 +133,15 @@ class RecentBatches:
         """
         The whole batches of one term from C{first_index} on that fit both limits; None if none fits.
         """
-        batch = self._batches.get(first_index)
-        if batch is None or batch.count > max_count or len(batch.records) > max_bytes:
+        batches = self._batches
+        if first_index not in batches:
             return None
-        following = self._batches.get(first_index + batch.count)
-        if following is None:
+        batch = batches[first_index]
+        if batch.count > max_count or len(batch.records) > max_bytes:
+            return None
+        if first_index + batch.count not in batches:
             return batch
+        following: EntryBatch | None = batches[first_index + batch.count]
         count, size, term = batch.count, len(batch.records), batch.term
         pieces = [batch.records]
         while following is not None and following.term == term:

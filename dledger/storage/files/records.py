@@ -116,9 +116,9 @@ def pack_bodies(
     units: list[bytes] = []
     positions: list[int] = []
     runs: list[tuple[int, bytes]] = []
-    index, pos, run_start = first_index, end_position, end_position
+    index, pos, run_start, chain = first_index, end_position, end_position, previous_chain_crc
     room = file_size - pos % file_size - MIN_BLANK_SIZE
-    word, marked = word_of(previous_chain_crc), first_index + producers_at if producers_at >= 0 else -1
+    word, marked = word_of(chain), first_index + producers_at if producers_at >= 0 else -1
     for body in bodies:
         length = len(body)
         size = length + 48
@@ -138,25 +138,25 @@ def pack_bodies(
             body = stamp(body, pos)
         own = PRODUCER_CHANNEL if index == marked else channel
         bare = pack(1, size, index, term, pos, own, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
-        word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
+        chain = ((crc32(word + bare) or 1) ^ 0x8000_0000) - 0x8000_0000
+        word = word_of(chain)
         pieces.append(bare[:36] + word + bare[40:] + body)
         units.append(unit_of(1, pos, size, index, term))
         positions.append(pos)
         pos += size
         index += 1
     blob = b"".join(pieces)
-    runs.append((run_start, blob))
     return Layout(
-        runs=runs, records=b"".join([*whole, blob]) if whole else blob, units=b"".join(units),
-        positions=positions, end_position=pos, chain_crc=_WORD.unpack(word)[0], terms=[(first_index, term)],
+        [*runs, (run_start, blob)], b"".join([*whole, blob]) if whole else blob, b"".join(units),
+        positions=positions, end_position=pos, chain_crc=chain, terms=[(first_index, term)],
         producers=() if marked < 0 else ((marked, term, bodies[producers_at]),),
     )
 
 
 def chain_of(header: bytes, previous_chain_crc: int) -> int:
     """The C{chainCrc} that belongs into a header after a record with that C{chainCrc}."""
-    seed = crc32(_NO_WORD, crc32(header[:36], crc32(_WORD.pack(previous_chain_crc))))
-    return ((crc32(header[40:48], seed) or 1) ^ 0x8000_0000) - 0x8000_0000
+    bare = header[:36] + _NO_WORD + header[40:48]
+    return ((crc32(_WORD.pack(previous_chain_crc) + bare) or 1) ^ 0x8000_0000) - 0x8000_0000
 
 
 def _unfit(index: int, what: str) -> DLedgerError:

@@ -103,16 +103,6 @@ class _Growing:
     records_crc: int = 0
     units_crc: int = 0
 
-    def take(self, layout: Layout, size: int) -> None:
-        """Add all records of a layout, which lie after its end in its file. C{size}: of the chunk then."""
-        self.records_crc = crc32(layout.records, self.records_crc)
-        self.units_crc = crc32(layout.units, self.units_crc)
-        self.count += len(layout.positions)
-        self.size = size
-        self.end_position = layout.end_position
-        self.chain_crc = layout.chain_crc
-
-
 class ChunkSums:
     """
     Invariant: C{_rows} has rows of entries of the ledger only, rising; C{_names} has the offsets of the data
@@ -140,11 +130,11 @@ class ChunkSums:
 
     # -- appends -------------------------------------------------------------------------------------
 
-    def written(self, first_index: int, term: int, layout: Layout, *, is_listed: bool) -> None:
+    def written(self, first_index: int, count: int, term: int, layout: Layout, *, is_listed: bool) -> None:
         """
         Entries were written after the last one.
 
-        @param term: of the last of them.
+        @param count: number of entries. @param term: of the last of them.
         @param is_listed: there is a configuration entry among them.
         """
         if self.trouble:
@@ -152,11 +142,17 @@ class ChunkSums:
         growing = self._growing
         if (
             growing is not None and growing.term == term and growing.end_position == layout.runs[0][0]
-            and len(layout.runs) == 1 and layout.sums is None and not is_listed
+            and layout.sums is None and not is_listed
         ):  # (Terms never fall, so all entries have this one.)
-            size = growing.size + len(layout.records) + len(layout.units)
-            if size < self._bytes_max:
-                growing.take(layout, size)  # nearly every append
+            records_size = layout.end_position - growing.end_position
+            size = growing.size + records_size + count * INDEX_UNIT_SIZE
+            if size < self._bytes_max and records_size == len(layout.records):  # (There is no blank.)
+                growing.records_crc = crc32(layout.records, growing.records_crc)  # nearly every append
+                growing.units_crc = crc32(layout.units, growing.units_crc)
+                growing.count += count
+                growing.size = size
+                growing.end_position = layout.end_position
+                growing.chain_crc = layout.chain_crc
                 return
         terms = layout.terms
         if is_listed or len(terms) > 1 or (terms and terms[0][0] != first_index):
@@ -167,7 +163,7 @@ class ChunkSums:
             return
         if growing is not None and (growing.term != term or growing.end_position != layout.positions[0]):
             self.close()
-        at, offset, count, file_size = 0, 0, len(layout.positions), self._ledger.data.file_size
+        at, offset, file_size = 0, 0, self._ledger.data.file_size
         while at < count:
             begin = layout.positions[at]
             following = begin - begin % file_size + file_size

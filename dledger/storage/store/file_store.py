@@ -27,7 +27,7 @@ from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
 from dledger.ledger.producers import SequenceTable
 from dledger.storage.files.body_stamps import BodyStamps
-from dledger.storage.files.chunk_checks import check_pushed
+from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.files.records import Layout, pack_bodies
@@ -63,7 +63,7 @@ from dledger.storage.store.store_room import DeletedSegment, StoreRoom
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
 
 
@@ -72,6 +72,7 @@ class FileStore:
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
     @ivar identity: whose ledger this is, and what is recorded about it.
+    @ivar read_batch: see L{StoreReads.read_batch}.
     @ivar scrub, scrub_from: see L{SegmentScrub.step}, L{SegmentScrub.begin_at}.
     """
 
@@ -83,10 +84,10 @@ class FileStore:
         self._data = recovered.data
         self._index = recovered.index
         self._storing = ledger.guard.storing
-        self._writing = ledger.guard.storing("writing failed")
         self._marks = MarkWriter(ledger, mark_file, recovered.mark)
         finder = HoleFinder(ledger, self._marks)
-        self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
+        self._reads = reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
+        self.read_batch = reads.read_batch
         self._mending = HoleMending(ledger, finder)
         scrub = SegmentScrub(ledger, self._marks, finder)
         self.scrub = scrub.step
@@ -225,10 +226,6 @@ class FileStore:
         """See L{dledger.core.state.ports.LedgerView.position_of}."""
         return self._reads.position_of(index)
 
-    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
-        """See L{StoreReads.read_batch}."""
-        return self._reads.read_batch(first_index, max_count=max_count, max_bytes=max_bytes)
-
     def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """See L{StoreReads.read_range}."""
         return self._reads.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
@@ -298,7 +295,8 @@ class FileStore:
         """
         ledger = self._ledger
         assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
-        self._room.check(len(bodies), len(bodies[0]), term)
+        if self._room.expiry.why_full:
+            self._room.check(len(bodies), len(bodies[0]), term)
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
@@ -320,12 +318,13 @@ class FileStore:
         @raise StoreError: a write failed.
         """
         ledger = self._ledger
-        self._room.check(entries.count, len(entries.records) - ENTRY_HEADER_SIZE, entries.term)
+        if self._room.expiry.why_full:
+            self._room.check(entries.count, len(entries.records) - ENTRY_HEADER_SIZE, entries.term)
         first = ledger.end_index + 1
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
-        layout = check_pushed(
+        layout = CHECKS[type(entries)](
             entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
             previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
         )
@@ -342,7 +341,9 @@ class FileStore:
     ) -> None:
         """@param listed: list these configuration entries before; then all is durable on return."""
         ledger, announced = self._ledger, self._producers.read(layout) if layout.producers else ()
-        with self._writing:
+        if ledger.guard.broken:
+            ledger.guard.check()
+        try:
             self._room.make(first, layout)
             if listed:
                 self._members.note(listed)
@@ -351,16 +352,19 @@ class FileStore:
             except DLedgerError:
                 self._members.cut(first)
                 raise
+        except OSError as error:  # (as guard.storing, which would take two calls more)
+            raise ledger.guard.fail(f"writing failed: {error}") from error
         if ledger.begin_index < 0:
             ledger.begin_index = first
             self._marks.note_begin()
-        ledger.end_index = first + layout.entries - 1
+        count = len(layout.units) // INDEX_UNIT_SIZE
+        ledger.end_index = first + count - 1
         term_before, ledger.end_term = ledger.end_term, term
         ledger.end_position = layout.end_position
         ledger.chain_crc = layout.chain_crc
         ledger.is_end_proven = True
         self._reads.written(layout, first, term_before)
-        self._sums.written(first, term, layout, is_listed=bool(listed))
+        self._sums.written(first, count, term, layout, is_listed=bool(listed))
         if announced or listed or term != term_before:
             self._producers.written(layout, term_before, announced, [index for index, _, _ in listed])
         if listed:

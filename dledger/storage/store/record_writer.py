@@ -31,24 +31,21 @@ class RecordWriter:
         @raise DLedgerError: DISK_FULL; nothing that a start could find was written.
         @raise OSError: a write failed, or its traces could not be removed.
         """
+        ledger, units, units_at = self._ledger, layout.units, first * INDEX_UNIT_SIZE
         try:
             for position, blob in layout.runs:
-                self._ledger.data.pwrite(blob, position)
-            self._write_units(first, layout.units)
+                ledger.data.pwrite(blob, position)
+            room = ledger.index.file_size - units_at % ledger.index.file_size
+            while len(units) > room:
+                ledger.index.pwrite(units[:room], units_at)
+                units, units_at, room = units[room:], units_at + room, ledger.index.file_size
+            ledger.index.pwrite(units, units_at)
         except OSError as error:
             if not is_no_room(error):
                 raise
             self._undo(first, layout)
             size = sum(len(blob) for _position, blob in layout.runs)
             raise self._room.refused(f"no room to write in place: {error}", size) from error
-
-    def _write_units(self, first: int, units: bytes) -> None:
-        index, position = self._ledger.index, first * INDEX_UNIT_SIZE
-        room = index.file_size - position % index.file_size
-        while len(units) > room:
-            index.pwrite(units[:room], position)
-            units, position, room = units[room:], position + room, index.file_size
-        index.pwrite(units, position)
 
     def _undo(self, first: int, layout: Layout) -> None:
         """Make the bytes after the end zeros again. @raise OSError: some of them may be a record."""

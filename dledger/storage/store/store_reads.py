@@ -94,10 +94,7 @@ class StoreReads:
         if layout.sums is not None:  # a chunk; its index units are read when somebody asks
             self._recent.reset(first_index + layout.entries)
             return
-        terms = layout.terms
-        if term_before >= 0 and self._recent.is_empty:
-            terms = [(first_index, term_before), *terms]  # nothing is known that they could continue
-        self._recent.extend(layout.positions, terms)
+        self._recent.extend(layout.positions, layout.terms, term_before)
 
     def remember(self, batch: EntryBatch, bodies: Sequence[bytes] = ()) -> None:
         """

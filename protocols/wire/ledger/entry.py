@@ -177,19 +177,6 @@ def bodies_of(batch: EntryBatch) -> list[bytes]:
     return bodies
 
 
-def _is_sound(batch: EntryBatch) -> bool:
-    """Whether L{check_records} accepts this batch of one entry."""
-    size = len(batch.records)
-    if size < ENTRY_HEADER_SIZE:
-        return False
-    numbers: tuple[int, ...] = ENTRY_HEADER.unpack_from(batch.records)
-    _, told, index, term, pos, _, _, _, body_length = numbers
-    return (
-        told == size == ENTRY_HEADER_SIZE + body_length and index == batch.first_index and term == batch.term
-        and 0 <= index <= INDEX_MAX and 0 <= term <= TERM_MAX and pos <= POSITION_MAX
-    )
-
-
 def check_records(batch: EntryBatch) -> None:
     """
     Check a batch: sizes add up, indexes are consecutive, terms never fall, no number is above its bound.
@@ -198,8 +185,21 @@ def check_records(batch: EntryBatch) -> None:
 
     @raise WireError: the first disagreement.
     """
-    if batch.count == 1 and _is_sound(batch):
-        return
+    records = batch.records
+    length = len(records)
+    if batch.count == 1 and length >= ENTRY_HEADER_SIZE:
+        _, size, index, term, pos, _, _, _, body_length = ENTRY_HEADER.unpack_from(records)
+        if (
+            size == length == ENTRY_HEADER_SIZE + body_length and index == batch.first_index
+            and term == batch.term and 0 <= index <= INDEX_MAX and 0 <= term <= TERM_MAX
+            and pos <= POSITION_MAX
+        ):
+            return
+    _check_any_number(batch)
+
+
+def _check_any_number(batch: EntryBatch) -> None:
+    """L{check_records}, entry by entry."""
     records = batch.records
     length = len(records)
     unpack = ENTRY_HEADER.unpack_from

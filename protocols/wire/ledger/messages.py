@@ -10,7 +10,7 @@ An index counts entries and is inclusive; -1 means "none". A C{term} of -1 means
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, TypedDict
+from typing import ClassVar, TypedDict, final
 
 import attrs
 
@@ -363,6 +363,7 @@ class HeartBeatResponse(Response):
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
 
 
+@final
 @value_class(kw_only=True)
 class PushEntryRequest(Request):
     """

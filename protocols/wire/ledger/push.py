@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
+
+from construct import Struct
 
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -70,11 +72,14 @@ from protocols.wire.ledger.push_layout import (
 from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER,
+    FRAME_HEADER_DECLARATION,
     FRAME_HEADER_SIZE,
     FRAME_VERSION,
     NATIVE_FIRST_BYTE,
     NATIVE_FRAME_BYTES_MAX,
     TEXT_BYTES_MAX,
+    text_bytes,
+    texts_bytes,
 )
 from protocols.wire.rest import Rest
 
@@ -99,22 +104,6 @@ _Written = tuple[tuple[int, ...], list[bytes]]
 #: Fields of a message by name, for its constructor.
 _Fields: TypeAlias = dict[str, object]
 _Reader = Callable[[tuple[int, ...], Rest], _Fields]
-
-
-@lru_cache(maxsize=256)  # the same ids and group names repeat
-def _text_bytes(text: str | None) -> tuple[int, bytes]:
-    if text is None:
-        return -1, b""
-    raw = text.encode("utf-8")
-    assert len(raw) <= TEXT_BYTES_MAX, f"text of {len(raw)} bytes"
-    return len(raw), raw
-
-
-@lru_cache(maxsize=256)
-def _base_texts(*texts: str | None) -> tuple[tuple[int, ...], bytes]:
-    """Lengths and bytes of the base texts of a message."""
-    found = [_text_bytes(text) for text in texts]
-    return tuple([length for length, _ in found]), b"".join([raw for _, raw in found])
 
 
 def _batch_numbers(batch: EntryBatch | None) -> tuple[int, int, int]:
@@ -157,20 +146,28 @@ class _Codec:
     """
     The format of one class of message: its fixed part, and its content beyond the base.
 
+    @ivar number, flags: of its frames.
     @ivar message: makes one of its fields.
+    @ivar fixed, whole: its fixed part, without and with the header of the frame.
     @ivar write: from a message to the numbers after the base, and the pieces after the base's texts.
     @ivar read: from those numbers and the rest of the frame to the message's own fields.
     """
 
     def __init__(
         self,
+        number: int,
+        flags: int,
         message: Callable[..., Request | Response],
-        fixed: struct.Struct,
+        fixed: Struct,
         write: Callable[..., _Written],
         read: _Reader,
     ) -> None:
+        self.number = number
+        self.flags = flags
         self.message = message
-        self.fixed = fixed
+        self.fixed = struct_of(fixed)
+        self.whole = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *fixed.subcons))
+        self.fixed_size = self.fixed.size
         self.write = write
         self.read = read
 
@@ -192,11 +189,11 @@ def _read_code(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 
 def _write_metadata_response(message: MetadataResponse) -> _Written:
-    role_length, role = _text_bytes(message.role)
+    role_length, role = text_bytes(message.role)
     pieces = [role]
     assert len(message.peers) <= PEERS_MAX
     for member_id, address in message.peers.items():
-        (id_length, raw_id), (address_length, raw_address) = _text_bytes(member_id), _text_bytes(address)
+        (id_length, raw_id), (address_length, raw_address) = text_bytes(member_id), text_bytes(address)
         pieces += [_PEER.pack(id_length, address_length), raw_id, raw_address]
     numbers = (
         message.code, message.begin_index, message.end_index, message.committed_index,
@@ -245,7 +242,7 @@ def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 
 def _write_append_once_request(message: AppendOnceRequest) -> _Written:
-    producer_length, producer = _text_bytes(message.producer)
+    producer_length, producer = text_bytes(message.producer)
     count, pieces = _write_append_request(AppendRequest(bodies=message.bodies))
     return (producer_length, message.sequence, *count), [producer, *pieces]
 
@@ -295,7 +292,7 @@ def _read_get_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 
 def _write_pull_request(message: PullRequest) -> _Written:
-    length, node_id = _text_bytes(message.node_id)
+    length, node_id = text_bytes(message.node_id)
     numbers = (
         length, message.begin_index, message.end_index, message.max_bytes, message.wait_ms,
         _CONSISTENCY_NUMBERS[message.consistency],
@@ -366,12 +363,16 @@ def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 def _write_push_request(message: PushEntryRequest) -> _Written:
     batch = message.entries
-    numbers = (message.type, message.is_batch, message.commit_index, *_batch_numbers(batch))
-    if isinstance(batch, EntryChunk):
+    if batch is None:
+        return (message.type, message.is_batch, message.commit_index, *_batch_numbers(None)), []
+    numbers = (
+        message.type, message.is_batch, message.commit_index, batch.first_index, batch.count, batch.term
+    )
+    if type(batch) is EntryChunk:
         assert message.type is PushType.APPEND, message.type
         sums = _CHUNK_SUMS.pack(batch.records_crc, batch.units_crc)
         return (CHUNK_TYPE, *numbers[1:]), [sums, batch.units, batch.records]
-    return numbers, _batch_pieces(batch)
+    return numbers, [batch.records]
 
 
 def _chunk(rest: Rest, first_index: int, count: int, term: int) -> EntryChunk:
@@ -426,8 +427,8 @@ def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 
 
 def _write_transfer_request(message: LeadershipTransferRequest) -> _Written:
-    transfer_length, transfer_id = _text_bytes(message.transfer_id)
-    transferee_length, transferee_id = _text_bytes(message.transferee_id)
+    transfer_length, transfer_id = text_bytes(message.transfer_id)
+    transferee_length, transferee_id = text_bytes(message.transferee_id)
     numbers = (transfer_length, transferee_length, message.take_leadership_ledger_index)
     return numbers, [transfer_id, transferee_id]
 
@@ -464,11 +465,11 @@ _RESPONSES: Mapping[RequestCode, tuple[Callable[..., _Written], _Reader]] = {
     RequestCode.APPEND_ONCE: (_write_append_once_response, _read_append_once_response),
 }
 _REQUEST_CODECS = {
-    kind: _Codec(MESSAGES[kind][0], struct_of(declaration), *_REQUESTS[kind])
+    kind: _Codec(KINDS[kind], 0, MESSAGES[kind][0], declaration, *_REQUESTS[kind])
     for kind, declaration in REQUEST_DECLARATIONS.items()
 }
 _RESPONSE_CODECS = {
-    kind: _Codec(MESSAGES[kind][1], struct_of(declaration), *_RESPONSES[kind])
+    kind: _Codec(KINDS[kind], FLAG_RESPONSE, MESSAGES[kind][1], declaration, *_RESPONSES[kind])
     for kind, declaration in RESPONSE_DECLARATIONS.items()
 }
 assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys() - JSON_ONLY
@@ -489,18 +490,8 @@ def _head_of_one(
     wire_version: int,
 ) -> bytes:
     """Fixed part and texts of an append with one body: constant for one client."""
-    lengths, texts = _base_texts(group, remote_id, local_id, leader_id)
+    lengths, texts, _ = texts_bytes(group, remote_id, local_id, leader_id)
     return _APPEND_FIXED.pack(term, wire_version, *lengths, 1) + texts
-
-
-def encode_request_parts(request: Request, opaque: int) -> list[bytes]:
-    """The frame of a request in pieces, so that records and bodies are not copied."""
-    return _encode(_REQUEST_CODECS[request.kind], KINDS[request.kind], 0, request, opaque)
-
-
-def encode_response_parts(response: Response, opaque: int) -> list[bytes]:
-    """The frame of an answer in pieces, so that records are not copied."""
-    return _encode(_RESPONSE_CODECS[response.kind], KINDS[response.kind], FLAG_RESPONSE, response, opaque)
 
 
 def encode_request_frame(request: Request, opaque: int) -> bytes:
@@ -524,15 +515,25 @@ def encode_response_frame(response: Response, opaque: int) -> bytes:
     return b"".join(encode_response_parts(response, opaque))
 
 
-def _encode(codec: _Codec, kind: int, flags: int, message: LedgerMessage, opaque: int) -> list[bytes]:
+def _encode(
+    codecs: Mapping[RequestCode, _Codec], message: Request | Response, opaque: int
+) -> list[bytes]:
     # A frame longer than NATIVE_FRAME_BYTES_MAX is a bug: the callers bound the payloads.
-    lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
+    codec = codecs[message.kind]
+    lengths, texts, size = texts_bytes(message.group, message.remote_id, message.local_id, message.leader_id)
     numbers, pieces = codec.write(message)
-    head = codec.fixed.pack(message.term, message.wire_version, *lengths, *numbers) + texts
-    length = len(head) + (sum(map(len, pieces)) if pieces else 0)
+    length = codec.fixed_size + size + (sum(map(len, pieces)) if pieces else 0)
     assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
-    header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, kind, flags, opaque, length)
-    return [header + head, *filter(None, pieces)] if pieces else [header + head]
+    head = codec.whole.pack(
+        NATIVE_FIRST_BYTE, FRAME_VERSION, codec.number, codec.flags, opaque, length, message.term,
+        message.wire_version, *lengths, *numbers,
+    )
+    return [head + texts, *filter(None, pieces)] if pieces else [head + texts]
+
+
+#: From a request, or an answer, and its opaque number to its frame in pieces: bodies are not copied.
+encode_request_parts: Callable[[Request, int], list[bytes]] = partial(_encode, _REQUEST_CODECS)
+encode_response_parts: Callable[[Response, int], list[bytes]] = partial(_encode, _RESPONSE_CODECS)
 
 
 def decode_frame(frame: bytes) -> tuple[int, Request | Response]:
