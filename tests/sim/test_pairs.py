@@ -25,7 +25,7 @@ from dledger.testing.brokers.accounts import (
     TrafficRecord,
 )
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
-from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues
+from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues, records_of
 from protocols.wire.rocketmq.message import Message, encode_properties, make_message
 from tests.broker.support import HOST
 
@@ -271,9 +271,16 @@ class WorldTests(PairCase):
         parts = world.master_machine.parts
         assert parts is not None
         sent = next(one for one in world.accounts.needed(frozenset({"T1"})) if one.kind == PLAIN)
-        check_by_key("m", parts, sent)
+        begins = {record.physical_offset for record in records_of(parts)}
+        check_by_key("m", parts, sent, begins)
+        assert parts.store.indexing is not None
+        index = parts.store.indexing.index
+        # Also an entry of a record that a cut has taken: the middle of another one is there now.
+        with mock.patch.object(index, "search", lambda *_: iter((sent.offset + 1, sent.offset))):
+            check_by_key("m", parts, sent, begins)
+        self.assertBroken(10, check_by_key, "m", parts, sent, begins - {sent.offset})
         sent.key = "another"
-        self.assertBroken(10, check_by_key, "m", parts, sent)
+        self.assertBroken(10, check_by_key, "m", parts, sent, begins)
 
     def test_b11_and_b12(self) -> None:
         """An acknowledged message that the slave has not, or the next master."""
@@ -284,6 +291,8 @@ class WorldTests(PairCase):
         self.assertBroken(11, world.placed, sent, 0)
         sent.is_replicated = True
         self.assertBroken(12, world._count_losses)
+        sent.offset = next(one.offset for one in world.accounts.needed(frozenset({"T2"})))
+        self.assertBroken(12, world._count_losses)  # another message is there
         sent.is_replicated = False
         world._count_losses()
         self.assertTrue(sent.may_be_lost)

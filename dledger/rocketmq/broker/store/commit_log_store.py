@@ -44,7 +44,7 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
 )
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.rocketmq.broker.store.store import MessageStore, lock_store
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -242,11 +242,9 @@ class CommitLogStore(MessageStore):
             index_msg_timestamp=self._indexed_ms,
         ))
         if content != self._checkpoint:
-            sync_note = self.log.flusher.note_checkpoint(content)
+            await self.log.flusher.note_checkpoint(content, self._run_in_thread)
             path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
-            await self._run_in_thread(
-                lambda: run_steps([sync_note, lambda: self._disk.write_file(path, content)])
-            )
+            await self._run_in_thread(lambda: self._disk.write_file(path, content))
             self._checkpoint = content
 
     def idle(self) -> Deferred[None]:
