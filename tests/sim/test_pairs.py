@@ -10,6 +10,7 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.accounts import (
     ACKED,
@@ -155,6 +156,21 @@ class RecordTests(PairCase):
         self.record.life += 1
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
 
+
+    def test_ends_of_transactions(self) -> None:
+        """Those that the next master has not are open again; the others are not."""
+        sent = self.sent(kind=HALF)
+        half = attrs.evolve(self.got(), topic=HALF_TOPIC, queue_offset=7)
+        over = [encode_properties({"TRAN_END": end}) for end in ("8", "12")]
+        kinds = [attrs.evolve(self.got(b"7,"), topic=OP_TOPIC, properties_data=one) for one in over]
+        for end, records, is_kept in (
+            (COMMIT, [half, self.got()], True), (COMMIT, [half], False), (ROLLBACK, [half], False),
+            (ROLLBACK, [half, kinds[0]], False), (ROLLBACK, [half, kinds[1]], True),
+            (ROLLBACK, [attrs.evolve(half, queue_offset=8), kinds[1]], False),
+        ):
+            sent.ended = end
+            self.record.keep_ends(records)
+            self.assertEqual(sent.ended, end if is_kept else "")
 
     def test_b15_and_b16(self) -> None:
         """A message that was sent back comes as a retry; one that was recalled in time does not come."""
@@ -315,6 +331,26 @@ class WorldTests(PairCase):
         sent.is_safe = False
         world._start(machine)
         self.assertTrue(sent.may_be_lost)
+
+    def test_b12_after_a_kill(self) -> None:
+        """A master that was killed has lost bytes; it may if a sync of its disk had failed."""
+        world = self.world()
+        machine = world.master_machine
+        for failed in (True, False):
+            parts = machine.parts
+            assert parts is not None
+            if failed:
+                machine.disk.open("/store/written", create=True).pwrite(b"1", 0)
+                machine.disk.keeps_failed_writes = False
+                machine.disk.arm(syncs=1)
+                self.assertRaises(OSError, machine.disk.open("/store/written").datasync)
+            machine.kill()
+            world._ended_at[machine.name] = 1 << 40
+            if failed:
+                world._start(machine)
+                self.assertEqual(world.accounts.losses, 1)
+            else:
+                self.assertBroken(12, world._start, machine)
 
     def test_b13(self) -> None:
         """A broker that gives up although its disk is well."""

@@ -125,9 +125,11 @@ class PairWorld(PairFaults):
         self.promotions = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
         self._has_followed = False
-        #: By machine: the end of its log when its last process ended; and those that lost power since.
+        #: By machine: the end of its log when its last process ended, those that lost power or writes since,
+        #: and the number of the last process that has opened its log.
         self._ended_at: dict[str, int] = {}
         self._lost_power: set[str] = set()
+        self._opened: dict[str, int] = {}
         #: The highest end of the slave's log; and how much it must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to = 0
@@ -199,17 +201,21 @@ class PairWorld(PairFaults):
         self._end_of_slave()
         if machine.parts is not None:
             self._ended_at[machine.name] = machine.parts.store.log.end_offset
-        if power:
+        if power or machine.disk.drops_writes:
             self._lost_power.add(machine.name)
 
     def _start(self, machine: BrokerMachine) -> None:
         super()._start(machine)
         parts, name = machine.parts, machine.name
-        if parts is not None and name in self._lost_power:
-            self._lost_power.discard(name)
-            end = parts.store.log.end_offset
-            if name == self._master and end < self._ended_at.get(name, 0):
-                self.accounts.lost_from(end, name)
+        if parts is None or self._opened.get(name) == machine.boots:
+            return
+        self._opened[name] = machine.boots
+        end, ended_at = parts.store.log.end_offset, self._ended_at.get(name, 0)
+        if name == self._master and end < ended_at:
+            require_pair(name in self._lost_power, 12, f"{name} was killed with a log up to {ended_at}, and "
+                                                       f"comes back with one up to {end}")
+            self.accounts.lost_from(end, name)
+        self._lost_power.discard(name)
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
@@ -280,6 +286,7 @@ class PairWorld(PairFaults):
             machine.disk.disarm()
         self._master = slave.name
         self._lost_power.clear()
+        self._ended_at.clear()
         for machine in (old, slave):
             machine.make = self._make(machine.name, self._master)
         if self._fault_rng.random() < 0.6:
@@ -304,7 +311,9 @@ class PairWorld(PairFaults):
         end = self._renewed_to = parts.store.log.end_offset
         begin = parts.store.log.begin_offset
         # The next master may have other records there: those that a loss of power took from the last one.
-        held = {record.physical_offset: record.keys for record in records_of(parts)}
+        records = list(records_of(parts))
+        held = {record.physical_offset: record.keys for record in records}
+        self.accounts.keep_ends(records)
         for sent in self.accounts.sent.values():
             if sent.outcome and sent.offset >= begin and (sent.key,) != held.get(sent.offset):
                 require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "

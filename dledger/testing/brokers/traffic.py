@@ -376,11 +376,11 @@ class Traffic(AdminTraffic):
             losses = self._accounts.losses
             invisible_ms = rng.choice((500, 2000))
             answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
-            if answer is not None and answer.code == 0 and losses == self._accounts.losses:
-                fields = answer.ext_fields
-                given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
-            elif answer is not None:
-                given.visible_ms = before_ms
+            if answer is None or losses != self._accounts.losses:
+                return  # the master has lost the pop, too, and knows nothing of its time
+            fields = answer.ext_fields
+            is_done = answer.code == 0
+            given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"]) if is_done else before_ms
             return
         given.acked = UNKNOWN
         losses = self._accounts.losses
