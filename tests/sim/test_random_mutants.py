@@ -60,9 +60,11 @@ class SitesTests(SynchronousTestCase):
         for module, rigs in (
             ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
             ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
-            ("dledger.raft_broker.marks", ["run_seed"]), ("dledger.core.replica", ["run_drawn_schedule"]),
+            ("dledger.raft_broker.marks", ["run_raft_brokers"]), ("dledger.core.replica", ["run_drawn_schedule"]),
         ):
-            self.assertEqual([rig.__name__ for rig in schedules_of(module)], rigs)
+            found = schedules_of(module)
+            self.assertEqual([rig.__name__ for rig in found], rigs)
+            self.assertEqual([rig(7001).failure for rig in found], [""] * len(rigs))  # of sound code
 
     def test_drawn(self) -> None:
         """The same seed draws the same ones; another one others."""
