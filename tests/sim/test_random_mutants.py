@@ -34,6 +34,10 @@ class Queue:
 class SitesTests(SynchronousTestCase):
     """The places in a text."""
 
+    def tearDown(self) -> None:
+        """What dying processes of a schedule log is no failure of a test."""
+        self.flushLoggedErrors()
+
     def test_kinds(self) -> None:
         """Each kind of change, in functions alone; neither assertions, errors nor log lines."""
         found = [(one.old, one.new) for one in sites_in("m", SOURCE)]
@@ -60,7 +64,8 @@ class SitesTests(SynchronousTestCase):
         for module, rigs in (
             ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
             ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
-            ("dledger.raft_broker.marks", ["run_raft_brokers"]), ("dledger.core.replica", ["run_drawn_schedule"]),
+            ("dledger.raft_broker.marks", ["run_raft_brokers"]),
+            ("dledger.core.replica", ["run_drawn_schedule"]),
         ):
             found = schedules_of(module)
             self.assertEqual([rig.__name__ for rig in found], rigs)
