@@ -25,8 +25,11 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     TrafficRecord,
 )
+from dledger.testing.brokers.admin_traffic import KEPT
+from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
 from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues, records_of
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties, make_message
 from tests.broker.support import HOST
 
@@ -248,6 +251,54 @@ class WorldTests(PairCase):
                 world.clock.run_until(world.clock.now_us + 500_000)
         accounts.sent_back["GB", "m1"] = None
         self.assertIn("sent back", world._unsettled())
+
+    def test_b17(self) -> None:
+        """A reply of nobody, one with another body, and one that comes twice; and none after the faults."""
+        world = self.world(8)
+        traffic = world.traffic
+        self.assertGreater(len(traffic.pushed), 3)
+        self.assertFalse(traffic.has_come)
+        traffic.replies["own"] = b"body"
+
+        def reply(key: str, body: bytes) -> RemotingCommand:
+            named = encode_properties({"CORRELATION_ID": key}).decode()
+            return RemotingCommand(code=PUSH_REPLY, opaque=0, body=body, ext_fields={"properties": named})
+
+        for wrong in (reply("nobody", b""), reply("own", b"other")):
+            self.assertBroken(17, traffic._checked, "m", wrong)
+        traffic._checked("m", reply("own", b"body"))
+        self.assertBroken(17, traffic._checked, "m", reply("own", b"body"))
+        with world.bugs.listening():
+            world.heal()
+            while (why := world._unsettled()):
+                world.clock.run_until(world.clock.now_us + 500_000)
+        self.assertEqual((why, traffic.has_come), ("", True))
+        traffic.has_come = False
+        self.assertEqual(world._unsettled(), "no reply came")
+
+    def test_b18(self) -> None:
+        """A queue that ends earlier than it did, or begins after its end; another message at a place."""
+        for code, answered in ((MAX_OFFSET, 0), (MIN_OFFSET, 1 << 30), (SEARCH_OFFSET, 1 << 30)):
+            world = self.world(8)
+            ask = world.traffic._client.ask
+
+            async def changed(
+                target: str, asked: int, *given: Any, code: int = code, answered: int = answered,
+                ask: Any = ask,
+            ) -> RemotingCommand | None:
+                if asked == code:
+                    return RemotingCommand(code=0, opaque=0, ext_fields={"offset": str(answered)})
+                answer: RemotingCommand | None = await ask(target, asked, *given)
+                return answer
+
+            with mock.patch.object(world.traffic._client, "ask", changed), world.bugs.listening():
+                self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
+        world = self.world(8)
+        sent = next(one for one in world.accounts.needed(frozenset(KEPT)) if one.kind == PLAIN)
+        other = next(one for one in world.accounts.needed(frozenset(KEPT)) if one is not sent)
+        sent.offset = other.offset
+        with mock.patch.object(world.traffic, "_some_sent", lambda life: sent), world.bugs.listening():
+            self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
 
     def test_b9(self) -> None:
         """An offset that goes back, at the master and at its slave, for no reason."""

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slave: clients send, pull, pop, end transactions and administrate while
-machines fail and roles change; then the promises B1 to B16 are judged.
+machines fail and roles change; then the promises B1 to B18 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -27,9 +27,10 @@ from dledger.testing.brokers.accounts import (
     require_pair,
 )
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
+from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.more_traffic import ORDER_GROUP
 from dledger.testing.brokers.pair_faults import (
     CLIENT,
     FAULTS,
@@ -120,7 +121,7 @@ class PairWorld(PairFaults):
         self.watch = OffsetWatch(lambda: self.clock.now_us)
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
                                rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
-        self.traffic = MoreTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = AskedTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.bugs.expects = self._is_of_a_disk
         self.promotions = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
@@ -372,6 +373,8 @@ class PairWorld(PairFaults):
         open_ones = self.accounts.unacknowledged(topics, POP_GROUP)
         if open_ones:
             return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
+        if not self.traffic.has_come:
+            return "no reply came"
         for name, parts in (("master", master), ("slave", slave)):
             indexing = parts.store.indexing
             assert indexing is not None
