@@ -21,9 +21,10 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import attrs
 import click
@@ -62,20 +63,54 @@ def equivalents() -> dict[str, str]:
     return found
 
 
+class Outcome(Protocol):
+    """The end of a schedule of any rig."""
+
+    @property
+    def failure(self) -> str:
+        """Empty if it passed."""
+
+
+@attrs.frozen
+class _Ended:
+    failure: str = ""
+
+
+def run_raft_brokers(seed: int) -> Outcome:
+    """A schedule of brokers on raft logs; it raises what is wrong."""
+    from dledger.testing.raft_brokers.schedule import run_seed
+
+    try:
+        run_seed(seed)
+    except AssertionError as error:
+        return _Ended(str(error) or "an assertion failed")
+    return _Ended()
+
+
+def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
+    """The rigs that run a module, by whole schedules; they take turns."""
+    if module.startswith("dledger.rocketmq.broker"):
+        from dledger.testing.brokers.pair_schedule import run_pair_schedule
+        from dledger.testing.brokers.schedule import run_ha_schedule
+
+        is_replication = module.startswith("dledger.rocketmq.broker.ha.")
+        return [run_pair_schedule, run_ha_schedule] if is_replication else [run_pair_schedule]
+    if module.startswith("dledger.raft_broker"):
+        return [run_raft_brokers]
+    from dledger.testing.group.focuses import run_drawn_schedule
+
+    return [run_drawn_schedule]
+
+
 def _schedules(module: str, seconds: float) -> str:
     """What the first schedule that fails says; empty: none did."""
     from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
-    if module.startswith("dledger.rocketmq.broker"):
-        from dledger.testing.brokers.schedule import run_ha_schedule as run
-    elif module.startswith("dledger.raft_broker"):
-        from dledger.testing.raft_brokers.schedule import run_seed as run  # type: ignore[assignment]
-    else:
-        from dledger.testing.group.focuses import run_drawn_schedule as run  # type: ignore[assignment]
+    runs = schedules_of(module)
     began, seed = time.process_time(), 7001
     while time.process_time() - began < seconds:
-        failure = run(seed).failure
+        failure = runs[seed % len(runs)](seed).failure
         if failure:
             return f"schedule {seed}: {failure.strip().splitlines()[-1][:150]}"
         seed += 1
@@ -106,8 +141,11 @@ def tests_of(module: str) -> list[str]:
 
 
 def package_tests(module: str) -> list[str]:
-    """The package of unit tests of a module's room."""
-    parts = module.split(".")[1:-1]
+    """The package of unit tests of a module's folder, or of the nearest one above that has tests."""
+    parts = [part for part in module.split(".")[1:-1] if part != "rocketmq"]
+    while parts and not ROOT.joinpath("tests", *parts, "__init__.py").exists():
+        parts.pop()
+    assert parts, module
     return [".".join(("tests", *parts))]
 
 

@@ -19,7 +19,11 @@ from pathlib import Path
 import attrs
 
 #: Rooms, by name, and their modules.
-ROOMS = ("core", "storage", "machine", "raft_broker", "rocketmq/broker/ha")
+ROOMS = (
+    "core", "storage", "machine", "raft_broker", "rocketmq/broker/ha", "rocketmq/broker/store",
+    "rocketmq/broker/metadata", "rocketmq/broker/sending", "rocketmq/broker/consuming",
+    "rocketmq/broker/popping", "rocketmq/broker/delays", "rocketmq/broker/transactions",
+)
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.raft_broker.stamps import MessageStamps, term_start_record
+from dledger.raft_broker.stamps import MessageStamps, term_start_record, unseen_record
 from dledger.rocketmq.broker.store.records.records import read_record
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.rocketmq.layout import SysFlag
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.support import message, packed
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
@@ -82,6 +83,17 @@ class StampTests(SynchronousTestCase):
         self.assertEqual(self.message(0).physical_offset, 48)
         self.assertFalse(read_record(self.stored(0), 0, 48, FILE_SIZE, ()).is_queued)
         self.assertEqual(len(term_start_record()), len(self.stored(0)))
+
+    def test_unseen_record(self) -> None:
+        """Its fields are 0, but those that hide it, its time and its body's checksum."""
+        found = decode_message(unseen_record("T", b"body", 7))
+        self.assertEqual((found.topic, found.body, found.store_timestamp, found.sys_flag),
+                         ("T", b"body", 7, int(SysFlag.ROLLBACK)))
+        for name in ("queue_id", "flag", "queue_offset", "physical_offset", "born_timestamp",
+                     "reconsume_times", "prepared_transaction_offset"):
+            self.assertEqual(getattr(found, name), 0, name)
+        for host in (found.born_host, found.store_host):
+            self.assertEqual(str(host), "0.0.0.0:0")
 
     def test_foreign(self) -> None:
         """Other bodies stay as they are."""

@@ -10,6 +10,7 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.accounts import (
     ACKED,
@@ -24,8 +25,11 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     TrafficRecord,
 )
+from dledger.testing.brokers.admin_traffic import KEPT
+from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
-from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues
+from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues, records_of
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties, make_message
 from tests.broker.support import HOST
 
@@ -156,6 +160,21 @@ class RecordTests(PairCase):
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
 
 
+    def test_ends_of_transactions(self) -> None:
+        """Those that the next master has not are open again; the others are not."""
+        sent = self.sent(kind=HALF)
+        half = attrs.evolve(self.got(), topic=HALF_TOPIC, queue_offset=7)
+        over = [encode_properties({"TRAN_END": end}) for end in ("8", "12")]
+        kinds = [attrs.evolve(self.got(b"7,"), topic=OP_TOPIC, properties_data=one) for one in over]
+        for end, records, is_kept in (
+            (COMMIT, [half, self.got()], True), (COMMIT, [half], False), (ROLLBACK, [half], False),
+            (ROLLBACK, [half, kinds[0]], False), (ROLLBACK, [half, kinds[1]], True),
+            (ROLLBACK, [attrs.evolve(half, queue_offset=8), kinds[1]], False),
+        ):
+            sent.ended = end
+            self.record.keep_ends(records)
+            self.assertEqual(sent.ended, end if is_kept else "")
+
     def test_b15_and_b16(self) -> None:
         """A message that was sent back comes as a retry; one that was recalled in time does not come."""
         sent = self.sent()
@@ -233,6 +252,54 @@ class WorldTests(PairCase):
         accounts.sent_back["GB", "m1"] = None
         self.assertIn("sent back", world._unsettled())
 
+    def test_b17(self) -> None:
+        """A reply of nobody, one with another body, and one that comes twice; and none after the faults."""
+        world = self.world(8)
+        traffic = world.traffic
+        self.assertGreater(len(traffic.pushed), 3)
+        self.assertFalse(traffic.has_come)
+        traffic.replies["own"] = b"body"
+
+        def reply(key: str, body: bytes) -> RemotingCommand:
+            named = encode_properties({"CORRELATION_ID": key}).decode()
+            return RemotingCommand(code=PUSH_REPLY, opaque=0, body=body, ext_fields={"properties": named})
+
+        for wrong in (reply("nobody", b""), reply("own", b"other")):
+            self.assertBroken(17, traffic._checked, "m", wrong)
+        traffic._checked("m", reply("own", b"body"))
+        self.assertBroken(17, traffic._checked, "m", reply("own", b"body"))
+        with world.bugs.listening():
+            world.heal()
+            while (why := world._unsettled()):
+                world.clock.run_until(world.clock.now_us + 500_000)
+        self.assertEqual((why, traffic.has_come), ("", True))
+        traffic.has_come = False
+        self.assertEqual(world._unsettled(), "no reply came")
+
+    def test_b18(self) -> None:
+        """A queue that ends earlier than it did, or begins after its end; another message at a place."""
+        for code, answered in ((MAX_OFFSET, 0), (MIN_OFFSET, 1 << 30), (SEARCH_OFFSET, 1 << 30)):
+            world = self.world(8)
+            ask = world.traffic._client.ask
+
+            async def changed(
+                target: str, asked: int, *given: Any, code: int = code, answered: int = answered,
+                ask: Any = ask,
+            ) -> RemotingCommand | None:
+                if asked == code:
+                    return RemotingCommand(code=0, opaque=0, ext_fields={"offset": str(answered)})
+                answer: RemotingCommand | None = await ask(target, asked, *given)
+                return answer
+
+            with mock.patch.object(world.traffic._client, "ask", changed), world.bugs.listening():
+                self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
+        world = self.world(8)
+        sent = next(one for one in world.accounts.needed(frozenset(KEPT)) if one.kind == PLAIN)
+        other = next(one for one in world.accounts.needed(frozenset(KEPT)) if one is not sent)
+        sent.offset = other.offset
+        with mock.patch.object(world.traffic, "_some_sent", lambda life: sent), world.bugs.listening():
+            self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
+
     def test_b9(self) -> None:
         """An offset that goes back, at the master and at its slave, for no reason."""
         world, key = self.world(), ("G", "T1", 0)
@@ -271,9 +338,16 @@ class WorldTests(PairCase):
         parts = world.master_machine.parts
         assert parts is not None
         sent = next(one for one in world.accounts.needed(frozenset({"T1"})) if one.kind == PLAIN)
-        check_by_key("m", parts, sent)
+        begins = {record.physical_offset for record in records_of(parts)}
+        check_by_key("m", parts, sent, begins)
+        assert parts.store.indexing is not None
+        index = parts.store.indexing.index
+        # Also an entry of a record that a cut has taken: the middle of another one is there now.
+        with mock.patch.object(index, "search", lambda *_: iter((sent.offset + 1, sent.offset))):
+            check_by_key("m", parts, sent, begins)
+        self.assertBroken(10, check_by_key, "m", parts, sent, begins - {sent.offset})
         sent.key = "another"
-        self.assertBroken(10, check_by_key, "m", parts, sent)
+        self.assertBroken(10, check_by_key, "m", parts, sent, begins)
 
     def test_b11_and_b12(self) -> None:
         """An acknowledged message that the slave has not, or the next master."""
@@ -284,6 +358,8 @@ class WorldTests(PairCase):
         self.assertBroken(11, world.placed, sent, 0)
         sent.is_replicated = True
         self.assertBroken(12, world._count_losses)
+        sent.offset = next(one.offset for one in world.accounts.needed(frozenset({"T2"})))
+        self.assertBroken(12, world._count_losses)  # another message is there
         sent.is_replicated = False
         world._count_losses()
         self.assertTrue(sent.may_be_lost)
@@ -306,6 +382,26 @@ class WorldTests(PairCase):
         sent.is_safe = False
         world._start(machine)
         self.assertTrue(sent.may_be_lost)
+
+    def test_b12_after_a_kill(self) -> None:
+        """A master that was killed has lost bytes; it may if a sync of its disk had failed."""
+        world = self.world()
+        machine = world.master_machine
+        for failed in (True, False):
+            parts = machine.parts
+            assert parts is not None
+            if failed:
+                machine.disk.open("/store/written", create=True).pwrite(b"1", 0)
+                machine.disk.keeps_failed_writes = False
+                machine.disk.arm(syncs=1)
+                self.assertRaises(OSError, machine.disk.open("/store/written").datasync)
+            machine.kill()
+            world._ended_at[machine.name] = 1 << 40
+            if failed:
+                world._start(machine)
+                self.assertEqual(world.accounts.losses, 1)
+            else:
+                self.assertBroken(12, world._start, machine)
 
     def test_b13(self) -> None:
         """A broker that gives up although its disk is well."""

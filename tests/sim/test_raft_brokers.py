@@ -11,7 +11,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
-from dledger.testing.raft_brokers.schedule import run_seed
+from dledger.testing.brokers.machine import BrokerMachine
+from dledger.testing.raft_brokers.schedule import (
+    SECOND_US,
+    TAKES_S,
+    Acked,
+    QueuesBroken,
+    RaftBrokers,
+    run_seed,
+)
 
 #: In the suite; more on request: C{python -m dledger.testing.raft_brokers --seeds 1..1000}.
 SEEDS = range(1, 13)
@@ -40,6 +48,25 @@ class ScheduleTests(RigCase):
         """Power cuts that left a gap between the files of a queue."""
         for seed in (14, 20, 52):
             run_seed(seed)
+
+    def test_no_message_is_taken(self) -> None:
+        """A group that takes none in time is noticed; a leader that has just stepped down is replaced."""
+        rig = RaftBrokers(1)
+        asked: list[int] = []
+        self.patch(rig, "_put", lambda broker: None)
+        self.assertRaises(QueuesBroken, rig._check_takes)
+        self.assertEqual(rig.clock.now_us, TAKES_S * SECOND_US)
+
+        def later(broker: BrokerMachine) -> None:
+            asked.append(rig.clock.now_us)
+            if len(asked) > 3:
+                rig.acked["m"] = Acked("T", 0, 0, 0)
+
+        for broker in rig.brokers.values():
+            self.patch(broker, "call", lambda call, *given: call(*given))
+        self.patch(rig, "_put", later)
+        rig._check_takes()
+        self.assertEqual(len(set(asked)), 2)
 
     def test_deterministic(self) -> None:
         """One seed, one history."""

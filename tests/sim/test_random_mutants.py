@@ -9,7 +9,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mutants.hunting import ROOT
-from tests.mutants.random_run import equivalents, tests_of
+from tests.mutants.random_run import equivalents, package_tests, schedules_of, tests_of
 from tests.mutants.sites import ROOMS, compiles, drawn, sites_in
 
 SOURCE = '''"""A module."""
@@ -34,6 +34,10 @@ class Queue:
 class SitesTests(SynchronousTestCase):
     """The places in a text."""
 
+    def tearDown(self) -> None:
+        """What dying processes of a schedule log is no failure of a test."""
+        self.flushLoggedErrors()
+
     def test_kinds(self) -> None:
         """Each kind of change, in functions alone; neither assertions, errors nor log lines."""
         found = [(one.old, one.new) for one in sites_in("m", SOURCE)]
@@ -55,6 +59,18 @@ class SitesTests(SynchronousTestCase):
         self.assertEqual(changed, source.replace("count <= LIMIT", "(count < LIMIT)"))
         self.assertEqual(splices[2].key, "m:Queue.take: count <= LIMIT -> (count < LIMIT)")
 
+    def test_rigs(self) -> None:
+        """Modules of brokers are judged by whole pairs; those of replication by its own rig, too."""
+        for module, rigs in (
+            ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
+            ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
+            ("dledger.raft_broker.marks", ["run_raft_brokers"]),
+            ("dledger.core.replica", ["run_drawn_schedule"]),
+        ):
+            found = schedules_of(module)
+            self.assertEqual([rig.__name__ for rig in found], rigs)
+            self.assertEqual([rig(7001).failure for rig in found], [""] * len(rigs))  # of sound code
+
     def test_drawn(self) -> None:
         """The same seed draws the same ones; another one others."""
         first = drawn(ROOT, ("machine",), 5, 1)
@@ -67,6 +83,12 @@ class SitesTests(SynchronousTestCase):
         for room in ROOMS:
             self.assertTrue((ROOT / "dledger" / room).is_dir(), room)
         self.assertEqual(tests_of("dledger.core.replication.appends"), ["tests.core.test_appends"])
+        self.assertEqual(package_tests("dledger.core.replication.appends"), ["tests.core"])
+        self.assertEqual(package_tests("dledger.rocketmq.broker.ha.acks"), ["tests.broker.ha"])
+        for splice in drawn(ROOT, ROOMS, 300, 1):
+            for name in (*tests_of(splice.module), *package_tests(splice.module)):
+                path = ROOT / name.replace(".", "/")
+                self.assertTrue(path.is_dir() or path.with_suffix(".py").exists(), (splice.module, name))
         for key, reason in equivalents().items():
             self.assertTrue(" -> " in key and reason, key)
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 import attrs
+from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
@@ -17,6 +18,8 @@ from dledger.storage.backups.backup_reader import backup_batches, opened_backup,
 from dledger.storage.files import reader
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
+    Piece,
+    check_pieces,
     decode_backup_manifest,
     encode_backup_manifest,
     read_backup_manifest,
@@ -497,3 +500,22 @@ class CutShortTests(BackupCase):
                 self.bodies(place)
             self.backup(place)
             self.assertEqual(len(self.bodies(place)), 20)
+
+
+class PiecesTests(SynchronousTestCase):
+    """How the pieces of a log follow each other."""
+
+    def test_gaps(self) -> None:
+        """The rest of a segment may be left out, and nothing else; a piece is never before the last one."""
+        def piece(position: int, end: int, first: int) -> Piece:
+            return Piece(position=position, end_position=end, first_index=first, last_index=first, sha256="")
+
+        for position, end, is_right in (
+            (300, 400, True), (1000, 1100, True), (2000, 2100, True),
+            (301, 401, False), (500, 600, False), (1500, 1600, False), (0, 100, False), (200, 300, False),
+        ):
+            pieces = [piece(0, 300, 0), piece(position, end, 1)]
+            if is_right:
+                check_pieces(1000, 320, pieces)
+            else:
+                self.assertRaises(ValueError, check_pieces, 1000, 320, pieces)

@@ -35,6 +35,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.broker.store.queues.topic_lives import TopicLives
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.upkeep import HouseKeeping
 
@@ -202,6 +203,7 @@ class HAReplication:
                 run_in_thread=around.run_in_thread, endpoint_of=around.endpoint_of, log=store.log,
                 local_topics=lambda: {topic for topic, _ in store.queues.keys()},
             )
+            self.following.synchronize.lives = TopicLives(store.queues)
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)

@@ -25,11 +25,14 @@ from collections.abc import Iterator
 
 import attrs
 
+from dledger.rocketmq.broker.puts.halves import END_KIND, HALF_TOPIC, OP_TOPIC
 from protocols.wire.rocketmq.message import Message
 
 PLAIN, DELAYED, HALF = "plain", "delayed", "half"
 ACKED, UNKNOWN, REFUSED = "acked", "unknown", "refused"
 COMMIT, ROLLBACK = "commit", "rollback"
+#: In an op message of a transaction that was rolled back.
+ROLLED_BACK = "12"
 #: Of a recall.
 ASKED, DONE = "asked", "done"
 #: Before the name of a group: the topic of its retries.
@@ -184,6 +187,26 @@ class TrafficRecord:
         self.sent_back.clear()
         for sent in self.sent.values():
             sent.recall = sent.recall and ASKED
+
+    def keep_ends(self, records: list[Message]) -> None:
+        """
+        The next master has these records: ends of transactions that are not among them may be lost, since
+        no answer to an end waits for a slave.
+        """
+        stored = {(key, record.topic) for record in records for key in record.keys}
+        over: set[int] = set()
+        places: dict[str, set[int]] = {}
+        for record in records:
+            if record.topic == OP_TOPIC and record.properties.get(END_KIND) == ROLLED_BACK:
+                over.update(int(one) for one in record.body.split(b",") if one)
+            elif record.topic == HALF_TOPIC:
+                places.setdefault(record.keys[0], set()).add(record.queue_offset)
+        for sent in self.sent.values():
+            is_kept = (sent.key, sent.topic) in stored
+            if sent.ended == ROLLBACK:
+                is_kept = not over.isdisjoint(places.get(sent.key, ()))
+            if not is_kept:
+                sent.ended = ""
 
     def lost_from(self, end: int, name: str) -> None:
         """

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slave: clients send, pull, pop, end transactions and administrate while
-machines fail and roles change; then the promises B1 to B16 are judged.
+machines fail and roles change; then the promises B1 to B18 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -27,9 +27,10 @@ from dledger.testing.brokers.accounts import (
     require_pair,
 )
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
+from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.more_traffic import ORDER_GROUP
 from dledger.testing.brokers.pair_faults import (
     CLIENT,
     FAULTS,
@@ -46,6 +47,7 @@ from dledger.testing.brokers.states import (
     check_queues,
     log_difference,
     metadata_difference,
+    records_of,
 )
 from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED
 from dledger.values.errors import StoreError
@@ -119,14 +121,16 @@ class PairWorld(PairFaults):
         self.watch = OffsetWatch(lambda: self.clock.now_us)
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
                                rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
-        self.traffic = MoreTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = AskedTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.bugs.expects = self._is_of_a_disk
         self.promotions = 0
         #: Whether the slave has had all that this master had when the slave, or the master, began.
         self._has_followed = False
-        #: By machine: the end of its log when its last process ended; and those that lost power since.
+        #: By machine: the end of its log when its last process ended, those that lost power or writes since,
+        #: and the number of the last process that has opened its log.
         self._ended_at: dict[str, int] = {}
         self._lost_power: set[str] = set()
+        self._opened: dict[str, int] = {}
         #: The highest end of the slave's log; and how much it must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to = 0
@@ -198,17 +202,21 @@ class PairWorld(PairFaults):
         self._end_of_slave()
         if machine.parts is not None:
             self._ended_at[machine.name] = machine.parts.store.log.end_offset
-        if power:
+        if power or machine.disk.drops_writes:
             self._lost_power.add(machine.name)
 
     def _start(self, machine: BrokerMachine) -> None:
         super()._start(machine)
         parts, name = machine.parts, machine.name
-        if parts is not None and name in self._lost_power:
-            self._lost_power.discard(name)
-            end = parts.store.log.end_offset
-            if name == self._master and end < self._ended_at.get(name, 0):
-                self.accounts.lost_from(end, name)
+        if parts is None or self._opened.get(name) == machine.boots:
+            return
+        self._opened[name] = machine.boots
+        end, ended_at = parts.store.log.end_offset, self._ended_at.get(name, 0)
+        if name == self._master and end < ended_at:
+            require_pair(name in self._lost_power, 12, f"{name} was killed with a log up to {ended_at}, and "
+                                                       f"comes back with one up to {end}")
+            self.accounts.lost_from(end, name)
+        self._lost_power.discard(name)
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
@@ -279,6 +287,7 @@ class PairWorld(PairFaults):
             machine.disk.disarm()
         self._master = slave.name
         self._lost_power.clear()
+        self._ended_at.clear()
         for machine in (old, slave):
             machine.make = self._make(machine.name, self._master)
         if self._fault_rng.random() < 0.6:
@@ -301,10 +310,16 @@ class PairWorld(PairFaults):
             self.clock.after(100_000, self._count_losses)
             return
         end = self._renewed_to = parts.store.log.end_offset
+        begin = parts.store.log.begin_offset
+        # The next master may have other records there: those that a loss of power took from the last one.
+        records = list(records_of(parts))
+        held = {record.physical_offset: record.keys for record in records}
+        self.accounts.keep_ends(records)
         for sent in self.accounts.sent.values():
-            if sent.outcome and sent.offset >= end:
+            if sent.outcome and sent.offset >= begin and (sent.key,) != held.get(sent.offset):
                 require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
-                                                         f"the log of the next master ends at {end}")
+                                                         f"the log of the next master, {begin} to {end}, has "
+                                                         f"{held.get(sent.offset, ())} there")
                 sent.may_be_lost = True
             elif not sent.outcome:
                 sent.may_be_lost = True
@@ -358,6 +373,8 @@ class PairWorld(PairFaults):
         open_ones = self.accounts.unacknowledged(topics, POP_GROUP)
         if open_ones:
             return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
+        if not self.traffic.has_come:
+            return "no reply came"
         for name, parts in (("master", master), ("slave", slave)):
             indexing = parts.store.indexing
             assert indexing is not None
@@ -379,8 +396,9 @@ class PairWorld(PairFaults):
             assert parts is not None
             # After a promotion nobody can say whether its last deletion counts.
             check_queues(name, parts, without=frozenset({REMADE}) if self.accounts.life else frozenset())
+            begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
-                check_by_key(name, parts, sent)
+                check_by_key(name, parts, sent, begins)
 
 
 def run_pair_schedule(

@@ -50,7 +50,7 @@ STORED = (0, 10, 11, 12)
 #: Codes of a put that was not stored, for sure.
 NOT_STORED = (2, 13, 14, 16, 17)
 
-POP_GROUP, PRODUCER = "P1", "PG"
+POP_GROUP, PRODUCER, CLIENT_ID = "P1", "PG", "c1"
 #: It sends messages back, and gets them again.
 BACK_GROUP = "GB"
 GROUPS = (
@@ -254,8 +254,8 @@ class Traffic(AdminTraffic):
 
     async def _beat(self) -> None:
         """Producers register at the master."""
-        body = (b'{"clientID":"c1","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}'
-                % PRODUCER.encode())
+        body = (b'{"clientID":"%s","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}'
+                % (CLIENT_ID.encode(), PRODUCER.encode()))
         while not self._world.is_over:
             await self._ask_master(HEART_BEAT, {}, body)
             await self._client.pause(1.0)
@@ -376,11 +376,11 @@ class Traffic(AdminTraffic):
             losses = self._accounts.losses
             invisible_ms = rng.choice((500, 2000))
             answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
-            if answer is not None and answer.code == 0 and losses == self._accounts.losses:
-                fields = answer.ext_fields
-                given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
-            elif answer is not None:
-                given.visible_ms = before_ms
+            if answer is None or losses != self._accounts.losses:
+                return  # the master has lost the pop, too, and knows nothing of its time
+            fields = answer.ext_fields
+            is_done = answer.code == 0
+            given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"]) if is_done else before_ms
             return
         given.acked = UNKNOWN
         losses = self._accounts.losses

@@ -204,6 +204,12 @@ class SimDisk(SimVolume):
                     done.add(id(inode))
                     inode.lose_power(self.rng)
 
+    @property
+    def drops_writes(self) -> bool:
+        """Whether the end of the process loses writes of a file: a sync of it has failed."""
+        return any(inode.sync_failed and inode.pending for directory in self._directories.values()
+                   for inode in directory.entries.values())
+
     def spoil(self, path: str, position: int, size: int = 1) -> None:
         """The pages with these bytes of a file cannot be read until they are written."""
         self._inode(path).bad.update(range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES)))

@@ -140,6 +140,34 @@ class SlaveTests(SynchronousTestCase):
             self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)),
                              (50 if begin < 700 else None, 60))
 
+    def test_topic_found_again(self) -> None:
+        """A master that lost a topic in a crash makes it begin later: the queues say that it is the same."""
+        seen: list[object] = []
+
+        class Lives:
+            """Of no topic but X another one was there."""
+
+            def note(self) -> None:
+                seen.append("note")
+
+            def has_ended(self, topic: str, begins_at: int) -> bool:
+                seen.append((topic, begins_at))
+                return topic == "X"
+
+        self.slave.lives = Lives()
+        master = Metadata(MemoryDisk(), "c", now_ms=1)
+        for begin in (100, 700):
+            for topic in ("T", "X"):
+                master.topics.put(TopicConfig(topic_name=topic, rest={"beginsAt": begin}), begin)
+            self.master.bodies = {21: master.topics.wire_bytes(is_whole=True)}
+            if begin == 700:
+                self.metadata.consumer_offsets.commit("G", "T", 0, 50, 5)
+                self.metadata.consumer_offsets.commit("G", "X", 0, 50, 5)
+            self.round()
+        self.assertEqual(seen, ["note", ("T", 700), ("X", 700), "note"])
+        offsets = self.metadata.consumer_offsets
+        self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "X", 0)), (50, None))
+
     def test_topic_that_was_shown(self) -> None:
         """A guess where a topic begins, before the first table of the master, costs no offsets."""
         master = Metadata(MemoryDisk(), "c", now_ms=1)

@@ -9,11 +9,20 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process import group_flush
-from dledger.rocketmq.broker.store.log.log_mark import read_log_mark
+from dledger.rocketmq.broker.store.log.log_mark import LogMark, read_log_mark
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.broker.support import LOG_SIZE, Threads, message, open_log
+
+
+def tear(disk: SimDisk, path: str) -> None:
+    """Power fails in the middle of the writes to a file that were not synced."""
+    durable, written = disk.durable_content(path), disk.read_file(path)
+    assert durable is not None
+    for at in range(0, len(written), 512):
+        if durable[at : at + 512] != written[at : at + 512]:
+            disk.overwrite(path, at, b"torn")
 
 
 class FlushTests(SynchronousTestCase):
@@ -156,6 +165,49 @@ class FlushTests(SynchronousTestCase):
         self.successResultOf(done)
         self.log.flusher.record_dispatched(self.log.end_offset)
         self.assertEqual(self.log.flusher.dispatched_offset, end)
+
+    def test_noted_checkpoint(self) -> None:
+        """A mark that is torn after a checkpoint was noted leaves one that fits the checkpoint."""
+        for meanwhile in (False, True):
+            content = b"checkpoint %d" % meanwhile
+            noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(content, self.threads))
+            end = self.put()
+            flushed = self.log.flush()
+            if meanwhile:
+                self.threads.waiting.reverse()
+                self.threads.run()
+                self.successResultOf(flushed)
+            self.threads.run()
+            self.successResultOf(noting)
+            if not meanwhile:
+                self.threads.run()
+            self.assertEqual(self.newest().end_offset, end)
+            self.put()
+            self.log.flush()
+            self.threads.run()
+            tear(self.disk, "base/commitlogmark")
+            self.assertTrue(self.newest().fits(content, is_aborted=True), meanwhile)
+
+    def newest(self) -> LogMark:
+        """The mark in the file."""
+        found = read_log_mark(self.disk, "base/commitlogmark")
+        assert found is not None
+        return found[1]
+
+    def test_note_fails(self) -> None:
+        """The next marks are written again, and the checkpoint is noted anew."""
+        noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", self.threads))
+        self.disk.arm(syncs=1)
+        self.threads.run()
+        self.failureResultOf(noting, OSError)
+        end = self.put()
+        self.log.flush()
+        self.threads.run()
+        self.assertEqual(self.newest().end_offset, end)
+        again = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", self.threads))
+        self.assertEqual(len(self.threads.waiting), 1)
+        self.threads.run()
+        self.successResultOf(again)
 
     def test_mark(self) -> None:
         """The mark says what was flushed, never what only was written."""

@@ -192,6 +192,19 @@ class JavaTests(SynchronousTestCase):
             self.assertEqual(log.end_offset, self.end)
             self.assertFalse(disk.exists(f"base/commitlog/{following:020d}"))
 
+    def test_files_of_no_bytes(self) -> None:
+        """A power cut leaves several whose lengths were not on the disk; with bytes in one, nothing goes."""
+        following = (self.end // LOG_SIZE + 1) * LOG_SIZE
+        for size in (0, LOG_SIZE):
+            disk = self.disk.clone()
+            for offset, length in ((following, 0), (following + 2 * LOG_SIZE, size)):
+                disk.open(f"base/commitlog/{offset:020d}", create=True, size=length)
+            if size:
+                self.assertIn("has 0 bytes", str(self.assertRaises(DirectoryError, open_log, disk)))
+            else:
+                self.assertEqual(open_log(disk).end_offset, self.end)
+                self.assertFalse(disk.exists(f"base/commitlog/{following:020d}"))
+
     def test_damage_is_not_the_end(self) -> None:
         """Files after it hold records: they are not deleted."""
         index = next(at for at in range(len(self.messages))

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.rocketmq.broker.store.commit_log_store import FILES_LOST_MAX, written_below
+from dledger.rocketmq.broker.store.log.log_start import LogSeen
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits, points_to_record
 from dledger.rocketmq.broker.store.records.records import NewMessage
@@ -88,3 +93,19 @@ class UnitTests(SynchronousTestCase):
         ):
             torn = TornUnits(self.log.read, range(begin, 600), 1 << 40)
             self.assertEqual(torn.is_torn("T1", 0, unit, before), is_torn, (begin, unit, before))
+
+
+class WrittenTests(SynchronousTestCase):
+    """How far records reached before a power cut."""
+
+    def test_files_after_the_end(self) -> None:
+        """A unit whose record was in a file after the end of the log, which is left or lost, is torn."""
+        log: Any = mock.Mock(end_offset=110_592, file_size=4096)
+        whole, torn = 0x1E000, 0xE000  # the two bytes in front were lost
+        for left in ((), ("base/commitlog/00000000000000135168",)):
+            seen = LogSeen(mark=None, crashed=True, offsets=(0, 106_496), left_over=left, checkpoint=None)
+            limit = written_below(seen, log)
+            self.assertEqual(limit, (139_264 if left else 110_592) + FILES_LOST_MAX * 4096)
+            self.assertGreater(limit, whole)
+            units = TornUnits(lambda at, size: b"", range(0, 100_010), limit)
+            self.assertTrue(units.is_torn("T", 1, Unit(10, torn, 250, 0), 86_753))

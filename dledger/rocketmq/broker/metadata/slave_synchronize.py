@@ -14,7 +14,7 @@ them: a master that lost its store names none. While replication of the log is s
 the master may be another one.
 Rule 2b: offsets are adopted when our log has reached the end that the master's had after its answer: else
 this slave, as the next master, would pass over messages that it has not. With a topic that was made again,
-the offsets of the one before go.
+the offsets of the one before go; not with one that the master has lost in a crash and found again in its log.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 Rule 4: attributes of topics are sent to a slave that asks for them (L{WHOLE}); RocketMQ's fail on them.
 
@@ -111,6 +111,16 @@ class MasterAsker(Protocol):
         """@return: fires with the answer; fails if none arrives in time."""
 
 
+class TopicHistory(Protocol):
+    """What our queues show: L{dledger.rocketmq.broker.store.queues.topic_lives.TopicLives}."""
+
+    def note(self) -> None:
+        """The table of topics is the master's now."""
+
+    def has_ended(self, topic: str, begins_at: int) -> bool:
+        """Whether there was a topic of this name before the one that begins at an offset of the log."""
+
+
 @attrs.frozen(kw_only=True)
 class Round:
     """
@@ -135,6 +145,7 @@ class SlaveSynchronize:
     @ivar rounds: number of rounds.
     @ivar reached: returns when our log has reached the present end of the master's; fails with
         L{DLedgerError} if it does not soon. None: messages and offsets have one order.
+    @ivar lives: knows which topics were made again; None: all that begin later than they did.
     """
 
     log = Logger()
@@ -162,6 +173,7 @@ class SlaveSynchronize:
         self._is_stopped = is_stopped
         self._topics_copied = topics_copied
         self.reached: Callable[[], Awaitable[None]] | None = None
+        self.lives: TopicHistory | None = None
         self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
@@ -254,6 +266,8 @@ class SlaveSynchronize:
         changed = table.adopt(answer.body, self._needed(code))
         if changed and code == GET_ALL_TOPIC_CONFIG:
             self._forget_offsets(before)
+        if self.lives is not None and code == GET_ALL_TOPIC_CONFIG:
+            self.lives.note()
         self._tell_kept(code)
         return changed
 
@@ -264,9 +278,10 @@ class SlaveSynchronize:
 
     def _forget_offsets(self, before: Mapping[str, int]) -> None:
         """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""
-        offsets = self._metadata.consumer_offsets
+        offsets, lives = self._metadata.consumer_offsets, self.lives
         for name, begin in self._begins().items():
-            if begin > before.get(name, begin) and offsets.groups_of(name):
+            is_later = begin > before.get(name, begin) and bool(offsets.groups_of(name))
+            if is_later and (lives is None or lives.has_ended(name, begin)):
                 offsets.delete_topic(name, self._metadata.topics.version.timestamp)
 
     def _needed(self, code: int) -> Set[str]:

@@ -44,9 +44,12 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
 )
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.rocketmq.broker.store.store import MessageStore, lock_store
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
+
+#: Files of the log that a power cut takes, at most, after the last one that it leaves.
+FILES_LOST_MAX = 8
 
 
 class CommitLogStore(MessageStore):
@@ -242,11 +245,9 @@ class CommitLogStore(MessageStore):
             index_msg_timestamp=self._indexed_ms,
         ))
         if content != self._checkpoint:
-            sync_note = self.log.flusher.note_checkpoint(content)
+            await self.log.flusher.note_checkpoint(content, self._run_in_thread)
             path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
-            await self._run_in_thread(
-                lambda: run_steps([sync_note, lambda: self._disk.write_file(path, content)])
-            )
+            await self._run_in_thread(lambda: self._disk.write_file(path, content))
             self._checkpoint = content
 
     def idle(self) -> Deferred[None]:
@@ -257,6 +258,15 @@ class CommitLogStore(MessageStore):
 
     def _abandon_log(self) -> None:
         self.log.abandon()
+
+
+def written_below(seen: LogSeen, log: CommitLog) -> int:
+    """
+    Every record of before a crash began below this offset: within the files that are there, also after the
+    end of the log, or in those that a power cut took.
+    """
+    last = max((*seen.offsets, *(int(path.rpartition("/")[2]) for path in seen.left_over)), default=0)
+    return max(log.end_offset, last + log.file_size) + FILES_LOST_MAX * log.file_size
 
 
 def _open_queues(
@@ -275,8 +285,7 @@ def _open_queues(
     queues = ConsumeQueues.open(
         config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
         crashed=seen.crashed,
-        # (A file that a power cut took may have held records, too.)
-        torn=TornUnits(log.read, range(begin, known), end + 2 * log.file_size),
+        torn=TornUnits(log.read, range(begin, known), written_below(seen, log)),
         losing=lambda: log.flusher.record_dispatched(begin),
     )
     if queues.has_lost:

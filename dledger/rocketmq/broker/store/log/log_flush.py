@@ -11,7 +11,6 @@ Source: GroupCommitService, FlushRealTimeService in CommitLog.java (4.9.8).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from zlib import crc32
 
 import attrs
@@ -41,7 +40,7 @@ class LogFlush(FlushJob):
 class LogFlusher:
     """
     Invariant: C{flushed_record_end <= flushed_offset <= log.end}; C{_job} is the flush that is under way, or
-    None.
+    None. While a checkpoint is being noted (C{_is_noting}), the mark is written durably, or not at all.
 
     @ivar flushed_offset: every byte below it is on stable storage.
     @ivar flushed_record_end: end of the last whole record on stable storage.
@@ -60,6 +59,7 @@ class LogFlusher:
         self.flushed_offset = self.flushed_record_end = log.end
         self.doubtful = doubtful
         self._job: LogFlush | None = None
+        self._is_noting = False
         self._flushes = 0
         self._group = GroupFlush(self, run_in_thread)
 
@@ -184,20 +184,32 @@ class LogFlusher:
             self._mark = attrs.evolve(self._mark, dispatched_offset=offset)
             self._write_mark(anyway=True)
 
-    def note_checkpoint(self, content: bytes) -> Callable[[], None]:
+    async def note_checkpoint(self, content: bytes, run_in_thread: RunInThread) -> None:
         """
-        Record the content of the checkpoint in the mark before the checkpoint is written.
+        Record the content of the checkpoint in the mark, durably, before the checkpoint is written.
 
-        @return: syncs the mark; run it, in any thread, before writing the checkpoint.
+        The mark counts as durable before anything else is written to its file: the next write goes to the
+        other slot. Else that write, torn by a power cut, would take the note, and the mark that is left
+        would not fit the new checkpoint.
+
+        @raise OSError: syncing failed.
         @raise StoreError: writing failed.
         """
         crc = crc32(content)
+        if crc == self._mark.checkpoint_crc and not self._mark_file.needs_sync:
+            return
         if crc != self._mark.checkpoint_crc:
             self._mark = attrs.evolve(
                 self._mark, checkpoint_crc=crc, previous_checkpoint_crc=self._mark.checkpoint_crc
             )
             self._write_mark(anyway=True)
-        return self._mark_file.datasync
+        noted, generation, self._is_noting = self._mark, self._mark_file.generation, True
+        try:
+            await run_in_thread(self._mark_file.datasync)
+        finally:
+            self._is_noting = False
+        self._mark_file.synced(generation)
+        self._write_mark(anyway=self._mark is not noted)
 
     def _write_mark(self, *, anyway: bool = False, durably: bool = False, clean: bool = False) -> None:
         end = self.flushed_record_end
@@ -206,6 +218,8 @@ class LogFlusher:
         mark = attrs.evolve(self._mark, end_offset=end, clean=clean)
         if mark == self._mark and not (anyway or durably):
             return
+        if self._is_noting and not durably:
+            return  # the end of the note writes it
         self._mark = mark
         with self._log.guard.storing("writing the log mark"):
             if durably:

@@ -69,7 +69,8 @@ def list_log_files(
                 )
             kept = at + 1
             break
-    if listing.unfinished and not _is_explained(listing, file_size, mark_end):
+    holds_nothing = not any(disk.file_size(f"{directory}/{file_name(one)}") for one in listing.unfinished)
+    if listing.unfinished and not _is_explained(listing, file_size, mark_end, holds_nothing=holds_nothing):
         path = f"{directory}/{file_name(listing.unfinished[0])}"
         raise DirectoryError(
             f"{path} has {listing.unfinished_size} bytes, but {OPTION}={file_size}: start with the size that "
@@ -79,13 +80,17 @@ def list_log_files(
     return offsets[:kept], tuple(f"{directory}/{file_name(offset)}" for offset in left)
 
 
-def _is_explained(listing: Listing, file_size: int, mark_end: int | None) -> bool:
-    """Whether a crash explains the short files: a file gets its length when it is created."""
+def _is_explained(listing: Listing, file_size: int, mark_end: int | None, *, holds_nothing: bool) -> bool:
+    """
+    Whether a crash explains the short files: a file gets its length when it is created.
+
+    @param holds_nothing: the first short file and all after it have no byte.
+    """
     first = listing.unfinished[0]
     if mark_end is not None:
         return first >= mark_end
     follows = not listing.offsets or first == listing.offsets[-1] + file_size
-    return len(listing.unfinished) == 1 and follows and listing.unfinished_size == 0
+    return follows and holds_nothing
 
 
 def check_first(segments: SegmentList) -> None:

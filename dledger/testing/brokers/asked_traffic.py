@@ -1,0 +1,125 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+Stories of clients that ask: a producer that waits for replies, and tools that look at queues and messages.
+
+B17. A reply is pushed to the producer that waits for it, at most once and with its body; when all faults are
+over, replies come.
+B18. The bounds of a queue fit together: the highest offset does not fall, a search by time stays within the
+bounds, and the message at the place of an acknowledged one is that message.
+"""
+
+from __future__ import annotations
+
+from dledger.testing.brokers.accounts import ACKED, ProducedMessage, require_pair
+from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, TrafficWorld
+from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.more_traffic import MoreTraffic
+from dledger.testing.brokers.traffic import CLIENT_ID, PRODUCER
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import decode_message, decode_properties, encode_properties
+
+SEND_REPLY_V2, PUSH_REPLY = 325, 326
+SEARCH_OFFSET, MAX_OFFSET, MIN_OFFSET, VIEW_MESSAGE = 29, 30, 31, 33
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+
+
+class AskedTraffic(MoreTraffic):
+    """
+    All clients of a schedule.
+
+    @ivar replies: by key, the bodies of those that were sent. @ivar pushed: keys of those that came.
+    @ivar has_come: a reply has come since the faults were over.
+    """
+
+    def __init__(self, world: TrafficWorld, client: ClientMachine, *, put_s: float) -> None:
+        super().__init__(world, client, put_s=put_s)
+        self.replies: dict[str, bytes] = {}
+        self.pushed: set[str] = set()
+        self.has_come = False
+        #: By queue: number of promotions and of losses, and the highest offset that was seen since.
+        self._ends: dict[tuple[str, int], tuple[tuple[int, int], int]] = {}
+
+    def begin(self) -> None:
+        """Let all stories begin."""
+        super().begin()
+        self._client.begin(self._reply())
+        self._client.begin(self._measure())
+        self._client.begin(self._view())
+
+    # -- replies ---------------------------------------------------------------------------------
+
+    async def _reply(self) -> None:
+        """A consumer answers requests of a producer, with large and small bodies."""
+        rng, world = self._rng, self._world
+        while not world.is_over:
+            await self._client.pause(rng.expovariate(1 / 0.7))
+            key = f"r{len(self.replies)}"
+            body = self.replies[key] = rng.randbytes(rng.choice((0, 20, 400)))
+            named = {"KEYS": key, "UNIQ_KEY": key, "CORRELATION_ID": key, "REPLY_TO_CLIENT": CLIENT_ID}
+            await self._ask_master(SEND_REPLY_V2, {
+                "a": PRODUCER, "b": REPLY_TOPIC, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": world.wall_ms(),
+                "h": 0, "i": encode_properties(named).decode(), "j": 0, "k": "false",
+            }, body)
+
+    def _checked(self, target: str, command: RemotingCommand) -> None:
+        if command.code == PUSH_REPLY:
+            self._replied(command)
+        super()._checked(target, command)
+
+    def _replied(self, command: RemotingCommand) -> None:
+        """B17."""
+        key = decode_properties(command.ext_fields["properties"].encode()).get("CORRELATION_ID", "")
+        require_pair(self.replies.get(key) == command.body, 17,
+                     f"a reply {key or 'of nobody'} came with {len(command.body)} bytes")
+        require_pair(key not in self.pushed, 17, f"the reply {key} came twice")
+        self.pushed.add(key)
+        self.has_come = self.has_come or not self._world.is_loaded
+
+    # -- tools -----------------------------------------------------------------------------------
+
+    def _life(self) -> tuple[int, int]:
+        return self._accounts.life, self._accounts.losses
+
+    async def _offset(self, code: int, topic: str, queue_id: int, **fields: int) -> int:
+        """@return: the offset that the master answers; -1: none."""
+        answer = await self._ask_master(code, {"topic": topic, "queueId": queue_id, **fields})
+        return int(answer.ext_fields["offset"]) if answer is not None and answer.code == 0 else -1
+
+    async def _measure(self) -> None:
+        """B18, of queues."""
+        rng, world = self._rng, self._world
+        while not world.is_over:
+            await self._client.pause(rng.expovariate(1 / 0.4))
+            queue, life = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life()
+            begin = await self._offset(MIN_OFFSET, *queue)
+            at = await self._offset(SEARCH_OFFSET, *queue, timestamp=rng.choice((0, world.wall_ms() - 3000)))
+            end = await self._offset(MAX_OFFSET, *queue)
+            if -1 in (begin, at, end) or life != self._life():
+                continue
+            require_pair(begin <= at <= end, 18, f"{queue}: {begin} to {end}, and by time {at}")
+            before = self._ends.get(queue, (life, 0))
+            require_pair(before[0] != life or end >= before[1], 18,
+                         f"{queue} ended at {before[1]}, and now at {end}")
+            self._ends[queue] = life, end
+
+    async def _view(self) -> None:
+        """B18, of messages."""
+        rng = self._rng
+        while not self._world.is_over:
+            await self._client.pause(rng.expovariate(1 / 0.4))
+            life = self._life()
+            sent = self._some_sent(life)
+            if sent is None:
+                continue
+            answer = await self._ask_master(VIEW_MESSAGE, {"offset": sent.offset})
+            if answer is None or life != self._life() or sent.may_be_lost:
+                continue
+            keys = decode_message(answer.body).keys if answer.code == 0 else ()
+            require_pair(keys == (sent.key,), 18,
+                         f"{sent.key} was acknowledged at {sent.offset}: there is {keys or answer.remark}")
+
+    def _some_sent(self, life: tuple[int, int]) -> ProducedMessage | None:
+        """An acknowledged message of this life of the master."""
+        known = [one for one in self._accounts.sent.values()
+                 if one.outcome == ACKED and one.offset >= 0 and (one.life, one.losses) == life]
+        return self._rng.choice(known) if known else None

@@ -1,0 +1,289 @@
+# -*- test-case-name: tests.sim.test_coverage_of_rigs -*-
+"""
+Which statements the simulators execute, room by room: a rig finds no fault where none of its schedules goes.
+
+    python -m tests.coverage_of_rigs                          # the table of docs/trust.md, ten minutes
+    python -m tests.coverage_of_rigs --only group --schedules 5
+    python -m tests.coverage_of_rigs --missing dledger/machine      # the functions that no schedule enters
+
+Counted are statements in functions: those of modules and classes run when they are imported. A statement
+counts as executed if one of its lines was; of a compound one, the lines before its body. Docstrings and
+declarations without a value are none.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import attrs
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Folders whose statements are counted, in the order of the table; a module counts in the first that has it.
+ROOMS = (
+    "dledger/core", "dledger/machine", "dledger/node", "dledger/raft_broker", "dledger/storage",
+    "dledger/rocketmq/broker/store", "dledger/rocketmq/broker/ha", "dledger/rocketmq/broker/consuming",
+    "dledger/rocketmq/broker/popping", "dledger/rocketmq/broker/sending",
+    "dledger/rocketmq/broker/transactions", "dledger/rocketmq/broker/delays",
+    "dledger/rocketmq/broker/metadata", "dledger/rocketmq/broker/admin", "dledger/rocketmq/broker/client",
+    "dledger/rocketmq/broker",
+)
+
+
+@attrs.frozen
+class Statement:
+    """
+    @ivar function: its name with those of the classes around it.
+    @ivar begin, end: its first and its last line, inclusive; of a compound one, up to its body.
+    """
+
+    function: str
+    begin: int
+    end: int
+
+
+def statements_of(source: str) -> list[Statement]:
+    """The statements in all functions of a module."""
+    return list(_in_block(ast.parse(source).body, "", is_function=False))
+
+
+def _in_block(block: Sequence[ast.stmt], name: str, *, is_function: bool) -> Iterator[Statement]:
+    for node in block:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_declared = isinstance(node, ast.AnnAssign) and node.value is None
+        if is_text or is_declared or isinstance(node, (ast.Global, ast.Nonlocal)):
+            continue
+        blocks = [value for _, value in ast.iter_fields(node) if _is_block(value)]
+        handlers = [one for _, value in ast.iter_fields(node) if isinstance(value, list)
+                    for one in value if isinstance(one, (ast.ExceptHandler, ast.match_case))]
+        if is_function:
+            inner = [one.lineno for part in blocks for one in part] + [
+                one.lineno if isinstance(one, ast.ExceptHandler) else one.pattern.lineno for one in handlers
+            ]
+            end = min(inner, default=0) - 1 if inner else node.end_lineno or node.lineno
+            yield Statement(name, node.lineno, max(end, node.lineno))
+        deeper, is_inside = name, is_function
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            deeper = f"{name}.{node.name}" if name else node.name
+            is_inside = not isinstance(node, ast.ClassDef)
+        for part in (*blocks, *(one.body for one in handlers)):
+            yield from _in_block(part, deeper, is_function=is_inside)
+
+
+def _is_block(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], ast.stmt)
+
+
+class LineCounter:
+    """
+    The lines of some files that are executed, each noted once: a line costs little after that, or nothing.
+
+    @ivar lines: of each file, by its path.
+    """
+
+    def __init__(self, is_counted: Callable[[str], bool]) -> None:
+        """@param is_counted: says whether the lines of a file count."""
+        self._is_counted = is_counted
+        self.lines: dict[str, set[int]] = {}
+        #: By the id of a code, which is kept, too: the lines that were not executed yet; empty: none counts.
+        self._left: dict[int, tuple[CodeType, set[int]]] = {}
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count within."""
+        monitoring: Any = getattr(sys, "monitoring", None)  # of Python 3.12
+        if monitoring is not None:
+            tool, event = monitoring.COVERAGE_ID, monitoring.events.LINE
+            monitoring.use_tool_id(tool, "rigs")
+            monitoring.register_callback(tool, event, self._line)
+            monitoring.set_events(tool, event)
+            monitoring.restart_events()  # lines that an earlier counter has seen come again
+            try:
+                yield
+            finally:
+                monitoring.set_events(tool, 0)
+                monitoring.free_tool_id(tool)
+            return
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _line(self, code: CodeType, line: int) -> object:
+        if self._is_counted(code.co_filename):
+            self.lines.setdefault(code.co_filename, set()).add(line)
+        return sys.monitoring.DISABLE  # type: ignore[attr-defined,unused-ignore]
+
+    def _called(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        code = frame.f_code
+        found = self._left.get(id(code))
+        if found is None:
+            lines = {line for _, _, line in code.co_lines() if line is not None}
+            found = self._left[id(code)] = code, lines if self._is_counted(code.co_filename) else set()
+        return self._traced if found[1] else None
+
+    def _traced(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        if event != "line":
+            return self._traced
+        code, left = self._left[id(frame.f_code)]
+        if frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            self.lines.setdefault(code.co_filename, set()).add(frame.f_lineno)
+        return self._traced if left else None
+
+
+@attrs.frozen
+class Covered:
+    """The statements of one module. @ivar executed: those of them that were."""
+
+    module: str
+    statements: tuple[Statement, ...]
+    executed: frozenset[Statement]
+
+    @property
+    def entered(self) -> set[str]:
+        """Names of the functions of which a statement was executed."""
+        return {one.function for one in self.executed}
+
+
+@functools.cache
+def _statements_in(path: Path) -> list[Statement]:
+    return statements_of(path.read_text(encoding="utf-8"))
+
+
+def covered(path: Path, lines: set[int]) -> Covered:
+    """@param lines: of the module that were executed."""
+    found = _statements_in(path)
+    executed = frozenset(one for one in found if not lines.isdisjoint(range(one.begin, one.end + 1)))
+    return Covered(path.stem, tuple(found), executed)
+
+
+def room_of(path: Path) -> str:
+    """The room of a module; empty: it is in none."""
+    name = path.relative_to(ROOT).as_posix()
+    return next((room for room in ROOMS if name.startswith(f"{room}/")), "")
+
+
+# -- rigs ------------------------------------------------------------------------------------------------
+
+
+def _group(seed: int) -> None:
+    from dledger.testing.group.focuses import run_drawn_schedule
+
+    run_drawn_schedule(seed)
+
+
+def _pairs(seed: int) -> None:
+    from dledger.testing.brokers.pair_schedule import run_pair_schedule
+
+    run_pair_schedule(seed)
+
+
+def _logs(seed: int) -> None:
+    from dledger.testing.brokers.schedule import run_ha_schedule
+
+    run_ha_schedule(seed)
+
+
+def _raft_brokers(seed: int) -> None:
+    from dledger.testing.raft_brokers.schedule import run_seed
+
+    with contextlib.suppress(AssertionError):
+        run_seed(seed)
+
+
+def _crashes(seed: int) -> None:
+    from dledger.testing.crashes.__main__ import CutsWanted, cut_story, story_names
+
+    number = seed % len(story_names())
+    cut_story(CutsWanted(number=number, seed=seed, share=0.003, second_share=0.003))
+
+
+#: By the name in the table: plays the schedule of a seed.
+RIGS: Mapping[str, Callable[[int], None]] = {
+    "group": _group, "pairs": _pairs, "logs": _logs, "raft brokers": _raft_brokers, "crashes": _crashes,
+}
+
+
+def executed_by(rig: str, seeds: range) -> dict[str, set[int]]:
+    """Play schedules of a rig. @return: the executed lines by file."""
+    root = str(ROOT / "dledger")
+    counter = LineCounter(lambda name: name.startswith(root))
+    with counter.counting():
+        for seed in seeds:
+            RIGS[rig](seed)
+    return counter.lines
+
+
+def table(by_rig: Mapping[str, Mapping[str, set[int]]]) -> list[str]:
+    """The lines of a Markdown table: percent of the statements of each room, by each rig and by all."""
+    paths = sorted((ROOT / "dledger").rglob("*.py"))
+    rows = [f"| Room | statements | {' | '.join(by_rig)} | all |", "|---|---|" + "---|" * (len(by_rig) + 1)]
+    for room in ROOMS:
+        modules = [path for path in paths if room_of(path) == room]
+        counts: collections.Counter[str] = collections.Counter()
+        for path in modules:
+            every: set[int] = set()
+            for rig, files in by_rig.items():
+                lines = files.get(str(path), set())
+                every |= lines
+                counts[rig] += len(covered(path, lines).executed)
+            found = covered(path, every)
+            counts["all"] += len(found.executed)
+            counts[""] += len(found.statements)
+        shares = (f"{100 * counts[rig] / max(counts[''], 1):.0f}" for rig in (*by_rig, "all"))
+        rows.append(f"| `{room.removeprefix('dledger/')}` | {counts['']} | {' | '.join(shares)} |")
+    return rows
+
+
+def never_entered(room: str, lines: Mapping[str, set[int]]) -> list[str]:
+    """The functions of a folder of which no statement was executed, with their numbers of statements."""
+    found = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        here = covered(path, lines.get(str(path), set()))
+        sizes = collections.Counter(one.function for one in here.statements)
+        name = path.relative_to(ROOT).as_posix()
+        entered = here.entered
+        found += [f"{name}: {one}, {size}" for one, size in sizes.items() if one not in entered]
+    return found
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(RIGS)), help="[default: all rigs]")
+@click.option("--schedules", default=30, show_default=True, help="Of each rig.")
+@click.option("--seed", default=1, show_default=True, help="Of the first schedule.")
+@click.option("--missing", multiple=True, help="A folder: list its functions that no schedule enters.")
+def main(only: tuple[str, ...], schedules: int, seed: int, missing: tuple[str, ...]) -> None:
+    """Print which share of the statements of each room the simulators execute."""
+    from dledger.testing.world.bugs import be_quiet
+
+    be_quiet()
+    by_rig: dict[str, dict[str, set[int]]] = {}
+    for rig in only or RIGS:
+        began = time.process_time()
+        by_rig[rig] = executed_by(rig, range(seed, seed + schedules))
+        click.echo(f"{rig}: {time.process_time() - began:.0f} s", err=True)
+    for line in table(by_rig):
+        click.echo(line)
+    every: dict[str, set[int]] = collections.defaultdict(set)
+    for files in by_rig.values():
+        for path, lines in files.items():
+            every[path] |= lines
+    for room in missing:
+        for line in never_entered(room, every):
+            click.echo(line)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.coverage_of_rigs")
