@@ -70,7 +70,7 @@ class MeasureTests(SynchronousTestCase):
         self.assertEqual(found["branches", "m.Made.choose.inner"], 1)
 
     def test_private_reads(self) -> None:
-        """Attributes with an underscore are counted, read or set, except own ones and those of named tuples."""
+        """Attributes with an underscore count, read or set, except own ones and those of named tuples."""
         source = "a._b = c.d._e\nself._f = self._g.h\ncls._i()\nj._replace(k=1).__class__\nself.l._m\n"
         self.assertEqual(ratchet.private_reads(source), 3)
 

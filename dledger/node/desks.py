@@ -60,7 +60,7 @@ class Desks:
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
         self.snapshots = SnapshotDesk(
-            config=config, members=core.members, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
+            config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters,
         )
         self.machine_surroundings = MachineSurroundings(

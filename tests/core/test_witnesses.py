@@ -125,10 +125,10 @@ class WitnessTests(SynchronousTestCase):
 
     def test_java(self) -> None:
         """A voter known to be Java's cannot be asked, and is not missed; one that was never heard of is."""
-        self.bench.core._member.wire_versions["n2"] = 0
+        self.bench.core.member.wire_versions["n2"] = 0
         self.assertTrue(self.truncate())
         self.make(5)
-        self.bench.core._member.wire_versions.update({"n2": 0})
+        self.bench.core.member.wire_versions.update({"n2": 0})
         self.assertFalse(self.truncate())
         self.answer(n3=said(0, 3), n4=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())
@@ -175,7 +175,7 @@ class WitnessTests(SynchronousTestCase):
         So does one that joins, and has not come to the entry that names the voters: one leader began it, and
         the next one, who begins further on, has nobody else to name.
         """
-        member = self.bench.core._member
+        member = self.bench.core.member
         member.membership, member.voter_ids = Membership(voters={}), ()
         self.assertTrue(self.truncate())
         self.assertEqual(self.bench.ledger.ledger_begin_index, BEGIN)

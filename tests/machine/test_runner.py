@@ -269,7 +269,7 @@ class SnapshotTests(SynchronousTestCase):
         """A new process with the log and the snapshots of the old one."""
         rig = HostedRig(disk=self.disk, factory=factory)
         rig.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
-        rig.node._core = self.rig.node._core
+        rig.node.core = self.rig.node.core
         self.assertTrue(rig.node.members.is_settled)
         rig.runner.start()
         rig.pass_turns()

@@ -195,7 +195,7 @@ class FailureTests(SynchronousTestCase):
         def wrong(*args: object) -> None:
             raise AssertionError("wrong")
 
-        rig.node._core.step = wrong  # type: ignore[method-assign, assignment]
+        rig.node.core.step = wrong  # type: ignore[method-assign, assignment]
         rig.clock.advance(0.02)
         rig.clock.advance(0)
         self.assertEqual(rig.node.state, "failed")

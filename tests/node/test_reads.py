@@ -112,8 +112,8 @@ class GetTests(ReadsTestCase):
         """A follower serves what it knows to be committed, and refuses the other kind with its leader."""
         rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.store.append_bodies((b"a", b"b"), 0)
-        rig.node._core._member.refresh_end()
-        rig.node._core._member.committed_index = 0
+        rig.node.core.member.refresh_end()
+        rig.node.core.member.committed_index = 0
         rig.node.start()
         client = rig.client()
         self.assertEqual(
@@ -162,8 +162,8 @@ class GetTests(ReadsTestCase):
         """On the connection of a member C{COMMITTED} shows any entry, on another one it does not."""
         rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.store.append_bodies((b"a", b"b"), 0)
-        rig.node._core._member.refresh_end()
-        rig.node._core._member.committed_index = 0
+        rig.node.core.member.refresh_end()
+        rig.node.core.member.committed_index = 0
         rig.node.start()
         for speaker, code, count in (("n1", 200, 2), (None, 410, 1)):
             client = rig.client()

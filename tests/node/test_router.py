@@ -344,7 +344,7 @@ class CoreTests(SynchronousTestCase):
             group="default", remote_id="n0", begin_index=0, consistency=Consistency.COMMITTED
         )
         self.assertIs(client.ask(read).code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.rig.node._core._handler.is_diverged = True
+        self.rig.node.core.handler.is_diverged = True
         for request in (read, PullRequest(group="default", remote_id="n0", begin_index=0)):
             self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 

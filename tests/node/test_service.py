@@ -460,7 +460,7 @@ class DownTests(ServiceTestCase):
         service.startService()
         self.run_for(2)
         node = self.node_of(service)
-        node._driver.feed = lambda *inputs: None  # type: ignore[method-assign]
+        node.driver.feed = lambda *inputs: None  # type: ignore[method-assign]
         stopped = service.stopService()
         self.run_for(STOP_TIME_OUT_S - 1)
         self.assertNoResult(stopped)

@@ -228,7 +228,7 @@ class MemberTests(DriverCase):
 
     def test_off(self) -> None:
         """A member without tracing has the plain driver."""
-        self.assertIs(type(Rig().node._driver), Driver)
+        self.assertIs(type(Rig().node.driver), Driver)
 
 
 class MachineTests(DriverCase):

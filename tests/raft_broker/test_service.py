@@ -186,8 +186,8 @@ class RoleTests(RaftCase):
 
     def lose(self) -> None:
         """Another member asks in a later term, and the member follows it."""
-        self.node._core._pass_term_gate(self.node.status().member.term + 5, "a vote")
-        self.node._driver.feed(ev.Ticked())
+        self.node.core._pass_term_gate(self.node.status().member.term + 5, "a vote")
+        self.node.driver.feed(ev.Ticked())
 
     def test_slave_first(self) -> None:
         """Until its member leads and all is dispatched, a broker takes no message: 14, nothing stored."""
@@ -315,7 +315,7 @@ class RoleTests(RaftCase):
         while not self.node.is_leader:
             self.clock.advance(0.02)
             self.replication._stamps.close()
-        self.node._driver.feed(proposals[0])  # type: ignore[arg-type]
+        self.node.driver.feed(proposals[0])  # type: ignore[arg-type]
         self.clock.advance(0)
         status = self.successResultOf(put.done)
         self.assertEqual((status.remoting_code, put.placed.offsets), (14, []))

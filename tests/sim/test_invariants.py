@@ -40,7 +40,7 @@ class InvariantTests(SynchronousTestCase):
         self.leader.call(lambda node: node.append((b"a", b"b", b"c")))
         self.cluster.run(2)
         self.follower = next(member for member in self.cluster.members.values() if member is not leader)
-        self.state = self.follower.core._member
+        self.state = self.follower.core.member
         self.invariants = self.cluster.invariants
         self.assertEqual(self.state.committed_index, 2)
 
@@ -133,7 +133,7 @@ class InvariantTests(SynchronousTestCase):
 
     def test_commit_of_an_earlier_term(self) -> None:
         """5: a leader commits by an entry of its own term."""
-        state = self.leader.core._member
+        state = self.leader.core.member
         self.invariants._seen[self.leader.member_id].committed_index = -1
         state.term += 1
         self.leader.persisted_term = state.term
@@ -145,7 +145,7 @@ class InvariantTests(SynchronousTestCase):
             if member_id != self.leader.member_id:
                 self.invariants._seen[member_id].mirror = Mirror()
         self.invariants._seen[self.leader.member_id].committed_index = -1
-        state = self.leader.core._member
+        state = self.leader.core.member
         self.broken(6, lambda: self.invariants.stepped(self.leader, state))
 
     def test_repairing_members_owe(self) -> None:
@@ -155,7 +155,7 @@ class InvariantTests(SynchronousTestCase):
                 self.invariants._seen[member_id].mirror = Mirror()
         self.follower.ledger._ledger.repair_end_index = 2
         self.invariants._seen[self.leader.member_id].committed_index = -1
-        self.invariants.stepped(self.leader, self.leader.core._member)
+        self.invariants.stepped(self.leader, self.leader.core.member)
 
     def test_acknowledged_before_durable(self) -> None:
         """6: a follower says that it holds what a power cut cannot take any more."""
@@ -246,5 +246,5 @@ class InvariantTests(SynchronousTestCase):
 
     def test_bounds(self) -> None:
         """8: tables are bounded."""
-        self.leader.core._appends._requests = self.leader.config.max_pending_requests_num + 1
+        self.leader.core.appends._requests = self.leader.config.max_pending_requests_num + 1
         self.broken(8, lambda: self.invariants.bounded(self.leader))

@@ -96,8 +96,8 @@ class ReaderCore(Protocol):
         """Highest index known to be committed, inclusive."""
 
     @property
-    def members(self) -> LeadView:
-        """Who leads."""
+    def member(self) -> LeadView:
+        """Whether this member leads, and in which term."""
 
     @property
     def gone_elsewhere_index(self) -> int:
@@ -251,13 +251,13 @@ class ReaderDesk:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
                 "damaged entries may name readers; a peer gives them back"
             ))
-        self._leases.begin(self._core.members.term)
+        self._leases.begin(self._core.member.term)
         return table.at(self._core.committed_index)
 
     def _leased(self, request: ReaderRequest) -> tuple[ReaderState, ReaderPart]:
         """@raise DLedgerError: NOT_LEADER; LEASE_LOST: nobody has this lease."""
         known = self._known().get(request.name)
-        if not self._core.members.is_leader:
+        if not self._core.member.is_leader:
             raise DLedgerError(ResponseCode.NOT_LEADER)
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
@@ -274,7 +274,7 @@ class ReaderDesk:
     def _told(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
         return ReaderResponse(
-            group=self._group, term=self._core.members.term, token=token, begin_index=begin, end_index=end,
+            group=self._group, term=self._core.member.term, token=token, begin_index=begin, end_index=end,
             next_index=state.next_index, committed_index=self._core.committed_index,
         )
 
@@ -382,9 +382,9 @@ class ReaderDesk:
     def sweep(self) -> None:
         """Take note of leases; of a leader: write the oldest entry of a reader again, see rule 5."""
         table = self._ledger.readers
-        if table is None or not self._core.members.is_leader or self._is_refused:
+        if table is None or not self._core.member.is_leader or self._is_refused:
             return
-        self._leases.begin(self._core.members.term)
+        self._leases.begin(self._core.member.term)
         known = table.at(self._core.committed_index)
         if not known:
             return

@@ -203,7 +203,7 @@ class GroupInvariants:
         differ by more than one voter; its leader has committed the one before, and an entry of its term (9).
         """
         before, told = self.membership_of(member.member_id), f"the configuration entry ({index}, t{term})"
-        if member.core._member.role is Role.LEADER and member.core._member.term == term:
+        if member.core.member.role is Role.LEADER and member.core.member.term == term:
             require(before.index < 0 or self.committed.get(before.index) == before.term, 9,
                     f"{told} was written while that of {before.index} is not committed")
             committed = self._seen[member.member_id].mirror.term_of(member.core.committed_index)
@@ -474,7 +474,7 @@ class GroupInvariants:
                 return
             self._votes_for(member, request.term, member.member_id)
             vote = (member.member_id, request.term)
-            if member.core._member.is_unsure:
+            if member.core.member.is_unsure:
                 self._unsure_votes.add(vote)
             else:
                 self._unsure_votes.discard(vote)
@@ -567,13 +567,13 @@ class GroupInvariants:
     def bounded(self, member: CheckedMember) -> None:
         """Tables and queues of a member keep their bounds."""
         core, config = member.core, member.config
-        followers = len(core._member.peer_ids) + 2  # (some were removed a moment ago)
+        followers = len(core.member.peer_ids) + 2  # (some were removed a moment ago)
         asked = followers * (config.max_inflight_pushes + 8) + 64
         for what, size, most in (
-            ("pending appends", len(core._appends), config.max_pending_requests_num),
-            ("pending reads", len(core._reads), config.max_pending_reads),
-            ("queued pushes", core._handler.queued, 2 * config.max_queued_pushes),
-            ("requests without an answer", core._out.outstanding, asked),
+            ("pending appends", len(core.appends), config.max_pending_requests_num),
+            ("pending reads", len(core.reads), config.max_pending_reads),
+            ("queued pushes", core.handler.queued, 2 * config.max_queued_pushes),
+            ("requests without an answer", core.out.outstanding, asked),
         ):
             require(size <= most, 8, f"{member.member_id} has {size} {what}, {most} are allowed")
 

@@ -110,7 +110,7 @@ class WatchedDriver(Driver):
             if not effects:
                 world.trace.steps += 1  # nothing changes without an effect that says so
                 return effects
-        state = self.watched._member
+        state = self.watched.member
         world.trace.step(world.clock.now_us, member.number, member.member_id, self.watched, happened, effects)
         seen = (state.term, state.role, state.leader_id, state.committed_index, state.repair_end_index)
         if seen != self._seen:
@@ -155,7 +155,7 @@ class WatchedDriver(Driver):
         if self._inbox and isinstance(self._inbox[0], ev.StoreFailed):
             return
         if not (self.is_stopped or self.member.is_dying or self.why_mute):  # a mute one: its messages alone
-            self.member.world.invariants.settled(self.member, self.watched._member)
+            self.member.world.invariants.settled(self.member, self.watched.member)
 
     def answered_append(self, answer: fx.AnswerAppend) -> None:
         """Check the answer to a proposal."""
