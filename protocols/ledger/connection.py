@@ -173,7 +173,7 @@ class ServerConnection(AnsweringConnection):
         opaque, is_native, _, size = ticket
         self.unanswered -= 1
         self.unanswered_bytes -= size
-        self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
+        self.write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
 
     def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
         """Answer with success an append that came in a native frame."""
@@ -184,7 +184,7 @@ class ServerConnection(AnsweringConnection):
         self._out.append(appended(ticket.opaque, term, index, pos, count))
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
@@ -230,7 +230,7 @@ class ServerConnection(AnsweringConnection):
             return _REMOTING_PRICE  # this end sends no requests
         kind = KNOWN_CODES.get(command.code)
         if kind is None:
-            self._write((not_supported(command.opaque, command.code),))
+            self.write((not_supported(command.opaque, command.code),))
             return _REFUSED_PRICE
         ticket = Ticket(command.opaque, False, kind, len(frame))
         try:
@@ -293,7 +293,7 @@ class ClientConnection(Connection, Generic[_Token]):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        self._heard_s = self._turn.seconds()
+        self._heard_s = self.turn.seconds()
         self._sink.connected(self)
 
     def ask(self, request: Request, token: _Token, *, is_sign_of_life: bool = False) -> bool:
@@ -314,7 +314,7 @@ class ClientConnection(Connection, Generic[_Token]):
             return False
         opaque, kind = self._next_opaque, request.kind
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
-        self._outstanding[opaque] = (token, kind, self._turn.seconds())
+        self._outstanding[opaque] = (token, kind, self.turn.seconds())
         # The layout of a native METADATA answer has no room for what we report besides Java's keys.
         is_native = self.is_native and kind not in JSON_ONLY and (
             kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
@@ -322,7 +322,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
         return True
 
     def _has_unsent(self, bytes_max: int) -> bool:
@@ -330,8 +330,8 @@ class ClientConnection(Connection, Generic[_Token]):
         Whether this number of bytes waits for the other end, which is congested. A transport that is never
         drained, because more is written while it sends, is measured.
         """
-        if self.unsent_bytes >= bytes_max and self._outlet is not None:
-            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
+        if self.unsent_bytes >= bytes_max and self.outlet is not None:
+            self.unsent_bytes = self.outlet.waiting_bytes(self.unsent_bytes)
         return self.unsent_bytes >= bytes_max
 
     def sweep(self, now_s: float, time_out_s: float) -> None:

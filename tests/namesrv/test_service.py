@@ -288,7 +288,7 @@ class HostileTests(ServiceCase):
             self.clock.rightNow += 0.25
             raise Refused(Code.SYSTEM_ERROR, "no")
 
-        service.side._handlers[105] = slow
+        service.side.handlers_by_code[105] = slow
         self.ask(peer, 105, {"topic": "T"})
         times = service.request_times()
         self.assertEqual((times.count, times.total), (1, 0.25))
@@ -343,7 +343,7 @@ class CostlyRequestTests(ServiceCase):
             self.clock.rightNow += 0.6 * READS_S
             connection.answer(request)
 
-        self.service.side._handlers[206] = handle
+        self.service.side.handlers_by_code[206] = handle
 
     def requests(self, first: int, count: int) -> bytes:
         """Requests of one read."""
@@ -370,7 +370,7 @@ class CostlyRequestTests(ServiceCase):
         connection.dataReceived(self.requests(100, 20))
         connection.abort("lost")
         self.settle()
-        self.assertEqual((self.handled, self.service.side._unread), ([100, 101], {}))
+        self.assertEqual((self.handled, self.service.side.unread), ([100, 101], {}))
 
     def test_ended_by_a_request(self) -> None:
         """The requests after it are not handled."""
@@ -378,7 +378,7 @@ class CostlyRequestTests(ServiceCase):
             self.clock.rightNow += 0.02
             connection.abort("ended")
 
-        self.service.side._handlers[206] = end
+        self.service.side.handlers_by_code[206] = end
         connection, _transport = self.connect(self.service)
         connection.dataReceived(self.requests(100, 20))
-        self.assertEqual(self.service.side._unread, {})
+        self.assertEqual(self.service.side.unread, {})

@@ -259,7 +259,7 @@ class RefusalTests(ReaderCase):
     def test_damaged(self) -> None:
         """While entries are damaged that may report readers, nothing is answered, and expiry keeps all."""
         self.good("take")
-        self.rig.store._producers.readers = None
+        self.rig.store.parts.producers.readers = None
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
         self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
@@ -268,7 +268,7 @@ class RefusalTests(ReaderCase):
     def test_damaged_everywhere_gone(self) -> None:
         """Expiry takes damaged entries that no other member has any more: nobody can give them back."""
         self.good("take")
-        self.rig.store._producers.readers = None
+        self.rig.store.parts.producers.readers = None
         with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
             self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
 

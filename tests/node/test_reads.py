@@ -99,7 +99,7 @@ class GetTests(ReadsTestCase):
 
     def test_deleted(self) -> None:
         """Below the beginning."""
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         answer = self.client.ask(self.get(3))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
@@ -128,9 +128,9 @@ class GetTests(ReadsTestCase):
         """A bit of a record on the disk changes; nothing remembers the record."""
         store = self.rig.store
         position = store.position_of(index) + 50
-        byte = store._data.pread(1, position)
-        store._data.pwrite(bytes([byte[0] ^ 1]), position)
-        store._reads._batches.clear()
+        byte = store.parts.data.pread(1, position)
+        store.parts.data.pwrite(bytes([byte[0] ^ 1]), position)
+        store.parts.reads.batches.clear()
 
     def test_damaged_entry(self) -> None:
         """Every way to read it is answered with an error; the member and all other entries go on."""
@@ -255,7 +255,7 @@ class PullTests(ReadsTestCase):
     def test_out_of_range(self) -> None:
         """Below nothing, and below the beginning; the answer says where that is."""
         self.assertIs(self.client.ask(self.pull(-1)).code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         answer = self.client.ask(self.pull(3, wait_ms=100))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         self.assertEqual(answer.ledger_begin_index, 4)
@@ -383,7 +383,7 @@ class LocalTests(ReadsTestCase):
         self.assertEqual(bodies_of(batch), [b"body 8", b"body 9"])
         self.assertIsNone(self.rig.node.read_committed(10, max_bytes=1 << 20))
         self.assertRaises(DLedgerError, self.rig.node.read_committed, -1, max_bytes=1)
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         error = self.assertRaises(DLedgerError, self.rig.node.read_committed, 3, max_bytes=1)
         self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
@@ -482,14 +482,14 @@ class TurnTests(ReadsTestCase):
             self.rig.clock.advance(0)
         self.patch(budgets, "HELD_BYTES_MAX", 100_000)
         connection = self.client.connection
-        read = connection._turn.read
+        read = connection.turn.read
         # The output of this read waits for the end of the turn.
-        connection._turn.read = lambda deal, data: deal(data) or 0.0  # type: ignore[method-assign]
-        self.patch(connection._turn, "has_room", lambda: True)
+        connection.turn.read = lambda deal, data: deal(data) or 0.0  # type: ignore[method-assign]
+        self.patch(connection.turn, "has_room", lambda: True)
         self.client.send(*[self.get(10 + number % 20, Consistency.COMMITTED) for number in range(200)])
         held = connection.account.held_bytes
         self.assertTrue(100_000 <= held <= 100_000 + COUNTED_BYTES + 30_000 + ENTRY_HEADER_SIZE, held)
-        connection._turn.read = read  # type: ignore[method-assign]
+        connection.turn.read = read  # type: ignore[method-assign]
         answers = 0
         for _ in range(60):
             connection.resumeProducing()

@@ -169,10 +169,10 @@ class RereadTests(ServiceTestCase):
         service.startService()
         self.addCleanup(service.stopService)
         self.run_for(1)
-        rules = service.store._room._expiry.rules  # type: ignore[attr-defined]
+        rules = service.store.parts.room._expiry.rules  # type: ignore[attr-defined]
         self.assertEqual((rules.retention_bytes, rules.reserved_hours), (0, 0))
         service.reread(attrs.evolve(service.config, retention_bytes=1 << 20, file_reserved_hours=9))
-        rules = service.store._room._expiry.rules  # type: ignore[attr-defined]
+        rules = service.store.parts.room._expiry.rules  # type: ignore[attr-defined]
         self.assertEqual((rules.retention_bytes, rules.reserved_hours), (1 << 20, 9))
 
 

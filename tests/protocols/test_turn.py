@@ -78,7 +78,7 @@ class TurnTests(SynchronousTestCase):
         self.turn.is_late = True
         for name, cost_s in (("dear", 0.5), ("cheap", 0.0), ("also cheap", 0.0)):
             self.turn.put_off(lambda name=name: self.done.append(name), cost_s)  # type: ignore[misc]
-        self.turn._next_reads()
+        self.turn.next_reads()
         self.assertEqual(self.done, ["cheap", "also cheap", "dear"])
 
     def test_newcomers_do_not_starve_a_client(self) -> None:
@@ -244,7 +244,7 @@ class TurnTests(SynchronousTestCase):
 
         self.turn.read(large, b"")
         self.assertEqual((rooms, self.turn.is_late), ([True, False, True], True))
-        self.turn._next_reads()
+        self.turn.next_reads()
         self.turn.read(lambda _: rooms.append(self.turn.has_room()), b"")
         self.assertEqual((rooms[-1], self.turn.is_late), (True, False))
 

@@ -126,7 +126,7 @@ class InvariantTests(SynchronousTestCase):
 
     def test_repaired_too_early(self) -> None:
         """4: a damaged member is whole only when it holds what it may have helped to commit."""
-        self.invariants._seen[self.follower.member_id].repair_end_index = 2
+        self.invariants.seen[self.follower.member_id].repair_end_index = 2
         self.state.start_term = 1
         self.invariants.mirror(self.follower.member_id).cut_to(1)
         self.assertIn("repaired", self.broken(4, self.stepped))
@@ -134,7 +134,7 @@ class InvariantTests(SynchronousTestCase):
     def test_commit_of_an_earlier_term(self) -> None:
         """5: a leader commits by an entry of its own term."""
         state = self.leader.core.member
-        self.invariants._seen[self.leader.member_id].committed_index = -1
+        self.invariants.seen[self.leader.member_id].committed_index = -1
         state.term += 1
         self.leader.persisted_term = state.term
         self.broken(5, lambda: self.invariants.stepped(self.leader, state))
@@ -143,8 +143,8 @@ class InvariantTests(SynchronousTestCase):
         """6: a majority holds what is committed, on stable storage."""
         for member_id in self.cluster.members:
             if member_id != self.leader.member_id:
-                self.invariants._seen[member_id].mirror = Mirror()
-        self.invariants._seen[self.leader.member_id].committed_index = -1
+                self.invariants.seen[member_id].mirror = Mirror()
+        self.invariants.seen[self.leader.member_id].committed_index = -1
         state = self.leader.core.member
         self.broken(6, lambda: self.invariants.stepped(self.leader, state))
 
@@ -152,9 +152,9 @@ class InvariantTests(SynchronousTestCase):
         """6: but a damaged one that remembers that it held the entry counts."""
         for member_id in self.cluster.members:
             if member_id != self.leader.member_id:
-                self.invariants._seen[member_id].mirror = Mirror()
-        self.follower.ledger._ledger.repair_end_index = 2
-        self.invariants._seen[self.leader.member_id].committed_index = -1
+                self.invariants.seen[member_id].mirror = Mirror()
+        self.follower.ledger.parts.ledger.repair_end_index = 2
+        self.invariants.seen[self.leader.member_id].committed_index = -1
         self.invariants.stepped(self.leader, self.leader.core.member)
 
     def test_acknowledged_before_durable(self) -> None:
@@ -177,7 +177,7 @@ class InvariantTests(SynchronousTestCase):
 
     def test_repairing_vote(self) -> None:
         """6: a repairing member gives no vote."""
-        self.follower.ledger._ledger.repair_end_index = 9
+        self.follower.ledger.parts.ledger.repair_end_index = 9
         request = VoteRequest(term=1, leader_id="n0")
         response = VoteResponse(term=1, vote_result=VoteResult.ACCEPT)
         self.broken(6, lambda: self.invariants.answers(self.follower, request, response))

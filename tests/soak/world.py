@@ -52,7 +52,7 @@ class World:
                 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs",
                                 str(member.directory)], check=True)
                 member.log_path = directory / f"{name}.log"
-            member._command[:0] = self.network.prefix(name)
+            member.command[:0] = self.network.prefix(name)
             if library is not None:
                 self.shims[name] = Shim(library, directory / f"{name}.shim", member.ledger_path)
                 member._environment.update(self.shims[name].environment)

@@ -392,13 +392,13 @@ class FailureTests(HookedCase):
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.reopen()
-        self.store._reads._recent.reset(20)
+        self.store.parts.reads.recent.reset(20)
         self.disk.files[f"{ROOT}/index/{FIRST}"].data[5 * 32 + 20] ^= 1
         self.assertEqual(self.store.term_of(5), 1)
         self.assertEqual(self.store.holes, ())
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
-        self.assertEqual(self.store._room._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
+        self.assertEqual(self.store.parts.room._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
 
 
 class RepairTests(HookedCase):

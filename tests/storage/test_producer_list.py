@@ -78,8 +78,8 @@ class ListCase(SynchronousTestCase):
 
     def look_at(self, store: FileStore, first: int) -> None:
         """As if recovery had looked at the entries from C{first} on only."""
-        with mock.patch.object(store._producers, "_scanned_from", first):
-            store._producers.begin()
+        with mock.patch.object(store.parts.producers, "_scanned_from", first):
+            store.parts.producers.begin()
 
     def reopen(self, *, clean: bool = True) -> None:
         """After a stop, or as after kill -9."""

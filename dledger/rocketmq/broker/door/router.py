@@ -67,13 +67,13 @@ class CommandRouter(AnsweringSide):
         self._plain = plain
         self._send_gate = gate if gate is not None and gate.judges_sends else None
         self._native = native
-        twice = sorted(self._handlers.keys() & together.codes)
+        twice = sorted(self.handlers_by_code.keys() & together.codes)
         assert not twice, f"codes {twice} have handlers already"
 
     @property
     def codes(self) -> tuple[int, ...]:
         """Request codes that have a handler."""
-        return tuple(sorted(self._handlers.keys() | self._together_codes))
+        return tuple(sorted(self.handlers_by_code.keys() | self._together_codes))
 
     def _make_connection(self) -> CommandConnection:
         return BrokerConnection(

@@ -170,7 +170,7 @@ class CommitLogStore(MessageStore):
             raise StoreError(f"cutting the consume queues: {error}") from error
         if self.indexing is not None:
             self.indexing.log_was_cut(end)
-        self._dispatcher.offset = end if self.log.begin_offset == end else min(self._dispatcher.offset, end)
+        self.dispatcher.offset = end if self.log.begin_offset == end else min(self.dispatcher.offset, end)
         if self.is_ready:
             self.log.queue_offsets = self.queues.next_indexes()
 

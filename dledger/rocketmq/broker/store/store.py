@@ -76,7 +76,7 @@ class MessageStore:
 
     @ivar log: the log.
     @ivar queues: the consume queues.
-    @ivar reput: dispatches the log's records into the queues.
+    @ivar reput, dispatcher: read the log on, and put each record into its queue and the index by key.
     @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
     @ivar unit_mending: makes units of consume queues again that the disk cannot read.
@@ -112,7 +112,7 @@ class MessageStore:
         self._events = events
         self._disk = disk
         self._lock = lock
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._run_in_thread = run_in_thread
         self._failed = failed
         self._has_failed = self._told_scarce = False
@@ -254,7 +254,7 @@ class MessageStore:
 
     async def _write_checkpoint(self) -> None:
         cuts = self._cuts
-        offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
+        offset, timestamp = self.dispatcher.offset, self.dispatcher.store_timestamp
         index = None if self.indexing is None else self.indexing.index
         flush = None if index is None else index.prepare_flush()
         await self._before_checkpoint()

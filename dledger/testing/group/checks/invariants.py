@@ -131,7 +131,7 @@ class GroupInvariants:
         self._wiped: set[str] = set()
         self.configurations: dict[tuple[int, int], Membership] = {}
         self._start = Membership(voters=dict.fromkeys(member_ids, "any:1"))
-        self._seen = {member_id: _Seen() for member_id in member_ids}
+        self.seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
@@ -145,18 +145,18 @@ class GroupInvariants:
     def add(self, member: CheckedMember) -> None:
         """Register a member."""
         self._members[member.member_id] = member
-        self._seen.setdefault(member.member_id, _Seen())
+        self.seen.setdefault(member.member_id, _Seen())
 
     def forget(self, member: CheckedMember) -> None:
         """A member has lost its directory: it knows neither its entries nor its votes any more."""
-        self._seen[member.member_id] = _Seen()
+        self.seen[member.member_id] = _Seen()
         self._wiped.add(member.member_id)
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
 
     def forget_committed(self, known_index: int) -> None:
         """Committed entries after C{known_index} may be lost; a mark on a disk may still have them."""
         self._has_forgotten = True
-        begins = [seen.mirror.begin_index for seen in self._seen.values()]
+        begins = [seen.mirror.begin_index for seen in self.seen.values()]
         known_index = max(known_index, *(begin - 1 for begin in begins))
         self.committed = {index: term for index, term in self.committed.items() if index <= known_index}
         self.last_committed = max(self.committed, default=-1)
@@ -164,7 +164,7 @@ class GroupInvariants:
 
     def mirror(self, member_id: str) -> Mirror:
         """The content of a member's store, as of its last event."""
-        return self._seen[member_id].mirror
+        return self.seen[member_id].mirror
 
     def body_of(self, index: int) -> bytes:
         """Body of the committed entry at C{index}."""
@@ -172,13 +172,13 @@ class GroupInvariants:
 
     def record_size(self, member_id: str, index: int) -> int:
         """Bytes of the record that a member holds at C{index}."""
-        return len(self.records[index, self._seen[member_id].mirror.term_of(index)][0])
+        return len(self.records[index, self.seen[member_id].mirror.term_of(index)][0])
 
     # -- the members ----------------------------------------------------------------------------
 
     def membership_of(self, member_id: str) -> Membership:
         """The membership of the last configuration entry that a member holds; that of the start if none."""
-        mirror = self._seen[member_id].mirror
+        mirror = self.seen[member_id].mirror
         held = [one for (index, term), one in self.configurations.items()
                 if mirror.term_of(index) == term
                 or (index < mirror.begin_index and self.committed.get(index) == term)]
@@ -195,7 +195,7 @@ class GroupInvariants:
     @property
     def is_changing(self) -> bool:
         """Whether a member holds a configuration entry that is not committed."""
-        return any(self.membership_of(one).index > self.membership.index for one in self._seen)
+        return any(self.membership_of(one).index > self.membership.index for one in self.seen)
 
     def _note_configuration(self, member: CheckedMember, index: int, term: int, body: bytes) -> None:
         """
@@ -206,7 +206,7 @@ class GroupInvariants:
         if member.core.member.role is Role.LEADER and member.core.member.term == term:
             require(before.index < 0 or self.committed.get(before.index) == before.term, 9,
                     f"{told} was written while that of {before.index} is not committed")
-            committed = self._seen[member.member_id].mirror.term_of(member.core.committed_index)
+            committed = self.seen[member.member_id].mirror.term_of(member.core.committed_index)
             require(committed == term, 9, f"{told} was written before an entry of its term was committed")
         now = Membership(index=index, term=term, **decode_configuration(body)._asdict())
         known = self.configurations.setdefault((index, term), now)
@@ -218,7 +218,7 @@ class GroupInvariants:
 
     def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all its entries."""
-        seen = self._seen[member.member_id]
+        seen = self.seen[member.member_id]
         require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
                 f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
         self._wiped.discard(member.member_id)
@@ -265,7 +265,7 @@ class GroupInvariants:
 
     def holes_changed(self, member: CheckedMember) -> None:
         """Entries were found damaged since the last look, or have come back: these are read."""
-        mirror, holes = self._seen[member.member_id].mirror, member.ledger.holes
+        mirror, holes = self.seen[member.member_id].mirror, member.ledger.holes
         now = {index for hole in holes for index in range(hole.first_index, hole.last_index + 1)}
         back = sorted(index for index in mirror.lost - now if index <= mirror.end_index)
         mirror.lost = now
@@ -281,7 +281,7 @@ class GroupInvariants:
 
     def written(self, member: CheckedMember, first_index: int, count: int) -> None:
         """A write ended: read the entries back."""
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         if not mirror.terms:
             mirror.begin_index = first_index
         require(first_index == mirror.begin_index + len(mirror.terms), 3,
@@ -290,7 +290,7 @@ class GroupInvariants:
 
     def truncated(self, member: CheckedMember, end_index: int) -> None:
         """A truncation ended: check that no committed entry was cut."""
-        seen = self._seen[member.member_id]
+        seen = self.seen[member.member_id]
         mirror = seen.mirror
         for index in range(max(end_index, mirror.begin_index), mirror.end_index + 1):
             lost = self.committed.get(index) == mirror.term_of(index)
@@ -308,7 +308,7 @@ class GroupInvariants:
 
     def expired(self, member: CheckedMember) -> None:
         """Old segments may be gone."""
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         gone = member.ledger.ledger_begin_index - mirror.begin_index
         if gone > 0:
             self._deleted(mirror, member.ledger.ledger_begin_index, member.persisted_term)
@@ -355,7 +355,7 @@ class GroupInvariants:
 
     def stepped(self, member: CheckedMember, state: MemberState) -> None:
         """Term, role or commit of a member changed, or may have."""
-        seen, member_id = self._seen[member.member_id], member.member_id
+        seen, member_id = self.seen[member.member_id], member.member_id
         require(state.term >= seen.term, 1, f"{member_id}'s term fell from {seen.term} to {state.term}")
         seen.term = state.term
         if state.role is Role.LEADER and seen.led_term != state.term:
@@ -412,7 +412,7 @@ class GroupInvariants:
         seen.repair_end_index = state.repair_end_index
 
     def _committed(self, member: CheckedMember, state: MemberState, first: int, last: int) -> None:
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         for index in range(first, last + 1):
             term = mirror.term_of(index)
             known = self.committed.get(index)
@@ -429,15 +429,15 @@ class GroupInvariants:
             self._quorum_holds(member, state, first_new, last)
 
     def _quorum_holds(self, leader: CheckedMember, state: MemberState, first_new: int, index: int) -> None:
-        term = self._seen[leader.member_id].mirror.term_of(index)
+        term = self.seen[leader.member_id].mirror.term_of(index)
         require(term == state.term, 5,
                 f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
-        holders = [member_id for member_id, seen in self._seen.items()
+        holders = [member_id for member_id, seen in self.seen.items()
                    if self._owes(member_id, index)
                    or (seen.mirror.term_of(index) == term and self.is_safe(member_id, index))]
         # An entry that is committed now must not lie in a hole of those who make the majority.
         holders = [member_id for member_id in holders
-                   if not any(first_new <= lost <= index for lost in self._seen[member_id].mirror.lost)]
+                   if not any(first_new <= lost <= index for lost in self.seen[member_id].mirror.lost)]
         voters = self.membership_of(leader.member_id).voters
         require(2 * len(set(holders) & voters.keys()) > len(voters), 6,
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
@@ -460,7 +460,7 @@ class GroupInvariants:
         if not self.is_sync:
             return True
         member = self._members[member_id]
-        mirror = self._seen[member_id].mirror
+        mirror = self.seen[member_id].mirror
         at = index - mirror.begin_index
         record = self.records[index, mirror.terms[at]][0]
         return member.is_durable(mirror.ends[at] - len(record), len(record))
@@ -508,7 +508,7 @@ class GroupInvariants:
     def _holds(self, member: CheckedMember, request: Request) -> None:
         """A member that answers SUCCESS to a push holds its entries: these bytes, as safely as promised."""
         assert isinstance(request, PushEntryRequest)
-        entries, mirror = request.entries, self._seen[member.member_id].mirror
+        entries, mirror = request.entries, self.seen[member.member_id].mirror
         if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
         told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
@@ -533,16 +533,16 @@ class GroupInvariants:
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
         member.persisted_term = term
         member.persisted_vote = voted_for
-        self._seen[member.member_id].saved_term = term
-        self._seen[member.member_id].follows = ""
+        self.seen[member.member_id].saved_term = term
+        self.seen[member.member_id].follows = ""
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
         """All effects of a step have run."""
         require(state.term <= member.persisted_term, 6,
                 f"{member.member_id} goes on in term {state.term}, its disk has {member.persisted_term}")
         leader_id = state.leader_id
-        if leader_id is not None and leader_id != self._seen[member.member_id].follows:
-            self._seen[member.member_id].follows = leader_id
+        if leader_id is not None and leader_id != self.seen[member.member_id].follows:
+            self.seen[member.member_id].follows = leader_id
             voted_for = member.persisted_vote
             require(voted_for is not None or state.term < member.persisted_term, 6,
                     f"{member.member_id} follows {leader_id} in term {state.term}, its disk has a free vote")
