@@ -63,6 +63,8 @@ class LogClient:
     One client of one group. All calls and callbacks are in the reactor's thread.
 
     Calls made before a connection exists wait for a leader, up to the deadline.
+
+    @ivar options: as given.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class LogClient:
         @param options: those of L{ConnectOptions}.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        self._options = chosen = ConnectOptions(**options)
+        self.options = chosen = ConnectOptions(**options)
         self._clock: IReactorTime = reactor
         self._members = Members(
             peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.Random(),
@@ -250,8 +252,8 @@ class LogClient:
             max_age_s = seconds("max_age_s", max_age_s, is_zero_allowed=True, most=MAX_AGE_S)
         return Deferred.fromCoroutine(query_machine(
             self._members, self._questions.leader, self._questions.any_member, query, max_age_s,
-            clock=self._clock, timeout_s=self._options.timeout_s,
-            answer_timeout_s=self._options.answer_timeout_s, is_closed=lambda: self._is_closed,
+            clock=self._clock, timeout_s=self.options.timeout_s,
+            answer_timeout_s=self.options.answer_timeout_s, is_closed=lambda: self._is_closed,
         ))
 
     def get(
@@ -280,7 +282,7 @@ class LogClient:
 
         at_leader = consistency is Consistency.LINEARIZABLE
         try:
-            answer = await self._questions.ask(request, self._options.answer_timeout_s, at_leader=at_leader)
+            answer = await self._questions.ask(request, self.options.answer_timeout_s, at_leader=at_leader)
         except DLedgerError as error:
             raise failure_of(error.code, index=index, **error.facts) from None
         assert isinstance(answer, GetResponse)
@@ -313,14 +315,14 @@ class LogClient:
         batch_bytes_max = whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1)
         timeout_s = patience("timeout_s", timeout_s)
         if timeout_s is None and not follow:
-            timeout_s = self._options.timeout_s
+            timeout_s = self.options.timeout_s
         tail = Tail(
             self._members,
             clock=self._clock,
             from_index=from_index,
             follow=follow,
             timeout_s=timeout_s,
-            answer_timeout_s=min(self._options.answer_timeout_s, 2.0),
+            answer_timeout_s=min(self.options.answer_timeout_s, 2.0),
             batch_bytes_max=batch_bytes_max,
             control=control,
         )
@@ -393,8 +395,8 @@ class LogClient:
     async def _find_begin(self, wanted: int | datetime) -> int:
         """The index of a time, or of the first of the last -C{wanted} entries of programs."""
         if isinstance(wanted, datetime):
-            return await find_time(self, milliseconds(wanted), self._options.timeout_s)
-        tail = self.tail(wanted, timeout_s=self._options.timeout_s)
+            return await find_time(self, milliseconds(wanted), self.options.timeout_s)
+        tail = self.tail(wanted, timeout_s=self.options.timeout_s)
         try:
             return await tail.find_begin()
         finally:
@@ -426,8 +428,8 @@ class LogClient:
     def _changes(self) -> GroupChanges:
         return GroupChanges(
             members=self._members, find_leader=self._questions.leader,
-            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self._options.timeout_s,
-            answer_timeout_s=self._options.answer_timeout_s,
+            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self.options.timeout_s,
+            answer_timeout_s=self.options.answer_timeout_s,
         )
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:

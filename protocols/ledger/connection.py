@@ -259,6 +259,7 @@ class ClientConnection(Connection, Generic[_Token]):
     @param wire: C{auto}: native frames once the other end advertised them in an answer, except METADATA:
         that is JSON; C{remoting}: never; C{binary}: always.
     @ivar peer_wire_version: highest version that the other end advertised in an answer; -1 before any.
+    @ivar next_opaque: number of the next request.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._outstanding: dict[int, tuple[_Token, RequestCode, float]] = {}
         self._outstanding_max = outstanding_max
         self._unsent_bytes_max = unsent_bytes_max
-        self._next_opaque = 1
+        self.next_opaque = 1
         self._heard_s = turn.seconds()
         self._swept_serial = 0
         self.is_native = wire == "binary"
@@ -312,8 +313,8 @@ class ClientConnection(Connection, Generic[_Token]):
             or (self.is_congested and self._has_unsent(self._unsent_bytes_max))
         ):
             return False
-        opaque, kind = self._next_opaque, request.kind
-        self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
+        opaque, kind = self.next_opaque, request.kind
+        self.next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, kind, self.turn.seconds())
         # The layout of a native METADATA answer has no room for what we report besides Java's keys.
         is_native = self.is_native and kind not in JSON_ONLY and (

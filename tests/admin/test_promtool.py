@@ -54,13 +54,13 @@ def _broker(member: Callable[[], Any] | None = None) -> bytes:
     broker = FakeBroker()
     broker.figures = figures()
     pages: Any = BrokerPages(broker, lambda: 0.0, wall_s=lambda: 0.0, member=member)
-    registry: CollectorRegistry = pages._registry
+    registry: CollectorRegistry = pages.registry
     return generate_latest(registry)
 
 
 def _name_server() -> bytes:
     pages: Any = NameServerPages(FakeNameServer())
-    registry: CollectorRegistry = pages._registry
+    registry: CollectorRegistry = pages.registry
     return generate_latest(registry)
 
 

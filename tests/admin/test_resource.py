@@ -198,19 +198,19 @@ class PageTests(PageCase):
             return surveys[-1]
 
         app = AdminApp(self.node, survey, self.clock, wall_s=self.clock.seconds)
-        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
+        waiting = [Deferred.fromCoroutine(app.reports()) for _ in range(3)]
         self.assertEqual(len(surveys), 1)
         assert self.reports is not None
         surveys[0].callback(self.reports)
         self.assertEqual([self.successResultOf(one) for one in waiting], [self.reports] * 3)
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(app._reports())), self.reports)
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(app.reports())), self.reports)
         self.clock.advance(SURVEY_KEPT_S)
-        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
+        waiting = [Deferred.fromCoroutine(app.reports()) for _ in range(3)]
         waiting.pop(0).addErrback(lambda _: None).cancel()  # a browser leaves; the others wait on
         surveys[1].errback(RuntimeError("a bug of ours"))
         for one in waiting:
             self.failureResultOf(one, RuntimeError)
-        Deferred.fromCoroutine(app._reports())
+        Deferred.fromCoroutine(app.reports())
         self.assertEqual(len(surveys), 3)
 
     def test_unknown_path(self) -> None:

@@ -529,15 +529,15 @@ class SlaveTests(ServiceCase):
             return LogRange(begin_offset=0, end_offset=ends.pop(0))
 
         self.patch(following, "master_range", master_range)
-        self.successResultOf(Deferred.fromCoroutine(following._reached()))
-        waiting = Deferred.fromCoroutine(following._reached())
+        self.successResultOf(Deferred.fromCoroutine(following.reached()))
+        waiting = Deferred.fromCoroutine(following.reached())
         self.clock.advance(1)
         self.assertNoResult(waiting)
         self.patch(following, "_log", LogRange(begin_offset=0, end_offset=200))
         self.clock.advance(1)
         self.successResultOf(waiting)
         following._log = LogRange(begin_offset=0, end_offset=199)  # type: ignore[assignment]
-        late = Deferred.fromCoroutine(following._reached())
+        late = Deferred.fromCoroutine(following.reached())
         self.clock.pump([1.0] * 7)
         self.assertIn("they wait until", str(self.failureResultOf(late, DLedgerError).value))
         self.stop(8.0)

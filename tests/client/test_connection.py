@@ -112,7 +112,7 @@ class AnswerTests(ConnectionCase):
 
     def test_opaque_wraps(self) -> None:
         """It stays a number that Java can hold."""
-        self.connection.protocol._next_opaque = 0x7FFFFFFF
+        self.connection.protocol.next_opaque = 0x7FFFFFFF
         for opaque in (0x7FFFFFFF, 1):
             self.ask()
             self.assertEqual(decode_command(self.transport.value()[4:]).opaque, opaque)

@@ -253,7 +253,7 @@ class HostileTests(ServiceCase):
         )
         taken = service.reread(wanted)
         self.assertEqual(taken, {"connections_max", "connections_share", "order_message_enable"})
-        self.assertEqual((service.side.clients.share_percent, service.side._connections_max), (20, 64))
+        self.assertEqual((service.side.clients.share_percent, service.side.connections_max), (20, 64))
         self.assertEqual(service.options.config.kv_config_path, config.kv_config_path)
         self.stop(service)
 

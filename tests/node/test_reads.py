@@ -59,7 +59,7 @@ class GetTests(ReadsTestCase):
     def test_a_turn_is_one_question(self) -> None:
         """All reads of all connections and local callers."""
         asked: list[ReadRequested] = []
-        self.rig.node.desks.reads._request_reads = asked.append
+        self.rig.node.desks.reads.request_reads = asked.append
         other = self.rig.client()
         self.client.send(self.get(3), self.get(4))
         other.send(self.get(5))
@@ -88,7 +88,7 @@ class GetTests(ReadsTestCase):
         """What was committed later than the read index is left for the next read."""
         reads = self.rig.node.desks.reads
         asked: list[ReadRequested] = []
-        reads._request_reads = asked.append
+        reads.request_reads = asked.append
         self.client.send(self.get(5), self.get(6))
         self.rig.clock.advance(0)
         first, second = asked[0].tokens
@@ -357,7 +357,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(self.get(1, Consistency.COMMITTED))
         self.client.connection.abort("gone")
-        self.assertEqual(self.rig.node.desks.reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads.parked, {})
 
 
 class LocalTests(ReadsTestCase):
@@ -498,7 +498,7 @@ class TurnTests(ReadsTestCase):
         self.assertEqual(answers, 200)
         self.assertEqual(connection.account.held_bytes, 0)
         self.assertEqual(self.rig.server.budgets.answers.held, 0)
-        self.assertEqual(self.rig.node.desks.reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads.parked, {})
 
     def test_waits_of_one_connection(self) -> None:
         """One connection cannot take all places."""
@@ -513,8 +513,8 @@ class TurnTests(ReadsTestCase):
         self.rig.clock.advance(0)
         self.end_turn()
         self.assertEqual((len(self.client.answers()), len(other.answers())), (3, 1))
-        self.assertEqual(self.rig.node.desks.reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads.waits_of, {})
         self.client.send(*[self.pull(11, wait_ms=1000) for _ in range(3)])
         self.assertEqual(self.client.answers(), [])
         self.client.connection.abort("test")
-        self.assertEqual(self.rig.node.desks.reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads.waits_of, {})

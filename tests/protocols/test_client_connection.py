@@ -169,7 +169,7 @@ class ClientTests(ClientTestCase):
 
     def test_opaque_wraps(self) -> None:
         """It is a signed 32-bit number on the wire."""
-        self.connection._next_opaque = 0x7FFFFFFF
+        self.connection.next_opaque = 0x7FFFFFFF
         self.connection.ask(BEAT, 1)
         self.connection.ask(BEAT, 2)
         self.assertEqual([command.opaque for command in sent_commands(self.end_turn())], [0x7FFFFFFF, 1])
@@ -181,7 +181,7 @@ class ClientWireTests(ClientTestCase):
     def learn(self, version: int) -> None:
         """The other end says what it understands."""
         self.connection.ask(ASK, 0)
-        opaque = self.connection._next_opaque - 1
+        opaque = self.connection.next_opaque - 1
         self.connection.dataReceived(remoting_response(MetadataResponse(wire_version=version), opaque))
         self.end_turn()
 

@@ -342,11 +342,11 @@ class EndTests(StreamTestCase):
         """What Python collects of a dead process sends nothing, and asks the network for no chance."""
         here = self.connect()
         self.c.end()
-        before = self.network._rng.getstate()
+        before = self.network.rng.getstate()
         here.transport.write(b"x")
         here.transport.abortConnection()
         StreamClient(self.network, "c", self.c, "s").connect(Factory.forProtocol(Ear))
-        self.assertEqual(self.network._rng.getstate(), before)
+        self.assertEqual(self.network.rng.getstate(), before)
         self.run_for(1)
         self.assertEqual(self.there.heard, b"")
 
@@ -355,7 +355,7 @@ class EndTests(StreamTestCase):
         for _ in range(3):
             self.connect().transport.loseConnection()
             self.run_for(1)
-        self.assertEqual(self.network._links, {})
+        self.assertEqual(self.network.links, {})
 
 
 class HiddenMakeTests(StreamTestCase):

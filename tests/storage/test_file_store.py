@@ -398,7 +398,7 @@ class FailureTests(HookedCase):
         self.assertEqual(self.store.holes, ())
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
-        self.assertEqual(self.store.parts.room._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
+        self.assertEqual(self.store.parts.room.scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
 
 
 class RepairTests(HookedCase):

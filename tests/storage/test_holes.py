@@ -261,7 +261,7 @@ class ReadTests(StoreCase):
         for index in (21, 22, 20):
             self.flip(index, 60, 2)
             self.assertRaises(DamagedEntryError, entry_at, self.store, index)
-            unit = self.store.parts.reads._scanner.unit(20)
+            unit = self.store.parts.reads.scanner.unit(20)
             assert unit is not None
             self.assertEqual(unit[4], 2)
 

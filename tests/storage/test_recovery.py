@@ -282,7 +282,7 @@ class BeginningTests(RecoveryCase):
         self.store.record_commit(39)
         for _ in range(2):
             self.store.parts.data.drop_first()
-        first = self.store.parts.room._scanner.first_record(self.store.parts.data.offsets[0])
+        first = self.store.parts.room.scanner.first_record(self.store.parts.data.offsets[0])
         assert first is not None
         self.store.parts.ledger.begin_index = first[0]
         self.store.parts.marks.note_begin()

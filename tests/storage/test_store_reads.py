@@ -110,7 +110,7 @@ class CallTests(HookedCase):
         batch = (b"",) * 10_000
         for _ in range(2 * ENTRIES_KEPT // 10_000 + 2):
             self.store.append_bodies(batch, 1)
-        self.assertLessEqual(len(self.store.parts.reads.recent._positions), 2 * ENTRIES_KEPT)
+        self.assertLessEqual(len(self.store.parts.reads.recent.positions), 2 * ENTRIES_KEPT)
         self.assertGreater(self.store.parts.reads.recent.first_index, 0)
         self.assertEqual(self.store.position_of(7), 7 * 48)
         self.assertEqual(self.store.term_of(7), 1)

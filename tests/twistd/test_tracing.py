@@ -292,7 +292,7 @@ class BrokerOptionTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
         made = broker.make_service(options, whole_reactor(self.reactor))
         whole = made.broker if isinstance(made, RaftBrokerService) else made
-        return whole._around.trace
+        return whole.around.trace
 
     def test_off(self) -> None:
         """None, and OpenTelemetry is not asked."""

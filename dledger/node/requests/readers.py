@@ -153,7 +153,12 @@ class ReaderDesk:
     """
     Answers the requests of readers at this member.
 
-    Invariant: C{_under_way} has the readers about which something is under way.
+    Invariant: C{under_way} has the readers about which something is under way.
+
+    @ivar append: appends an entry of a reader.
+    @ivar reads: prove that this member still leads.
+    @ivar hold_bytes: entries that a slow reader may keep from retention; 0: none.
+    @ivar under_way: the requests of each reader, which take turns.
     """
 
     log = Logger()
@@ -169,17 +174,17 @@ class ReaderDesk:
         @param is_refused: the log is a broker's, which alone appends.
         """
         self._group = config.group
-        self._hold_bytes = config.readers_hold_bytes
+        self.hold_bytes = config.readers_hold_bytes
         self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
-        self._append = append
-        self._reads = reads
+        self.append = append
+        self.reads = reads
         self._broken = broken
         self._counters = counters
         self._is_refused = is_refused
         self._leases = _Leases(now_ms)
-        self._under_way: dict[str, InTurn] = {}
+        self.under_way: dict[str, InTurn] = {}
         self._asked = 0
 
     def ask(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
@@ -223,7 +228,7 @@ class ReaderDesk:
         if problem:
             raise _unexpected(problem)
         if request.does == "list":
-            await self._reads.read_index()
+            await self.reads.read_index()
             self._known()
             return ReaderResponse(group=self._group, readers=encode_readers(self.infos()))
         if request.does == "renew":
@@ -233,15 +238,15 @@ class ReaderDesk:
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
         """The result of C{ask}, which begins when everything earlier about this reader has ended."""
-        turns = self._under_way.setdefault(name, InTurn())
+        turns = self.under_way.setdefault(name, InTurn())
         try:
             return await turns.run(lambda: Deferred.fromCoroutine(ask()))
         finally:
             if not turns.outstanding:
-                self._under_way.pop(name, None)
+                self.under_way.pop(name, None)
 
     async def _decide_now(self, request: ReaderRequest) -> ReaderResponse:
-        await self._reads.read_index()
+        await self.reads.read_index()
         return await self._decide(request)
 
     def _known(self) -> Mapping[str, KnownReader]:
@@ -266,7 +271,7 @@ class ReaderDesk:
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
         """See rule 6."""
-        await self._reads.read_index()
+        await self.reads.read_index()
         state, part = self._leased(request)
         self._leases.heard(request.name, part.token)
         return self._told(state, part)
@@ -288,7 +293,7 @@ class ReaderDesk:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
             before = -1 if known is None else known.index
-            result = await self._append(encode_reader_entry(decision.state._replace(previous=before)))
+            result = await self.append(encode_reader_entry(decision.state._replace(previous=before)))
             known = self._known().get(name)
             if known is None or known.index != result.index:
                 raise DLedgerError(
@@ -363,7 +368,7 @@ class ReaderDesk:
             min(one.state.next_index, one.index)
             for one in table.at(self._core.committed_index).values() if not one.state.is_forgotten
         ), default=nothing)
-        if needed == nothing or not self._hold_bytes:
+        if needed == nothing or not self.hold_bytes:
             return needed - 1
         return max(needed, self._bounded_index()) - 1
 
@@ -373,7 +378,7 @@ class ReaderDesk:
         low, high = max(ledger.ledger_begin_index, 0), ledger.ledger_end_index + 1
         while low < high:
             middle = (low + high) // 2
-            if bytes_behind(ledger, middle - 1) > self._hold_bytes:
+            if bytes_behind(ledger, middle - 1) > self.hold_bytes:
                 low = middle + 1
             else:
                 high = middle
@@ -403,7 +408,7 @@ class ReaderDesk:
 
     def _begin_own(self, name: str, change: _Change) -> None:
         """Begin a change of a reader that nobody has asked for, unless something is under way."""
-        if name not in self._under_way:
+        if name not in self.under_way:
             Deferred.fromCoroutine(self._own(name, change)).addErrback(self._failed)
 
     async def _own(self, name: str, change: _Change) -> None:
@@ -413,20 +418,20 @@ class ReaderDesk:
             return  # not now: the next sweep tries again
 
     async def _refresh_now(self, name: str) -> None:
-        await self._reads.read_index()
+        await self.reads.read_index()
         known = self._known().get(name)
         if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
-            await self._append(encode_reader_entry(known.state._replace(previous=known.index)))
+            await self.append(encode_reader_entry(known.state._replace(previous=known.index)))
 
 
     async def _forget_unused(self, name: str) -> None:
-        await self._reads.read_index()
+        await self.reads.read_index()
         known = self._known().get(name)
         if known is None or known.state.is_forgotten or self._leases.unused_ms(name) < self._expire_ms:
             return
         decision = rules.forgotten(known.state)
         assert decision.state is not None
-        await self._append(encode_reader_entry(decision.state._replace(previous=known.index)))
+        await self.append(encode_reader_entry(decision.state._replace(previous=known.index)))
         self.log.info(
             "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
             "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,

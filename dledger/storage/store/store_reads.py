@@ -44,6 +44,7 @@ class StoreReads:
     to L{written}, L{cut} or L{begin_anew}.
 
     @ivar batches, recent: the batches, and the terms and places of entries, that are remembered.
+    @ivar scanner: reads units of the index, and records.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class StoreReads:
         self._data = ledger.data
         self._index = ledger.index
         self._storing = ledger.guard.storing
-        self._scanner = Scanner(ledger.data, ledger.index)
+        self.scanner = Scanner(ledger.data, ledger.index)
         self._finder = finder
         self.batches = RecentBatches()
         self.recent = RecentEntries()
@@ -172,7 +173,7 @@ class StoreReads:
         while low < high:
             middle = (low + high + 1) // 2
             with self._storing("reading the index failed"):
-                unit = self._scanner.unit(middle)
+                unit = self.scanner.unit(middle)
             if unit is None:
                 unit = self._unit(middle)
             if unit[1] + unit[2] <= limit:
@@ -219,7 +220,7 @@ class StoreReads:
 
     def _agreed(self, index: int) -> tuple[int, int, int, int, int] | None:
         with self._storing("reading the index failed"):
-            return self._scanner.agreed_unit(index)
+            return self.scanner.agreed_unit(index)
 
     def _readable_to(self, first_index: int, last_index: int) -> int:
         """

@@ -52,7 +52,12 @@ class DeletedSegment:
 
 
 class StoreRoom:
-    """The room of one open ledger."""
+    """
+    The room of one open ledger.
+
+    @ivar expiry: decides which files go.
+    @ivar scanner: reads the first record of a file.
+    """
 
     def __init__(
         self, ledger: OpenLedger, marks: MarkWriter, before_expiry: Callable[[int], None]
@@ -61,21 +66,21 @@ class StoreRoom:
         self._ledger = ledger
         self._before_expiry = before_expiry
         self._marks = marks
-        self._scanner = Scanner(ledger.data, ledger.index)
-        self._expiry = Expiry(expiry_rules(ledger.config))
+        self.scanner = Scanner(ledger.data, ledger.index)
+        self.expiry = Expiry(expiry_rules(ledger.config))
 
     def reread(self, config: DLedgerConfig) -> None:
         """Other L{expiry_rules} from now on."""
-        self._expiry.rules = expiry_rules(config)
+        self.expiry.rules = expiry_rules(config)
 
     @property
     def disk_full(self) -> bool:
         """Whether appends are refused for want of room: see L{Expiry.disk_full}."""
-        return self._expiry.disk_full
+        return self.expiry.disk_full
 
     def refused(self, why: str, wanted_bytes: int) -> DLedgerError:
         """A write found no room for C{wanted_bytes}. @return: the error that says so."""
-        self._expiry.refused(why, wanted_bytes)
+        self.expiry.refused(why, wanted_bytes)
         return DLedgerError(ResponseCode.DISK_FULL, reason=why)
 
     def or_refused(self, call: Callable[[], object], doing: str, wanted_bytes: int = 0) -> None:
@@ -108,14 +113,14 @@ class StoreRoom:
         @param count, body_bytes, term: number of entries, size of the first body, term of the first entry.
         @raise DLedgerError: DISK_FULL.
         """
-        if not self._expiry.why_full:
+        if not self.expiry.why_full:
             return
         ledger = self._ledger
         is_term_start = (
             count == 1 and term > ledger.end_term and body_bytes == len(ledger.stamps.term_start_body)
         )
         if not is_term_start:
-            raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self.expiry.why_full)
 
     def make(self, first: int, layout: Layout) -> None:
         """
@@ -185,7 +190,7 @@ class StoreRoom:
             self._measure()
             keep_from_index = min(keep_from_index, self._archived_index() + 1)
             while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
-                following = self._scanner.first_record(ledger.data.offsets[1])
+                following = self.scanner.first_record(ledger.data.offsets[1])
                 if following is None or following[0] > ledger.end_index:
                     break
                 last_index = following[0] - 1
@@ -231,7 +236,7 @@ class StoreRoom:
             return -1
         # A copied note, or one of a log that was here before, speaks of another record.
         behind = ledger.data.base(note.end_position + ledger.data.file_size - 1)
-        following = self._scanner.first_record(behind)
+        following = self.scanner.first_record(behind)
         return note.end_index if following is not None and following[0] == note.end_index + 1 else -1
 
     def _why_to_go(
@@ -246,7 +251,7 @@ class StoreRoom:
         if last_index <= drop_to_index:
             keep = self._ledger.config.machine_keep_entries
             return f"snapshots of the state machine have its entries: machine_keep_entries={keep}"
-        return self._expiry.wants(self._ledger.data, now_s, local_hour, free_to_go=True)
+        return self.expiry.wants(self._ledger.data, now_s, local_hour, free_to_go=True)
 
     def _measure(self) -> None:
-        self._expiry.measure(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)
+        self.expiry.measure(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)

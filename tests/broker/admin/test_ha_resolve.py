@@ -26,7 +26,7 @@ class ResolveCase(SynchronousTestCase):
         self.ranges: list[Any] = [succeed(LogRange(begin_offset=0, end_offset=700))]
         broker = self.asked.broker
         self.asked.groups = [
-            HAResolve(self.asked.ha, self.asked.store, broker._around.disk, master_range=self.range)
+            HAResolve(self.asked.ha, self.asked.store, broker.around.disk, master_range=self.range)
         ]
         self.client = self.asked.client()
         slave = self.asked.ha.slave
@@ -86,7 +86,7 @@ class ShowTests(ResolveCase):
         self.addCleanup(master.close)
         broker = master.broker
         master.groups = [
-            HAResolve(master.ha, master.store, broker._around.disk, master_range=self.range)
+            HAResolve(master.ha, master.store, broker.around.disk, master_range=self.range)
         ]
         self.assertIn("is a master", master.client().ask(RESOLVE_HA, {}).remark or "")
 

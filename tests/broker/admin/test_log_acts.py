@@ -21,7 +21,7 @@ class ActsTests(ResolveCase):
     def acts(self, asked: Asked | None = None) -> LogActs:
         """Of it, or of another broker."""
         of = asked or self.asked
-        resolve = HAResolve(of.ha, of.store, of.broker._around.disk, master_range=self.range)
+        resolve = HAResolve(of.ha, of.store, of.broker.around.disk, master_range=self.range)
         return LogActs(of.store.log, resolve, of.clock)
 
     def result(self, coming: Any) -> Any:

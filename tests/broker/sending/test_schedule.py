@@ -183,7 +183,7 @@ class BoundTests(ScheduleCase):
         self.wait(6)
         counts = []
         for _ in range(3):
-            self.schedule._turn()
+            self.schedule.turn()
             counts.append(self.schedule.delivered)
         self.assertEqual(counts, [3, 5, 5])
         self.assertEqual(self.bodies(), [b"0", b"1", b"2", b"3", b"x"])
@@ -196,7 +196,7 @@ class BoundTests(ScheduleCase):
         self.wait(6)
         counts = []
         for _ in range(3):
-            self.schedule._turn()
+            self.schedule.turn()
             counts.append(self.schedule.delivered)
         self.assertEqual(counts, [1, 2, 3])
 
