@@ -471,10 +471,10 @@ class NativeTests(GateCase):
         assert gate is not None
         self.natives(PRODUCER, OffsetsRequest())
         self.say(command(CHALLENGE_CODE), PRODUCER)
-        self.assertEqual((len(gate._native), len(gate._challenges)), (1, 1))
+        self.assertEqual((len(gate.native), len(gate.challenges)), (1, 1))
         self.connection.abort("enough")
         self.connection.connectionLost()
-        self.assertEqual((len(gate._native), len(gate._challenges)), (0, 0))
+        self.assertEqual((len(gate.native), len(gate.challenges)), (0, 0))
 
 
 #: Needs an administrator, or, without accounts, a host that may.

@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import Role
-from dledger.testing.group.checks.invariants import InvariantError, Mirror
+from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.members.equal_files import FileJudge
 from protocols.wire.codes import ResponseCode

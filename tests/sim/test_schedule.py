@@ -12,7 +12,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.handler import EntryHandler
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import Load
 from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus, member_options, run_schedule

@@ -255,7 +255,7 @@ class OptionTests(SynchronousTestCase):
         made = self.service("--set", "tracing=true", "--group", "g").extras.make_driver
         self.assertIs(made.func, TracedDriver)
         traced = made.keywords["trace"]
-        self.assertEqual(traced._spans._common, {"dledger.group": "g", "dledger.member": "n0"})
+        self.assertEqual(traced._spans.common, {"dledger.group": "g", "dledger.member": "n0"})
         self.assertFalse(traced._has_machine)
         ((call, _args, _options),) = self.reactor.triggers["during"]["shutdown"]
         call()
@@ -307,6 +307,6 @@ class BrokerOptionTests(SynchronousTestCase):
         for log in ((), self.RAFT):
             found = self.trace_of("tracing=true", *log)
             self.assertEqual(
-                found._spans._common, {"dledger.cluster": "DefaultCluster", "dledger.broker": "b"}
+                found._spans.common, {"dledger.cluster": "DefaultCluster", "dledger.broker": "b"}
             )
             self.assertEqual(len(self.reactor.triggers["during"]["shutdown"]), 1)

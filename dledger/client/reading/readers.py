@@ -86,7 +86,7 @@ class NamedReader:
         self._renewed_s = 0.0
         self._tail: Tail | None = None
         self._buffer: deque[Entry] = deque()
-        self._renewal: IDelayedCall | None = None
+        self.renewal: IDelayedCall | None = None
         self._pause: Deferred[None] | None = None
         self._problem: DLedgerError | None = None
         self._is_closed = False
@@ -241,7 +241,7 @@ class NamedReader:
         self._part_end = -1
         self._late.take()
         self._drop_tail()
-        renewal, self._renewal = self._renewal, None
+        renewal, self.renewal = self.renewal, None
         if renewal is not None and renewal.active():
             renewal.cancel()
 
@@ -253,10 +253,10 @@ class NamedReader:
     # -- the lease ----------------------------------------------------------------------------------
 
     def _plan_renewal(self) -> None:
-        self._renewal = self._clock.callLater(self._lease_s / _RENEWALS, self._renew_in_time)
+        self.renewal = self._clock.callLater(self._lease_s / _RENEWALS, self._renew_in_time)
 
     def _renew_in_time(self) -> None:
-        self._renewal = None
+        self.renewal = None
         Deferred.fromCoroutine(self._renew()).addErrback(lambda _: None)  # (The next request shows.)
 
     async def _renew(self) -> None:
@@ -269,7 +269,7 @@ class NamedReader:
                 self._note(error)
             raise
         finally:
-            if token == self._token and self._part_end >= 0 and self._renewal is None and not self._is_closed:
+            if token == self._token and self._part_end >= 0 and self.renewal is None and not self._is_closed:
                 self._plan_renewal()
 
     def _note(self, error: DLedgerError) -> None:

@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 from dledger.client.client import LogClient
 from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader
-from dledger.testing.group.checks.invariants import require
 from dledger.testing.group.checks.readers import ReaderRules
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.clients import ANSWER_S
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.world.process import ProcessReactor, SimProcess

@@ -6,25 +6,21 @@ Each check looks at one change: the member that stepped, the entries that were j
 is being given. The content of every member is mirrored here as a list of terms, read back from its store, so
 that the cost of a check depends on the change alone.
 
-A failed check raises L{InvariantError}, which names the number.
+A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
 from dledger.core.election.java_elections import PROBE_TERM
-from dledger.core.replica import DLedgerCore
 from dledger.core.state.member_state import MemberState, Role
-from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
-from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
+from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.testing.world.disk import SimDisk
+from dledger.testing.group.checks.require import require
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
@@ -44,52 +40,6 @@ _EVERYTHING = 1 << 40
 
 #: Requests of a leader that bind the member that answers SUCCESS.
 _BINDING = (PushEntryRequest, HeartBeatRequest)
-
-
-class InvariantError(AssertionError):
-    """
-    An invariant does not hold.
-
-    @ivar number: its number in docs/invariants.md.
-    """
-
-    def __init__(self, number: int, sentence: str) -> None:
-        super().__init__(f"invariant {number}: {sentence}")
-        self.number = number
-
-
-def require(holds: object, number: int, sentence: str) -> None:
-    """@raise InvariantError: C{holds} is false."""
-    if not holds:
-        raise InvariantError(number, sentence)
-
-
-class CheckedMember(Protocol):
-    """
-    A member as the checks see it.
-
-    @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
-    @ivar term_path, twin_path: where its term file and its twin are.
-    @ivar persisted_term, persisted_vote: term and vote that it last made durable.
-    @ivar damaged: indexes of entries with a flipped bit, as far as they have not come back.
-    """
-
-    member_id: str
-    config: DLedgerConfig
-    core: DLedgerCore
-    ledger: Store
-    term_path: str
-    twin_path: str
-    persisted_term: int
-    persisted_vote: str | None
-    damaged: set[int]
-
-    @property
-    def disk(self) -> SimDisk:
-        """The disk of its machine."""
-
-    def is_durable(self, offset: int, size: int) -> bool:
-        """Whether these bytes of the ledger are on stable storage."""
 
 
 @attrs.define

@@ -17,10 +17,12 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.run.store import Store
+from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.require import require
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode

@@ -23,10 +23,11 @@ from dledger.ledger.membership import ADD
 from dledger.node.requests.appends import AppendResult
 from dledger.storage.files.term_file import encode_term
 from dledger.testing.group.checks.history import History, check
-from dledger.testing.group.checks.invariants import GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import check_readers
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.equal_files import FileJudge
 from dledger.testing.group.members.member import SimMember, World
 from dledger.testing.group.members.network import GroupNetwork
