@@ -43,8 +43,8 @@ from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader
-from dledger.client.reading.tail import Tail
+from dledger.client.reading.readers import NamedReader, ReaderOptions
+from dledger.client.reading.tail import Tail, TailOptions
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
@@ -316,16 +316,11 @@ class LogClient:
         timeout_s = patience("timeout_s", timeout_s)
         if timeout_s is None and not follow:
             timeout_s = self.options.timeout_s
-        tail = Tail(
-            self._members,
-            clock=self._clock,
-            from_index=from_index,
-            follow=follow,
-            timeout_s=timeout_s,
-            answer_timeout_s=min(self.options.answer_timeout_s, 2.0),
-            batch_bytes_max=batch_bytes_max,
+        tail = Tail(self._members, self._clock, TailOptions(
+            from_index=from_index, follow=follow, timeout_s=timeout_s,
+            answer_timeout_s=min(self.options.answer_timeout_s, 2.0), batch_bytes_max=batch_bytes_max,
             control=control,
-        )
+        ))
         self._tails.add(tail)
         return tail
 
@@ -354,10 +349,11 @@ class LogClient:
         at = place("begin", begin)
         reader = NamedReader(
             ReaderCalls(self._commands.appends), partial(self.tail, control=True),
-            None if is_index(at) else partial(self._find_begin, at), text("name", name),
-            begin=at if is_index(at) else 0, share=whole("share", share, 0, SHARE_MAX),
-            lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
-            holder=text("holder", holder),
+            None if is_index(at) else partial(self._find_begin, at), ReaderOptions(
+                name=text("name", name), begin=at if is_index(at) else 0,
+                share=whole("share", share, 0, SHARE_MAX), lease_s=seconds("lease_s", lease_s), follow=follow,
+                timeout_s=patience("timeout_s", timeout_s), holder=text("holder", holder),
+            ),
         )
         self._readers.add(reader)
         return reader

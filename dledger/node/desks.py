@@ -53,8 +53,8 @@ class Desks:
         )
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,
-            request_reads=inside.feed, at_end_of_turn=turn.work, next_token=next_token,
-            seconds=inside.seconds, refuse=self.refusals.refuse, counters=counters,
+            request_reads=inside.feed, turn=turn, next_token=next_token, refuse=self.refusals.refuse,
+            counters=counters,
         )
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
@@ -71,8 +71,7 @@ class Desks:
         )
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
-            append=self.appends.append_control, broken=broken, counters=counters,
-            is_refused=not takes_appends,
+            append=self.appends.append_control if takes_appends else None, broken=broken, counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(

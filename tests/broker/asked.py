@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.store.records.records import NewMessage
@@ -84,7 +84,9 @@ class Asked(Made):
         """One for each set of groups."""
         groups = tuple(self.groups)
         if groups not in self._routers:
-            self._routers[groups] = CommandRouter(self.broker.turn, groups, together=self.broker.sends)
+            self._routers[groups] = CommandRouter(
+                self.broker.turn, groups, SendDoors(together=self.broker.sends)
+            )
         return self._routers[groups]
 
     def topic(self, name: str, queues: int = 4, perm: int = 6) -> None:

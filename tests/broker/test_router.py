@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.client_places import ClientPlaces
 from dledger.rocketmq.answering.refusals import CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import READS_S
@@ -78,7 +78,7 @@ class RouterCase(SynchronousTestCase):
         self.group = Group()
         self.together = Together()
         self.router = CommandRouter(
-            turn_of(self.clock), [self.group], together=self.together, connections_max=2
+            turn_of(self.clock), [self.group], SendDoors(together=self.together), connections_max=2
         )
 
     def connect(self) -> tuple[CommandConnection, FakeTransport]:

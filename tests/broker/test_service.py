@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.ha.slave import LogRange
 from dledger.rocketmq.broker.ha.slave_session import Difference
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
@@ -108,9 +108,11 @@ class ServiceCase(SynchronousTestCase):
         listen, fast, ha = self.endpoints
         ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]
         self.service = BrokerService(
-            config, self.clock, ports, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-            wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
-            endpoint_of=self.endpoint_of,
+            config, BrokerProcess(
+                reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
+                wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
+                endpoint_of=self.endpoint_of,
+            ), ports,
         )
         return self.service
 

@@ -279,7 +279,7 @@ class RefusalTests(ReaderCase):
 
     def test_a_broker(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
-        self.rig.node.desks.readers._is_refused = True
+        self.rig.node.desks.readers.append = None
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
     def test_told(self) -> None:

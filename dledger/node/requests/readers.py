@@ -155,7 +155,7 @@ class ReaderDesk:
 
     Invariant: C{under_way} has the readers about which something is under way.
 
-    @ivar append: appends an entry of a reader.
+    @ivar append: appends an entry of a reader; None: the log is a broker's, which alone appends.
     @ivar reads: prove that this member still leads.
     @ivar hold_bytes: entries that a slow reader may keep from retention; 0: none.
     @ivar under_way: the requests of each reader, which take turns.
@@ -165,13 +165,11 @@ class ReaderDesk:
 
     def __init__(
         self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
-        append: Callable[[bytes], Deferred[AppendResult]], now_ms: Callable[[], int],
-        broken: Callable[[BaseException], None], counters: Counters, is_refused: bool,
+        append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
+        broken: Callable[[BaseException], None], counters: Counters,
     ) -> None:
         """
-        @param append: appends a reader entry.
         @param broken: called with an exception that is a bug of ours.
-        @param is_refused: the log is a broker's, which alone appends.
         """
         self._group = config.group
         self.hold_bytes = config.readers_hold_bytes
@@ -182,7 +180,6 @@ class ReaderDesk:
         self.reads = reads
         self._broken = broken
         self._counters = counters
-        self._is_refused = is_refused
         self._leases = _Leases(now_ms)
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
@@ -216,9 +213,14 @@ class ReaderDesk:
             code=error.code, group=self._group, leader_id=self._core.leader_id, reason=reason
         )
 
+    async def _write(self, state: ReaderState, previous: int) -> AppendResult:
+        """Append the next state of a reader, which follows its entry at C{previous}."""
+        assert self.append is not None, "a broker's log is never asked for it"
+        return await self.append(encode_reader_entry(state._replace(previous=previous)))
+
     async def _outcome(self, request: ReaderRequest) -> ReaderResponse:
         """@raise DLedgerError: it is refused, or its outcome is not known."""
-        if self._is_refused:
+        if self.append is None:
             raise DLedgerError(
                 ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: consume its messages"
             )
@@ -293,7 +295,7 @@ class ReaderDesk:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
             before = -1 if known is None else known.index
-            result = await self.append(encode_reader_entry(decision.state._replace(previous=before)))
+            result = await self._write(decision.state, before)
             known = self._known().get(name)
             if known is None or known.index != result.index:
                 raise DLedgerError(
@@ -387,7 +389,7 @@ class ReaderDesk:
     def sweep(self) -> None:
         """Take note of leases; of a leader: write the oldest entry of a reader again, see rule 5."""
         table = self._ledger.readers
-        if table is None or not self._core.member.is_leader or self._is_refused:
+        if table is None or not self._core.member.is_leader or self.append is None:
             return
         self._leases.begin(self._core.member.term)
         known = table.at(self._core.committed_index)
@@ -421,7 +423,7 @@ class ReaderDesk:
         await self.reads.read_index()
         known = self._known().get(name)
         if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
-            await self.append(encode_reader_entry(known.state._replace(previous=known.index)))
+            await self._write(known.state, known.index)
 
 
     async def _forget_unused(self, name: str) -> None:
@@ -431,7 +433,7 @@ class ReaderDesk:
             return
         decision = rules.forgotten(known.state)
         assert decision.state is not None
-        await self.append(encode_reader_entry(decision.state._replace(previous=known.index)))
+        await self._write(decision.state, known.index)
         self.log.info(
             "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
             "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,

@@ -32,6 +32,7 @@ from dledger.node.reporting.status import Counters, count
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency
@@ -130,9 +131,8 @@ class Reads:
         store: Readable,
         committed_index: Callable[[], int],
         request_reads: Callable[[ReadRequested], None],
-        at_end_of_turn: Callable[[Callable[[], None]], None],
+        turn: Turn,
         next_token: Callable[[], int],
-        seconds: Callable[[], float],
         refuse: Refuse,
         counters: Counters,
     ) -> None:
@@ -140,9 +140,9 @@ class Reads:
         self._store = store
         self._committed_index = committed_index
         self.request_reads = request_reads
-        self._at_end_of_turn = at_end_of_turn
+        self._at_end_of_turn = turn.work
         self._next_token = next_token
-        self._seconds = seconds
+        self._seconds = turn.seconds
         self._refuse = refuse
         self._counters = counters
         self._tokens: list[int] = []

@@ -78,6 +78,28 @@ class BrokerPorts:
     slaves: IStreamServerEndpoint | None = None
 
 
+@attrs.frozen(kw_only=True)
+class BrokerProcess:
+    """
+    The process in which a broker runs, and the machine below it.
+
+    @ivar reactor: its clock should be monotonic.
+    @ivar wall_s: seconds since 1970.
+    @ivar failed: called with the reason when the broker cannot start or continue; the process should end
+        then.
+    @ivar threads: for the disk; None: threads of its own.
+    @ivar endpoint_of: from C{host:port} to the endpoint of that address; None: resolves host names.
+    """
+
+    reactor: Reactor
+    disk: Disk
+    rng: random.Random
+    wall_s: Callable[[], float]
+    failed: Callable[[str], None]
+    threads: DiskRunner | None = None
+    endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None
+
+
 class BrokerService(Service):
     """
     One broker.
@@ -90,17 +112,11 @@ class BrokerService(Service):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
-        wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskRunner | None = None,
-        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None, kind: LogKind | None = None,
-        make_admin: Callable[[BrokerService], IService] | None = None,
+        self, config: BrokerConfig, process: BrokerProcess, ports: BrokerPorts, *,
+        kind: LogKind | None = None, make_admin: Callable[[BrokerService], IService] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}.
-        @param reactor: its clock should be monotonic.
-        @param wall_s: seconds since 1970.
-        @param failed: called with the reason when the broker cannot start or continue; the process should end
-        @param endpoint_of: from C{host:port} to the endpoint of that address; by default resolves host names.
         @param kind: see L{BrokerParts}.
         @param make_admin: makes the service of its pages; None: it has none. May raise C{ValueError}.
         """
@@ -110,13 +126,15 @@ class BrokerService(Service):
         self.config = config
         self.broker: BrokerParts | None = None
         self._kind = kind
-        self._reactor = reactor
+        self._reactor = reactor = process.reactor
         self._ports = ports
-        self._tell_failed = failed
-        self._threads: DiskRunner = threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
+        self._tell_failed = process.failed
+        threads = process.threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
+        self._threads: DiskRunner = threads
         self.around = BrokerSurroundings(
-            reactor=reactor, disk=disk, rng=rng, wall_s=wall_s, run_in_thread=self._threads.run,
-            endpoint_of=endpoint_of or self._hostname_endpoint, failed=self._give_up, ha_listen=ports.slaves,
+            reactor=reactor, disk=process.disk, rng=process.rng, wall_s=process.wall_s,
+            run_in_thread=threads.run, endpoint_of=process.endpoint_of or self._hostname_endpoint,
+            failed=self._give_up, ha_listen=ports.slaves,
         )
         self._key_watch = KeyWatch(None, self.role)
         self._ticks = 0
