@@ -84,7 +84,7 @@ class PageCase(SynchronousTestCase):
 
 
 class PageTests(PageCase):
-    """GET and what comes."""
+    """GET, and the answer."""
 
     def test_index(self) -> None:
         """What there is."""
@@ -252,7 +252,7 @@ class PageTests(PageCase):
         self.assertEqual(self.ask("/log-level?level=debug").code, 405)
 
     def test_flush(self) -> None:
-        """Waits until what was there is on stable storage, and not for what comes later."""
+        """Waits until the entries of before are on stable storage, and not for later ones."""
         self.node.picture = picture(flushed_index=98, ledger_end_index=100)
         asked = self.treq.request("POST", "http://admin.test/flush")
         self.assertNoResult(asked)

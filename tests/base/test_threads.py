@@ -34,7 +34,7 @@ class CallingReactor:
 
 
 class LoneThreadTests(SynchronousTestCase):
-    """Calls in order; what they raise is a failure; its end is not waited for without end."""
+    """Calls in order; an exception becomes a failure; its end is not waited for without end."""
 
     def setUp(self) -> None:
         self.reactor: Any = CallingReactor()

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_pulls -*-
 """
-A broker's groups of commands, asked over connections of their own: what the tests of each group share.
+A broker's groups of commands, asked over connections of their own, for the tests of each group.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Client:
         return self._last
 
     def received(self) -> list[RemotingCommand]:
-        """What the broker has sent since the last call."""
+        """The frames that the broker has sent since the last call."""
         self._asked.clock.advance(0)
         found = sent_commands(self.transport.value())
         self.transport.clear()

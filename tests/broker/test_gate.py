@@ -69,7 +69,7 @@ def pull(topic: str = "T1", group: str = "G", code: int = 11) -> RemotingCommand
 
 
 def heartbeat(group: str, *topics: str) -> RemotingCommand:
-    """A consumer says what it wants."""
+    """A consumer names its topics."""
     wanted = [{"topic": topic, "subString": "*"} for topic in topics]
     return command(34, body=json.dumps({
         "clientID": "c", "consumerDataSet": [{"groupName": group, "subscriptionDataSet": wanted}],

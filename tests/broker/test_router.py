@@ -188,10 +188,10 @@ class RoutingTests(RouterCase):
 
     def test_one_group_for_each_code(self) -> None:
         """Two would be a mistake of ours."""
-        turn = turn_of(self.clock)
-        self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], together=self.together)
+        turn, sends = turn_of(self.clock), SendDoors(together=self.together)
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], sends)
         self.patch(Together, "codes", frozenset({50}))
-        self.assertRaises(AssertionError, CommandRouter, turn, [Group()], together=self.together)
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group()], sends)
 
 
 class CostlyTests(RouterCase):
@@ -214,7 +214,7 @@ class CostlyTests(RouterCase):
         ))
 
     def test_order(self) -> None:
-        """The rest waits in order, and what comes after it, too; sends of the same read do not wait."""
+        """The rest waits in order, and so do later requests; sends of the same read do not wait."""
         self.patch(self.group, "seen", self.together.calls)
         connection, transport = self.connect()
         self.send(connection, [50, 50, 50, 60, 50, 61], 0)

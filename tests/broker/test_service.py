@@ -262,7 +262,7 @@ class MasterTests(ServiceCase):
         self.stop()
 
     def test_slaves_ask(self) -> None:
-        """What they ask for is answered."""
+        """Their requests are answered."""
         self.start()
         answers = self.ask(*(RemotingCommand(code=code, opaque=code) for code in (21, 43, 45, 201, 402)))
         self.assertEqual({one.opaque: one.code for one in answers}, dict.fromkeys((21, 43, 45, 201, 402), 0))
@@ -514,7 +514,7 @@ class SlaveTests(ServiceCase):
         self.stop(8.0)
 
     def test_options_count(self) -> None:
-        """What the options say a name server does not change; what it says of the rest is taken."""
+        """A name server does not change given options; the others are taken from its answer."""
         self.start(role="slave", haMasterAddress="m:10912", namesrv="n:9876")
         self.following.learned("k:20911", "k:20912")
         self.settle(1.0)

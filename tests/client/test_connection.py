@@ -61,7 +61,7 @@ class AnswerTests(ConnectionCase):
     """Answers and their requests."""
 
     def test_remoting(self) -> None:
-        """The frame asks for what it should; the answer comes back."""
+        """The frame has the request; the answer comes back."""
         self.ask()
         command = decode_command(self.transport.value()[4:])
         self.assertEqual((command.code, command.flag, command.language), (RequestCode.APPEND, 0, "PYTHON"))

@@ -344,7 +344,7 @@ class MembersTests(SynchronousTestCase):
         self.assertIsNotNone(self.successResultOf(found))
 
     def test_slow_leader(self) -> None:
-        """A leader whose answer takes longer than the others' is found by what they say of it."""
+        """A leader whose answer takes longer than the others' is found by their answers."""
         self.group["n0"].holds = lambda _: True
         found = self.members.leader()
         self.group.run(0.3)

@@ -82,7 +82,7 @@ class ReaderCase(SynchronousTestCase):
             member.leader_id = member_id
 
     def asked(self, does: str) -> list[ReaderRequest]:
-        """What the leader was asked."""
+        """The requests that the leader got."""
         asked = [one for one in self.group["n0"].received if isinstance(one, ReaderRequest)]
         return [one for one in asked if one.does == does]
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core -*-
 """
-What the tests of the core share: a ledger in a list, members and cores in a given state, and a bench
+For the tests of the core: a ledger in a list, members and cores in a given state, and a bench
 that runs one core's writes and keeps every other effect in order.
 
 The records here are not those of the wire: the core never looks into them.
@@ -288,7 +288,7 @@ def of_type(effects: Iterable[fx.Effect], wanted: type[AnyEffect]) -> list[AnyEf
 
 
 def kinds(effects: Iterable[fx.Effect]) -> list[str]:
-    """The names of the effects without the reports, requests and replies with what they carry."""
+    """The names of the effects without the reports, requests and replies with their types and codes."""
     names = []
     for effect in quiet(effects):
         name = type(effect).__name__

@@ -161,7 +161,7 @@ class RemoveTests(LeaderCase):
     """A member leaves."""
 
     def test_follower(self) -> None:
-        """It is not pushed to any more, and what it says does not help."""
+        """It gets no pushes any more, and its answers do not count."""
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
         self.assertEqual([peer.peer_id for peer in self.bench.core.status().peers], ["n1"])
         self.bench.seen.clear()
@@ -285,7 +285,7 @@ class RefusalTests(LeaderCase):
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
 
     def test_member_not_heard(self) -> None:
-        """Nobody knows what it is; after the first change it is believed."""
+        """Nobody knows the id; after the first change it is believed."""
         self.bench.step(ev.PeerConnected(peer_id="n2"))
         asked = change("add", "n3", "127.0.0.1:9")
         self.assertRefused(asked, ResponseCode.LEADER_NOT_READY, "n2: not heard")

@@ -55,7 +55,7 @@ def vote_reply(request: VoteRequest, result: VoteResult, term: int) -> VoteRespo
 
 @attrs.frozen(kw_only=True)
 class VoteRow:
-    """One row of the voter's table: what it is asked, and what it says."""
+    """One row of the voter's table: the question, and its answer."""
 
     name: str
     request: VoteRequest
@@ -341,7 +341,7 @@ class HeartBeatTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.core.leader_id), ("follower", "n1"))
 
     def test_a_candidate_follows_a_leader_of_its_term(self) -> None:
-        """It lost: its own vote stays what it was."""
+        """It lost: its own vote stays."""
         bench = voter()
         for peer_id in ("n1", "n2"):
             bench.core.member.heard_from(peer_id, 1)

@@ -90,7 +90,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(len(one.questions()), 1)
 
     def test_filled(self) -> None:
-        """What comes is given to the store; then it is healthy."""
+        """The entries that arrive go to the store; then the member is healthy."""
         one = HoleBench()
         self.assertTrue(one.bench.core.status().is_repairing)
         one.bench.answer(one.asked(), one.pulled())
@@ -202,7 +202,7 @@ class AskTests(SynchronousTestCase):
             self.assertEqual([each.peer_id for each in one.questions()], ["n2"] if is_asked else [])
 
     def test_json_peer(self) -> None:
-        """A member that refuses PULL on its frames is asked GET at once; what the leader has is committed."""
+        """A member that refuses PULL on its frames is asked GET at once; the leader's entry is committed."""
         one = HoleBench()
         one.bench.answer(one.asked(), one.pulled(code=ResponseCode.UNSUPPORTED))
         self.assertEqual(len(one.questions()), 1)

@@ -44,7 +44,7 @@ class ProofTests(SynchronousTestCase):
         self.bench = Bench.make(ListLedger.of(1, 1, 1, 1), term=3, committed_index=2).follow("n1", 3)
 
     def questions(self) -> list[fx.SendRequest]:
-        """What it asked others."""
+        """Its questions to others."""
         return [one for one in of_type(self.bench.seen, fx.SendRequest)
                 if not isinstance(one.request, HeartBeatRequest)]
 

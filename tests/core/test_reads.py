@@ -229,7 +229,7 @@ class NotReadyTests(SynchronousTestCase):
         self.assertEqual(bench.core.reads._read_index, {})
 
     def test_ready_at_once_if_all_is_committed(self) -> None:
-        """Nothing can have been acknowledged beyond what it knows to be committed."""
+        """Nothing can have been acknowledged beyond the committed index that it knows."""
         bench = Bench.make(ListLedger.of(1, 1), committed_index=1).lead()
         read(bench, 91)
         bench.confirm("n1")

@@ -100,7 +100,7 @@ class TermGateTests(SynchronousTestCase):
                 self.assertEqual(bench.term, 3)
 
     def test_answers(self) -> None:
-        """Even an answer that says SUCCESS; what it answers counts for nothing then."""
+        """Even an answer that says SUCCESS counts for nothing then."""
         bench = Bench.make(ListLedger.of(1)).lead()
         (compare, _) = pushes(bench.seen, PushType.COMPARE)
         effects = bench.answer(compare, pushed(term=9, end_index=0))

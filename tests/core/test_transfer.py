@@ -420,7 +420,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual(kinds(effects)[-1], "WriteBodies")
 
     def test_waits_for_the_index(self) -> None:
-        """It must hold what the leader holds."""
+        """It must hold all entries of the leader."""
         bench = self.follower()
         self.assertEqual(kinds(bench.request(ask_taker(1))), [])
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
@@ -511,7 +511,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual((codes(bench, token), bench.term), (["TAKE_LEADERSHIP_FAILED"], 3))
 
     def test_lost_connection(self) -> None:
-        """Nobody to answer; the election is what it is."""
+        """Nobody to answer; the election goes on."""
         bench = self.follower()
         bench.request(ask_taker(0))
         token = bench.last_token

@@ -74,7 +74,7 @@ class VoteTests(SynchronousTestCase):
     """Its vote counts only together with the votes of all members."""
 
     def test_conditional(self) -> None:
-        """It gives its vote durably, and says what it is worth. To others it is no vote."""
+        """It gives its vote durably, and marks it as unsure. To others it is no vote."""
         bench = unsure(1)
         effects = bench.request(vote_request("n1", 3, end_index=5, end_term=2))
         self.assertEqual([effect.voted_for for effect in of_type(effects, fx.PersistTermVote)], ["n1"])

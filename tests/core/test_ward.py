@@ -135,7 +135,7 @@ class WardTests(SynchronousTestCase):
         self.assertFalse(self.bench.core.member.may_lead)
 
     def test_a_ward_that_dies(self) -> None:
-        """Without a quorum it steps down, and is what it was."""
+        """Without a quorum it steps down, and is a follower as before."""
         self.lead()
         self.bench.run(5_000)
         self.assertEqual(self.bench.role, "follower")

@@ -53,7 +53,7 @@ class WitnessTests(SynchronousTestCase):
         return False
 
     def questions(self, *peer_ids: str) -> list[fx.SendRequest]:
-        """What it asked these members since the last look."""
+        """Its questions to these members since the last look."""
         found = [one for one in of_type(self.bench.seen, fx.SendRequest)
                  if isinstance(one.request, MetadataRequest) and one.peer_id in peer_ids]
         self.bench.seen = [one for one in self.bench.seen if one not in found]
@@ -92,7 +92,7 @@ class WitnessTests(SynchronousTestCase):
         self.assertEqual(self.bench.ledger.ledger_begin_index, BEGIN)
 
     def test_has_them_all(self) -> None:
-        """The other member keeps more than the leader, and has committed what the leader begins with."""
+        """The other member keeps more than the leader, and has committed the leader's first entries."""
         self.assertFalse(self.truncate())
         self.answer(n2=said(0, BEGIN - 1))
         self.assertFalse(self.truncate())

@@ -484,7 +484,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertNotEqual(other.runner.digests[5], rig.runner.digests[5])
 
     def test_own_digest(self) -> None:
-        """A machine may offer one, or none; what it raises is a snapshot that is not written."""
+        """A machine may offer one, or none; if it raises, no snapshot is written."""
         for given, told in ((b"abc", {2: "616263"}), (b"", {})):
             self.patch(Journal, "digest", lambda machine, given=given: given)
             rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()

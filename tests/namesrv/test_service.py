@@ -331,7 +331,7 @@ class HostileTests(ServiceCase):
 
 
 class CostlyRequestTests(ServiceCase):
-    """Every request takes more than half of what the reads of one turn may take."""
+    """Every request takes more than half of the time that the reads of one turn have."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -109,7 +109,7 @@ class GetTests(ReadsTestCase):
         self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
 
     def test_committed_needs_no_leader(self) -> None:
-        """A follower serves what it knows to be committed, and refuses the other kind with its leader."""
+        """A follower serves entries that it knows to be committed; else it refuses, and names its leader."""
         rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.store.append_bodies((b"a", b"b"), 0)
         rig.node.core.member.refresh_end()

@@ -181,7 +181,7 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_work_of_a_read(self) -> None:
-        """Waits for the end of the turn, with the work of other reads; so does what it writes."""
+        """Waits for the end of the turn, with the work of other reads; so does its output."""
 
         def deal_with(data: bytes) -> None:
             self.turn.work(lambda: self.turn.output(lambda: self.done.append(data.decode())))
@@ -220,7 +220,7 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.done, ["outer", "out"])
 
     def test_read_that_fails(self) -> None:
-        """What it had caused before still goes out."""
+        """Output from before the exception still goes out."""
 
         def deal_with(data: bytes) -> None:
             self.turn.output(lambda: self.done.append("out"))

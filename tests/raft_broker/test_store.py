@@ -237,7 +237,7 @@ class StoreTests(SynchronousTestCase):
         self.assertRaises(DirectoryError, self.open)
 
     def test_facts(self) -> None:
-        """What it reports of itself."""
+        """Its facts for the runtime table."""
         self.ledger.store.append_bodies((b"foreign",), 1)
         facts = self.open().facts()
         self.assertEqual((facts["entriesPassedOver"], facts["indexProblem"]), (1, ""))

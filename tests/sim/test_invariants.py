@@ -126,7 +126,7 @@ class InvariantTests(SynchronousTestCase):
         self.broken(4, lambda: self.invariants.acknowledged(self.leader, 1, (b"x",)))
 
     def test_repaired_too_early(self) -> None:
-        """4: a damaged member is whole only when it holds what it may have helped to commit."""
+        """4: a damaged member is whole only when it holds all entries that it may have helped to commit."""
         self.invariants.seen[self.follower.member_id].repair_end_index = 2
         self.state.start_term = 1
         self.invariants.mirror(self.follower.member_id).cut_to(1)

@@ -73,7 +73,7 @@ class ScheduleTests(SynchronousTestCase):
         self.assertTrue(0.2 < sum(drawn) / len(drawn) < 0.4)
 
     def test_mutants_have_the_same(self) -> None:
-        """Their catalogue must not import what they change."""
+        """Their catalogue must not import the modules that they change."""
         self.assertEqual(Focus(**SHORT_LOGS_OF_MUTANTS), SHORT_LOGS)
 
 

@@ -27,7 +27,7 @@ class Owner:
 
 
 class Ear(Protocol):
-    """Remembers what comes."""
+    """Remembers received bytes."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -306,7 +306,7 @@ class EndTests(StreamTestCase):
             self.assertTrue(bytes(range(9)).startswith(self.there.heard))
 
     def test_killed(self) -> None:
-        """A killed process's peer reads what it wrote, then hears of its end."""
+        """The peer of a killed process reads its last bytes, then hears of its end."""
         here = self.connect()
         self.there.transport.write(b"written")
         self.s.end()
@@ -315,7 +315,7 @@ class EndTests(StreamTestCase):
         self.assertEqual((here.heard, here.lost), (b"written", ["ConnectionLost"]))
 
     def test_without_power(self) -> None:
-        """A dead machine informs nobody; when it is up again it resets what comes on old connections."""
+        """A dead machine informs nobody; when it is up again it resets old connections."""
         here = self.connect()
         self.s.end()
         self.network.died("s", self.s, silently=True)

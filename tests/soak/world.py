@@ -115,7 +115,7 @@ class World:
     # -- looking ---------------------------------------------------------------------------------------
 
     def said(self) -> dict[str, MetadataResponse | None]:
-        """What the members say of themselves."""
+        """The members' own status."""
         return {name: member.metadata(seconds=1.0) for name, member in self.members.items()}
 
     def leader(self) -> str:

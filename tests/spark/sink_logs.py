@@ -37,7 +37,7 @@ class NoAnswer(BaseException):
 class MemoryLog:
     """
     @ivar entries: term and body of each.
-    @ivar producers: what the group knows of producers.
+    @ivar producers: the group's table of producers.
     @ivar first: entries in front of it have expired.
     @ivar fault: asked before each append with its number and its bodies: None lets it be; else the number of
         bodies that come into the log, and the exception. Fewer than all: a new term begins after them.
@@ -203,7 +203,7 @@ class WrittenLog(Protocol):
 
 class EarlierSink:
     """
-    What the sink of an earlier version left in a log: BEGIN, rows after ROWS, END; nothing is numbered.
+    Entries of the sink of an earlier version: BEGIN, rows after ROWS, END; nothing is numbered.
 
     @ivar run: of its process.
     """

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_group_log -*-
-"""The sink's appends and reads, at members that say what they are asked to say."""
+"""The sink's appends and reads, at members with given answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Leader(FakeMember):
 
     @ivar producer: whose appends it takes.
     @ivar asked: number and bodies of each request.
-    @ivar answers: what it answers to appends, one after the other; then it takes them.
+    @ivar answers: its answers to appends, one after the other; then it takes them.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_backup -*-
-"""Backups: taken, continued, verified; cut short at every file call; and what they refuse."""
+"""Backups: taken, continued, verified; cut short at every file call; and their refusals."""
 
 from __future__ import annotations
 

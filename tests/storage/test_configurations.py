@@ -460,7 +460,7 @@ class DamageTests(ListCase):
         self.assertEqual(self.disk.read_file(self.copy), self.data)
 
     def test_copy_first(self) -> None:
-        """The copy lists what the ledger has: it is written before the list, and both before the ledger."""
+        """The copy lists the ledger's members: it is written before the list, and both before the ledger."""
         hooked = HookedDisk()
         hooked.files, hooked.directories = self.disk.files, self.disk.directories
         store = FileStore.open(self.config, hooked)

@@ -366,7 +366,7 @@ class JavaTests(SynchronousTestCase):
         store.clean_close()
         store = FileStore.open(config_of(), self.disk)
         store.truncate_to(store.read_batch(30, max_count=1, max_bytes=0))
-        # Java knows nothing of the mark: put back what it would have left alone.
+        # Java knows nothing of the mark: put back the files that it would have left alone.
         store.abandon()
         twin = HookedDisk()
         other = FileStore.open(config_of(), twin)

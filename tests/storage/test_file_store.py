@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_file_store -*-
-"""The file store's bytes, its order of writing, and what it does when the disk fails."""
+"""The file store's bytes, its order of writing, and its behaviour when the disk fails."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class LateMarkTests(HookedCase):
 
     def test_damage_below_a_late_mark(self) -> None:
         """
-        A power cut takes mark and index back to what they were before the last flushes, and a record below is
+        A power cut takes mark and index back to their state before the last flushes, and a record below is
         damaged: the entries after it in the data files all the same had been acknowledged, and stays.
         """
         record = 48 + 60

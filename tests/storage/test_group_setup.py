@@ -118,7 +118,7 @@ class ForceTests(IdentityCase):
         self.assertEqual(self.disk.contents(), before)
 
     def test_owes_nothing(self) -> None:
-        """A member that waits for lost entries goes on with what it has."""
+        """A member that waits for lost entries goes on with those that it has."""
         path = next(path for path in self.disk.files if "/data/" in path)
         self.disk.files[path].data[:] = bytes(len(self.disk.files[path].data))
         store = self.start(peers=THREE)

@@ -564,7 +564,7 @@ class JavaTests(StoreCase):
             append_bare(store, (bytes([index]) * (20 + index % 7 * 9),), 1 + index // 20)
 
     def test_committed_only(self) -> None:
-        """A wiped header is noticed; what comes back must be committed."""
+        """A wiped header is noticed; the entry that comes back must be committed."""
         self.flip(10, 4)
         self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
         self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[10], is_committed=False)
@@ -578,7 +578,7 @@ class BeginningTests(StoreCase):
     options = {"file_reserved_hours": 1}
 
     def test_first_record(self) -> None:
-        """Its header is held against the mark, which keeps what it knew."""
+        """Its header is held against the mark, which keeps its checksum."""
         self.store.record_commit(59)
         self.store.house_keeping(1e10, 4, keep_from_index=60)
         begin = self.store.ledger_begin_index

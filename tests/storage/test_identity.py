@@ -33,7 +33,7 @@ class IdentityCase(SynchronousTestCase):
         return FileStore.open(config_of(**{"bootstrap": True, **options}), self.disk, boot_id=boot)
 
     def recorded(self) -> Identity:
-        """What the file says."""
+        """The content of the file."""
         found = read_identity(self.disk, PATH)
         assert found is not None
         return found[1]

@@ -62,7 +62,7 @@ class ListCase(SynchronousTestCase):
         return self.table(store).judge(producer, sequence, 1, store.ledger_end_index)
 
     def check(self, store: FileStore | None = None) -> None:
-        """The table says what the log says: about each sequence, and that the next one is new."""
+        """The table fits the log: each sequence is known, and the next one is new."""
         store = store or self.store
         log = in_log(store)
         for (producer, sequence), index in log.items():

@@ -14,7 +14,7 @@ from protocols.wire.ledger.batches import EntryBatch
 
 
 def batch(first: int, count: int, term: int, size: int = 10) -> EntryBatch:
-    """A batch whose content says what it is."""
+    """A batch whose content names its index."""
     records = b"".join(bytes([(first + at) % 256]) * size for at in range(count))
     return EntryBatch(first_index=first, count=count, term=term, records=records)
 

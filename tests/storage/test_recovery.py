@@ -97,7 +97,7 @@ class TailTests(RecoveryCase):
             self.ends(34, -1)
 
     def test_loss(self) -> None:
-        """Of the last recorded entry, the member comes up repairing, up to what it had written."""
+        """Of the last recorded entry, the member comes up repairing, up to its last recorded entry."""
         self.flip(self.position[29] + 60)
         self.ends(28, 39)
 

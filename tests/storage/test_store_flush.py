@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_store_flush -*-
-"""What a flush brings to stable storage, what the mark records, when the checkpoint is written."""
+"""The bytes that a flush brings to stable storage, the end in the mark, the time of a checkpoint."""
 
 from __future__ import annotations
 

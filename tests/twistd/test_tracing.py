@@ -159,7 +159,7 @@ class SpansTests(SynchronousTestCase):
 
 
 class EnvironmentTests(SynchronousTestCase):
-    """What the variables of OpenTelemetry do."""
+    """The effect of the variables of OpenTelemetry."""
 
     def setUp(self) -> None:
         # (OpenTelemetry holds the mapping itself.)
@@ -262,7 +262,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(left, [True])
 
     def test_refused(self) -> None:
-        """In one line: what is not installed, and what the environment says wrong."""
+        """In one line: the package that is not installed, or the wrong variable."""
 
         def wrong() -> None:
             raise ValueError("OTEL_TRACES_EXPORTER=x: no")
@@ -285,7 +285,7 @@ class BrokerOptionTests(SynchronousTestCase):
     RAFT = ("enableDLegerCommitLog=true", "dLegerPeers=n0-127.0.0.1:20911", "dLegerSelfId=n0")
 
     def trace_of(self, *settings: str) -> Any:
-        """What the broker that twistd makes has."""
+        """The trace of the broker that twistd makes."""
         words = [word for setting in settings for word in ("--set", setting)]
         options = broker.Options()
         options.parseOptions(["--store", self.mktemp(), "--name", "b", *words])

@@ -207,7 +207,7 @@ class BoundTests(QueryCase):
         self.assertGreater(self.turns, 5)
 
     def test_steps(self) -> None:
-        """A query that looks at too much is answered with what it has found."""
+        """A query that looks at too much is answered with the messages found so far."""
         self.patch(key_queries, "STEPS_MAX", 20)
         for _ in range(20):
             self.put("a")

@@ -17,7 +17,7 @@ from tests.broker.support import LOG_SIZE, Threads, message, open_log
 
 
 class FlushTests(SynchronousTestCase):
-    """One at a time, what comes meanwhile shares the next."""
+    """One at a time; puts of meanwhile share the next."""
 
     def setUp(self) -> None:
         self.disk = SimDisk(random.Random(1))

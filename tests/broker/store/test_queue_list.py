@@ -50,7 +50,7 @@ class ListTests(SynchronousTestCase):
         self.list.writing(_KEYS)()
 
     def listed(self) -> object:
-        """What the file says."""
+        """The content of the file."""
         return decode_queue_list(self.disk.read_file(_PATH))
 
     def test_taken_out_during_a_flush(self) -> None:

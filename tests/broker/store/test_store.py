@@ -451,7 +451,7 @@ class CrashTests(SynchronousTestCase):
     def test_any_end(self) -> None:
         """
         After any crash the log is at least as long as what was flushed, what is in it is what was appended,
-        and the queues are what the log says.
+        and the queues fit the log.
         """
         deaths = 0
         for seed in range(80):
