@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.test_packaging -*-
-"""What is installed, what it needs, and the name of the command."""
+"""The packages, their needs, and the name of the command."""
 
 import re
 import runpy

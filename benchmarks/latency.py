@@ -187,8 +187,8 @@ class _TracedMember(Member):
     ) -> None:
         """@param moments: the file to which it writes them when it ends."""
         super().__init__(self_id, peers, directory, options=options)
-        words = self._command[self._command.index("-n") :]
-        self._command = [sys.executable, "-m", "benchmarks.trace_points", str(moments), *words]
+        words = self.command[self.command.index("-n") :]
+        self.command = [sys.executable, "-m", "benchmarks.trace_points", str(moments), *words]
 
 
 class _Relay:

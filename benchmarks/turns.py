@@ -62,7 +62,7 @@ class MeteredMember(Member):
         self, self_id: str, peers: dict[str, str], directory: Path, *, extra: tuple[str, ...]
     ) -> None:
         super().__init__(self_id, peers, directory, options={"peer_push_quota": 1 << 40}, extra=extra)
-        self._command[2] = _METERED
+        self.command[2] = _METERED
         self.turns_path = directory / "turns.json"
         self._environment["DLEDGER_TURNS"] = str(self.turns_path)
 

@@ -91,6 +91,8 @@ class Connection(Protocol):
     """
     The common part of both ends: frames in, gathered output out, and the time of the last traffic.
 
+    @ivar turn: gathers its output, and puts off its reads.
+    @ivar outlet: hands bytes to the transport; None until there is one.
     @ivar is_lost: the connection has ended: output and input are dropped.
     @ivar is_closing: it ends when all output has been sent.
     @ivar is_congested: the transport's buffer is full.
@@ -105,7 +107,7 @@ class Connection(Protocol):
     _counts_bytes = False  # whether _frames_cut is called after each piece of a read
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
-        self._turn = turn
+        self.turn = turn
         self._buffer = FrameBuffer(frame_bytes_max=frame_bytes_max, frames_max=self._frames_max)
         self._idle_s = idle_s
         self._out: list[bytes] = []
@@ -113,7 +115,7 @@ class Connection(Protocol):
         self._was_heard = False
         self._active_s = turn.seconds()
         self._is_flush_asked = self.is_closing = False
-        self._outlet: Outlet | None = None
+        self.outlet: Outlet | None = None
         self.is_lost = self.is_congested = False
         self.spent_s = 0.0
         self.unsent_bytes = 0
@@ -123,7 +125,7 @@ class Connection(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether it is connected and not being closed."""
-        return not (self.is_lost or self.is_closing or self._outlet is None)
+        return not (self.is_lost or self.is_closing or self.outlet is None)
 
     @property
     def address(self) -> str:
@@ -134,14 +136,14 @@ class Connection(Protocol):
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
-        self._outlet = Outlet(self.transport, kernel_bytes_max=self._kernel_bytes_max)
+        self.outlet = Outlet(self.transport, kernel_bytes_max=self._kernel_bytes_max)
         read_directly(self.transport, self)
 
     def dataReceived(self, data: bytes) -> None:
         if self.is_lost or self.is_closing:
             return
         self._was_active = self._was_heard = True
-        self.spent_s += self._turn.read(self._deal_with, data)
+        self.spent_s += self.turn.read(self._deal_with, data)
 
     def _deal_with(self, data: bytes) -> None:
         while True:
@@ -213,11 +215,12 @@ class Connection(Protocol):
             self._active_s = now_s
         return now_s - self._active_s >= self._idle_s
 
-    def _write(self, parts: Sequence[bytes]) -> None:
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Send these bytes when the read is handled, or else when the turn ends; dropped if it is lost."""
         self._out += parts
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_asked = False
@@ -227,15 +230,15 @@ class Connection(Protocol):
         if not self.is_congested:
             self.unsent_bytes = 0
         self._was_active = True
-        assert self._outlet is not None, "no connection yet"
-        self.unsent_bytes += self._outlet.send(*out)
+        assert self.outlet is not None, "no connection yet"
+        self.unsent_bytes += self.outlet.send(*out)
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
             self.is_lost = True
             self._out = []
-            if self._outlet is not None:
-                self._outlet.drop()
+            if self.outlet is not None:
+                self.outlet.drop()
             self._ended(reason)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
@@ -313,13 +316,13 @@ class AnsweringConnection(Connection):
         slice by slice: reads of connections that have cost little time lately come first.
         """
         self._has_heard = True
-        if self.put_off.is_waiting or (self._turn.is_late and not self.is_urgent):
+        if self.put_off.is_waiting or (self.turn.is_late and not self.is_urgent):
             self.put_off.add(data)
         else:
             super().dataReceived(data)
 
     def _goes_on(self) -> bool:
-        return super()._goes_on() and unread.goes_on(self, self._turn)
+        return super()._goes_on() and unread.goes_on(self, self.turn)
 
     @property
     def is_clogged(self) -> bool:
@@ -331,15 +334,15 @@ class AnsweringConnection(Connection):
         """See L{unread.may_answer}."""
         return unread.may_answer(self)
 
-    def _write(self, parts: Sequence[bytes]) -> None:
+    def write(self, parts: Sequence[bytes]) -> None:
         self._out += parts
         self._made_bytes += sum(map(len, parts))
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
         if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
             self.account.hold(self._made_bytes)
-            self._turn.made(self._made_bytes)
+            self.turn.made(self._made_bytes)
             self._made_bytes = 0
 
     def unclogged(self) -> None:
@@ -350,8 +353,8 @@ class AnsweringConnection(Connection):
         super().resumeProducing()
         if not self.is_lost:
             self.is_waited_for = True
-            if not self._out and self._outlet is not None:
-                unread.count_unsent(self, self._outlet)
+            if not self._out and self.outlet is not None:
+                unread.count_unsent(self, self.outlet)
             self.regulate()
 
     def pauseProducing(self) -> None:
@@ -367,16 +370,16 @@ class AnsweringConnection(Connection):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
             self.abort(f"a frame was not complete within {FRAME_S:g} s, and came slowly")
-        elif self._outlet is not None and (self.account.held_bytes or self.is_waited_for):
+        elif self.outlet is not None and (self.account.held_bytes or self.is_waited_for):
             if not self._out:
-                unread.count_unsent(self, self._outlet)
+                unread.count_unsent(self, self.outlet)
             if not self.is_lost:
-                unread.sweep(self, self._outlet, now_s)
+                unread.sweep(self, self.outlet, now_s)
 
     def _flush(self) -> None:
         super()._flush()
         self._made_bytes = 0
-        outlet = self._outlet
+        outlet = self.outlet
         if not self.is_lost and outlet is not None:
             if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
                 unread.count_unsent(self, outlet)

@@ -40,6 +40,8 @@ class Turn:
     @param clock: the reactor.
     @ivar seconds: the clock's time.
     @ivar is_late: whether reads should be put off to the next turn.
+    @ivar made_bytes: size of the answers made in this turn.
+    @ivar short_reads, long_reads: reads that were put off, heaps: when each is due, its number, the call.
     @param failed: called with an exception of a call; the other calls still run.
     """
 
@@ -53,9 +55,9 @@ class Turn:
         self._is_scheduled = False
         self._is_reading = False
         self._spent_s = self._began_s = self._ended_s = self._piece_s = 0.0
-        self._made_bytes = 0
-        self._short: list[tuple[float, int, Callable[[], None]]] = []
-        self._long: list[tuple[float, int, Callable[[], None]]] = []
+        self.made_bytes = 0
+        self.short_reads: list[tuple[float, int, Callable[[], None]]] = []
+        self.long_reads: list[tuple[float, int, Callable[[], None]]] = []
         self._put_offs = 0
         self._is_next_asked = False
         self.is_late = False
@@ -89,7 +91,7 @@ class Turn:
         if began_s - self._ended_s > READS_S:
             # the reactor has waited since: this is another turn
             self._spent_s = 0.0
-            self._made_bytes = 0
+            self.made_bytes = 0
         try:
             deal_with(*data)
         finally:
@@ -107,7 +109,7 @@ class Turn:
             ended_s = self._ended_s = self.seconds()
             took_s = ended_s - began_s
             spent_s = self._spent_s = self._spent_s + took_s
-            if (spent_s >= READS_S or self._made_bytes >= ANSWERS_BYTES) and not self.is_late:
+            if (spent_s >= READS_S or self.made_bytes >= ANSWERS_BYTES) and not self.is_late:
                 self.is_late = True
                 self._ask_next_reads()
         return took_s
@@ -121,32 +123,33 @@ class Turn:
         @param is_short: short reads pass long ones, of which each turn handles one all the same.
         """
         self._put_offs += 1
-        waiting = self._short if is_short else self._long
+        waiting = self.short_reads if is_short else self.long_reads
         heapq.heappush(waiting, (self.seconds() + cost_s, self._put_offs, read))
         self._ask_next_reads()
 
     def _ask_next_reads(self) -> None:
         if not self._is_next_asked:
             self._is_next_asked = True
-            self._clock.callLater(0, self._next_reads)
+            self._clock.callLater(0, self.next_reads)
 
-    def _next_reads(self) -> None:
+    def next_reads(self) -> None:
+        """A turn begins: run reads that were put off; the clock calls this once there are some."""
         self.is_late = self._is_next_asked = False
         self._spent_s = 0.0
-        self._made_bytes = 0
-        while self._short and not self.is_late:
-            self._run([heapq.heappop(self._short)[2]])
-        if self._long:
-            self._run([heapq.heappop(self._long)[2]])
+        self.made_bytes = 0
+        while self.short_reads and not self.is_late:
+            self._run([heapq.heappop(self.short_reads)[2]])
+        if self.long_reads:
+            self._run([heapq.heappop(self.long_reads)[2]])
         # (What is left of a long read may be short.)
-        while (self._short or self._long) and not self.is_late:
-            self._run([heapq.heappop(self._short or self._long)[2]])
+        while (self.short_reads or self.long_reads) and not self.is_late:
+            self._run([heapq.heappop(self.short_reads or self.long_reads)[2]])
 
     @property
     def is_over(self) -> bool:
         """Whether the reads of this turn have taken their time, with the one that is being handled."""
         return self._is_reading and (
-            self._made_bytes >= ANSWERS_BYTES or self._spent_s + self.seconds() - self._began_s >= READS_S
+            self.made_bytes >= ANSWERS_BYTES or self._spent_s + self.seconds() - self._began_s >= READS_S
         )
 
     def has_room(self) -> bool:
@@ -154,11 +157,11 @@ class Turn:
         now_s, began_s = self.seconds(), self._piece_s
         self._piece_s = now_s
         ends_s = self._spent_s + now_s - self._began_s + now_s - began_s
-        return ends_s < READS_S and self._made_bytes < ANSWERS_BYTES
+        return ends_s < READS_S and self.made_bytes < ANSWERS_BYTES
 
     def made(self, size: int) -> None:
         """Answers of C{size} bytes were made."""
-        self._made_bytes += size
+        self.made_bytes += size
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""

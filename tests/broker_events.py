@@ -32,7 +32,7 @@ NOT_EVENTS = frozenset({"keep_metadata"})
 EVENTS = tuple(name for name in vars(BrokerEvents) if not name.startswith("_") and name not in NOT_EVENTS)
 #: Where the senders are.
 _ROOMS = ("dledger/rocketmq/broker", "dledger/raft_broker")
-#: What the attributes are called that hold the interface.
+#: Names of the attributes that hold the interface.
 _HOLDERS = frozenset({"_events", "events", "_tell"})
 
 

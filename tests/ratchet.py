@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.test_ratchet -*-
 """
-How big the parts of the product are, against limits, with the exceptions that there are.
+How big the parts of the product are, and how often its tests read private names, against limits, with the
+exceptions that there are.
 
 A part beyond a limit is in C{ratchet.txt} with its figure, which may only fall. A new part beyond one, and a
 line for a part that is within the limit, are complaints. C{python -m tests.ratchet --write} writes lower
@@ -20,8 +21,11 @@ from tests.import_graph import ROOT, module_names
 TABLE = Path(__file__).with_name("ratchet.txt")
 
 #: What is measured, and its limit: lines of a module besides its imports; fields of a class; arguments of its
-#: constructor, if it is written out; branches of a function.
-LIMITS: Mapping[str, int] = {"lines": 450, "fields": 20, "arguments": 8, "branches": 12}
+#: constructor, if it is written out; branches of a function; reads of private names in a folder of tests.
+LIMITS: Mapping[str, int] = {"lines": 450, "fields": 20, "arguments": 8, "branches": 12, "private": 0}
+
+#: Names with an underscore that are public: those of named tuples, and one of C{os}.
+PUBLIC = frozenset(("_replace", "_asdict", "_fields", "_make", "_exit"))
 
 #: By this many lines a module may be shorter than the table says, before the table has to follow.
 SLACK = 9
@@ -97,6 +101,15 @@ def _fields(node: ast.ClassDef) -> set[str]:
     return fields
 
 
+def private_reads(source: str) -> int:
+    """How often a module reads or sets a private attribute of an object that is not C{self} or its class."""
+    return sum(
+        isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        and node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "super()")
+        for node in ast.walk(ast.parse(source))
+    )
+
+
 def beyond(figures: Mapping[Key, int]) -> dict[Key, int]:
     """Those of C{figures} that are beyond their limits."""
     return {
@@ -115,7 +128,8 @@ def complaints(found: Mapping[Key, int], table: Mapping[Key, int]) -> Iterator[s
     for key in sorted(found.keys() | table.keys()):
         kind, name = key
         if key not in table:
-            yield f"{name} has {found[key]} {kind}; {LIMITS[kind]} are allowed: cut it by idea"
+            remedy = "read what is public" if kind == "private" else "cut it by idea"
+            yield f"{name} has {found[key]} {kind}; {LIMITS[kind]} are allowed: {remedy}"
         elif key not in found:
             yield f"{name} has no more than {LIMITS[kind]} {kind} any more: take it off the table"
         elif found[key] > table[key]:
@@ -137,10 +151,13 @@ def table_text(table: Mapping[Key, int]) -> str:
 
 
 def figures_of_the_product() -> dict[Key, int]:
-    """Every figure of every module of the product."""
+    """Every figure of every module of the product, and of every folder of its tests."""
     found: dict[Key, int] = {}
     for module, path in module_names(ROOT).items():
         found |= measured(module, path.read_text(encoding="utf-8"))
+    for path in module_names(ROOT, ("tests",)).values():
+        key = "private", ".".join(path.relative_to(ROOT).parent.parts)
+        found[key] = found.get(key, 0) + private_reads(path.read_text(encoding="utf-8"))
     return found
 
 

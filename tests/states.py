@@ -54,7 +54,7 @@ def _table(title: str, text: str, head: Row, rows: Sequence[Row]) -> str:
 def _member() -> Bench:
     bench = Bench.make(ListLedger.of(1, 1, 2), term=3)
     for peer_id in ("n1", "n2"):
-        bench.core._member.heard_from(peer_id, 1)
+        bench.core.member.heard_from(peer_id, 1)
     return bench
 
 
@@ -91,7 +91,7 @@ def _role(bench: Bench) -> str:
     core = bench.core
     role = core.status().role
     if role == "follower":
-        asks = core._elector.campaign.value == "asking"
+        asks = core.elector.campaign.value == "asking"
         alone = "asking" if asks else "follower of nobody"
         role = f"follower of {core.leader_id}" if core.leader_id else alone
     return f"{role}, term {core.status().term}"
@@ -200,7 +200,7 @@ def handler() -> str:
             replies = of_type(bench.request(request), fx.Reply)
             code = replies[-1].response.code.name if replies else "no answer yet"
             state = bench.core.status()
-            after = "in step" if bench.core._handler.is_in_step else "out of step"
+            after = "in step" if bench.core.handler.is_in_step else "out of step"
             cells.append(f"{code}; {after}, end {state.ledger_end_index}, committed {state.committed_index}")
         rows.append((name, *cells))
     return _table(

@@ -421,7 +421,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(page.read_text(), "no table\n")
 
     def test_documents(self) -> None:
-        """Every table in the documents is what the command makes of its file, and every plot."""
+        """Every table in the documents, and every plot, is made of its file by the command."""
         found: list[str] = []
         for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
             text = path.read_text("utf-8")

@@ -187,7 +187,7 @@ class SystemdTests(SynchronousTestCase):
 
 
 class ImageTests(SynchronousTestCase):
-    """The image, and what it is made of."""
+    """The image and its layers."""
 
     def test_sources(self) -> None:
         """Each source exists, the builder may see it, and the packages of an installation are among them."""
@@ -270,7 +270,7 @@ class DistributionTests(SynchronousTestCase):
     """The source distribution."""
 
     def test_it_is_whole(self) -> None:
-        """It has every file that git has, so what it installs can be tested, read and deployed."""
+        """It has every file that git has, so it can be tested, read and deployed."""
         if not (ROOT / ".git").exists() or shutil.which("git") is None:
             raise SkipTest("no repository")
         listed = subprocess.run(  # (the files may belong to another user than the one who tests)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.test_guard -*-
-"""The hot roads cost what they did, and the guard would notice if they cost more."""
+"""The hot roads cost as much as before, and the guard would notice if they cost more."""
 
 from __future__ import annotations
 

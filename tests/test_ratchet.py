@@ -69,6 +69,11 @@ class MeasureTests(SynchronousTestCase):
         self.assertEqual(found["branches", "m.Made.choose"], 4)
         self.assertEqual(found["branches", "m.Made.choose.inner"], 1)
 
+    def test_private_reads(self) -> None:
+        """Attributes with an underscore count, read or set, except own ones and those of named tuples."""
+        source = "a._b = c.d._e\nself._f = self._g.h\ncls._i()\nj._replace(k=1).__class__\nself.l._m\n"
+        self.assertEqual(ratchet.private_reads(source), 3)
+
     def test_beyond(self) -> None:
         """The limit itself is allowed; formats and options have as many fields as they need."""
         for kind, limit in ratchet.LIMITS.items():

@@ -44,7 +44,7 @@ class SecurityPageTests(SynchronousTestCase):
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 
     def test_who(self) -> None:
-        """Strangers, clients, accounts and members that lie, each with what it can and cannot do."""
+        """Strangers, clients, accounts and members that lie, each with its powers and their limits."""
         text = (DOCS / "security.md").read_text("utf-8")
         part = text[text.index(_BEGIN) : text.index(_END)]
         for who in (

@@ -214,9 +214,9 @@ class CheckerTests(SynchronousTestCase):
             self.assertTrue(better, pattern)
 
     def test_plain_tests(self) -> None:
-        """The same for tests, which may say "what"."""
-        source = '"""What it does, whatever comes.\n\nIt stands there.\nSo many of them.\n"""\n'
-        self.assertEqual(sorted(self.lines(tidy.plain_tests(source))), [3, 4])
+        """The same for tests, which may say more with "what"."""
+        source = '"""What goes, whatever comes.\n\nIt stands there.\nSo many of them. What it does.\n"""\n'
+        self.assertEqual(sorted(self.lines(tidy.plain_tests(source))), [3, 4, 4])
         self.assertIn(tidy.plain_tests, rules_for("tests/core/test_quorum.py"))
         self.assertNotIn(tidy.plain_tests, rules_for("dledger/core/replica.py"))
 

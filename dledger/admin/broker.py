@@ -125,7 +125,11 @@ class BrokerSource(Protocol):
 
 
 class BrokerPages:
-    """The pages. Rule: each is made at most once in L{KEPT_S}."""
+    """
+    The pages. Rule: each is made at most once in L{KEPT_S}.
+
+    @ivar registry: the metrics.
+    """
 
     app = Klein()
     log = Logger()
@@ -154,11 +158,11 @@ class BrokerPages:
         self._member = member
         self._transfer = transfer
         self._actions = LOG_ACTIONS if member is None else RAFT_ACTIONS
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(self._status, broker.measures))
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(BrokerCollector(self._status, broker.measures))
+        ProcessCollector(registry=self.registry)
         if member is not None:
-            self._registry.register(NodeCollector(member))
+            self.registry.register(NodeCollector(member))
 
     def _status(self) -> BrokerStatus:
         """The state of within L{KEPT_S}: its lags cost a look at each queue."""
@@ -341,7 +345,7 @@ class BrokerPages:
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
-        return self._page("metrics", lambda: generate_latest(self._registry))
+        return self._page("metrics", lambda: generate_latest(self.registry))
 
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:

@@ -149,7 +149,7 @@ class NameServerCollector(Collector):
 
 
 class NameServerPages:
-    """The pages."""
+    """The pages. C{registry}: their metrics."""
 
     app = Klein()
     log = Logger()
@@ -158,9 +158,9 @@ class NameServerPages:
         """@param settings: the options of the name server."""
         self._server = server
         self._settings = settings
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NameServerCollector(server))
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(NameServerCollector(server))
+        ProcessCollector(registry=self.registry)
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
@@ -212,7 +212,7 @@ class NameServerPages:
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:

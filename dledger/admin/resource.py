@@ -134,6 +134,8 @@ class AdminApp:
 
     Rule: a page is made at most once in L{KEPT_S}, that of the group once in L{SURVEY_KEPT_S}; requests in
     between get the same bytes.
+
+    @ivar registry: the metrics.
     """
 
     app = Klein()
@@ -164,7 +166,7 @@ class AdminApp:
         self._surveying: list[Deferred[tuple[MemberReport, ...]]] = []
         self._is_surveying = False
         self._surveyed: tuple[float, tuple[MemberReport, ...]] | None = None
-        self._registry = make_registry(node.status)
+        self.registry = make_registry(node.status)
         self._entries = EntryBrowser(node, clock)
 
     def _page(self, name: str, make: Callable[[], bytes], kept_s: float = KEPT_S) -> bytes:
@@ -176,7 +178,7 @@ class AdminApp:
             self._kept[name] = (now_s, content)
         return content
 
-    async def _reports(self) -> tuple[MemberReport, ...]:
+    async def reports(self) -> tuple[MemberReport, ...]:
         """The answers of all members; concurrent callers share one survey."""
         if self._surveyed is not None and self._seconds() - self._surveyed[0] < SURVEY_KEPT_S:
             return self._surveyed[1]
@@ -214,7 +216,7 @@ class AdminApp:
         return await self._dashboard(request)
 
     async def _dashboard(self, request: IRequest) -> bytes:
-        reports = await self._reports()
+        reports = await self.reports()
         return send_html(request, self._page("live", lambda: dashboard_page(overview_of(
             self._node.status(), reports, self._node.events(), at_s=self._wall_s(),
         )), SURVEY_KEPT_S))
@@ -228,7 +230,7 @@ class AdminApp:
     @app.route("/cluster", methods=["GET"])
     async def cluster(self, request: IRequest) -> bytes:
         """Status of every member."""
-        reports = await self._reports()
+        reports = await self.reports()
         leaders = sorted({report.member_id for report in reports if report.role == "leader"})
         return json_page(
             request,
@@ -345,7 +347,7 @@ class AdminApp:
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
-        return self._page("metrics", lambda: exposition(self._registry))
+        return self._page("metrics", lambda: exposition(self.registry))
 
     @app.route("/transfer", methods=["POST"])
     async def transfer(self, request: IRequest) -> bytes:

@@ -60,9 +60,7 @@ _WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class Log:
-    """
-    A group's log, for one program. Use it as a context manager, or L{close} it.
-    """
+    """A group's log, for one program. Use it as a context manager, or L{close} it."""
 
     def __init__(
         self,

@@ -44,8 +44,8 @@ from dledger.client.links.rivals import Rivals
 from dledger.client.reading.look_back import entries_after, entry_before, pulling, timed_link
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader
-from dledger.client.reading.tail import Tail
+from dledger.client.reading.readers import NamedReader, ReaderOptions
+from dledger.client.reading.tail import Tail, TailOptions
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
@@ -65,6 +65,8 @@ class LogClient:
     One client of one group. All calls and callbacks are in the reactor's thread.
 
     Calls made before a connection exists wait for a leader, up to the deadline.
+
+    @ivar options: as given.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class LogClient:
         @param options: those of L{ConnectOptions}.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        self._options = chosen = ConnectOptions(**options)
+        self.options = chosen = ConnectOptions(**options)
         self._clock: IReactorTime = reactor
         self._members = Members(
             peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.Random(),
@@ -252,8 +254,8 @@ class LogClient:
             max_age_s = seconds("max_age_s", max_age_s, is_zero_allowed=True, most=MAX_AGE_S)
         return Deferred.fromCoroutine(query_machine(
             self._members, self._questions.leader, self._questions.any_member, query, max_age_s,
-            clock=self._clock, timeout_s=self._options.timeout_s,
-            answer_timeout_s=self._options.answer_timeout_s, is_closed=lambda: self._is_closed,
+            clock=self._clock, timeout_s=self.options.timeout_s,
+            answer_timeout_s=self.options.answer_timeout_s, is_closed=lambda: self._is_closed,
         ))
 
     def get(
@@ -282,7 +284,7 @@ class LogClient:
 
         at_leader = consistency is Consistency.LINEARIZABLE
         try:
-            answer = await self._questions.ask(request, self._options.answer_timeout_s, at_leader=at_leader)
+            answer = await self._questions.ask(request, self.options.answer_timeout_s, at_leader=at_leader)
         except DLedgerError as error:
             raise failure_of(error.code, index=index, **error.facts) from None
         assert isinstance(answer, GetResponse)
@@ -292,7 +294,7 @@ class LogClient:
         link = timed_link(self._members)
         if not index or link is None or entry.kind is OwnKind.TIME:
             return entry
-        before = await entry_before(index, pulling(link, self.group, self._options.answer_timeout_s))
+        before = await entry_before(index, pulling(link, self.group, self.options.answer_timeout_s))
         (entry,) = entries_after(before, answer.entries)
         return entry
 
@@ -320,17 +322,12 @@ class LogClient:
         batch_bytes_max = whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1)
         timeout_s = patience("timeout_s", timeout_s)
         if timeout_s is None and not follow:
-            timeout_s = self._options.timeout_s
-        tail = Tail(
-            self._members,
-            clock=self._clock,
-            from_index=from_index,
-            follow=follow,
-            timeout_s=timeout_s,
-            answer_timeout_s=min(self._options.answer_timeout_s, 2.0),
-            batch_bytes_max=batch_bytes_max,
+            timeout_s = self.options.timeout_s
+        tail = Tail(self._members, self._clock, TailOptions(
+            from_index=from_index, follow=follow, timeout_s=timeout_s,
+            answer_timeout_s=min(self.options.answer_timeout_s, 2.0), batch_bytes_max=batch_bytes_max,
             control=control,
-        )
+        ))
         self._tails.add(tail)
         return tail
 
@@ -359,10 +356,11 @@ class LogClient:
         at = place("begin", begin)
         reader = NamedReader(
             ReaderCalls(self._commands.appends), partial(self.tail, control=True),
-            None if is_index(at) else partial(self._find_begin, at), text("name", name),
-            begin=at if is_index(at) else 0, share=whole("share", share, 0, SHARE_MAX),
-            lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
-            holder=text("holder", holder),
+            None if is_index(at) else partial(self._find_begin, at), ReaderOptions(
+                name=text("name", name), begin=at if is_index(at) else 0,
+                share=whole("share", share, 0, SHARE_MAX), lease_s=seconds("lease_s", lease_s), follow=follow,
+                timeout_s=patience("timeout_s", timeout_s), holder=text("holder", holder),
+            ),
         )
         self._readers.add(reader)
         return reader
@@ -401,8 +399,8 @@ class LogClient:
     async def _find_begin(self, wanted: int | datetime) -> int:
         """The index of a time, or of the first of the last -C{wanted} entries of programs."""
         if isinstance(wanted, datetime):
-            return await find_time(self, milliseconds(wanted), self._options.timeout_s)
-        tail = self.tail(wanted, timeout_s=self._options.timeout_s)
+            return await find_time(self, milliseconds(wanted), self.options.timeout_s)
+        tail = self.tail(wanted, timeout_s=self.options.timeout_s)
         try:
             return await tail.find_begin()
         finally:
@@ -434,8 +432,8 @@ class LogClient:
     def _changes(self) -> GroupChanges:
         return GroupChanges(
             members=self._members, find_leader=self._questions.leader,
-            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self._options.timeout_s,
-            answer_timeout_s=self._options.answer_timeout_s,
+            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self.options.timeout_s,
+            answer_timeout_s=self.options.answer_timeout_s,
         )
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:

@@ -66,7 +66,15 @@ class DLedgerCore:
     """
     The algorithm of one member.
 
-    Invariant: C{_leading} is under way exactly while the role is C{LEADER}.
+    Invariant: C{leading} is under way exactly while the role is C{LEADER}. Only L{step} changes the
+    parts; between two steps the node, the simulators and the search read them.
+
+    @ivar member: the state that all parts share: term, members of the group, ends of the ledger.
+    @ivar elector, transfer, changes: the election, a handing over, a change of members.
+    @ivar leading, handler: replication, as the leader and as a follower.
+    @ivar appends, reads, flusher, holes: appends, linearizable reads and fsyncs that wait; damaged entries.
+    @ivar leaders_word: when an unsure member is sure again.
+    @ivar out: the effects of the step under way, and the requests without an outcome.
     """
 
     def __init__(
@@ -85,33 +93,33 @@ class DLedgerCore:
         admission.check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
-        self._member = MemberState(
+        self.member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=recovered.committed_index, repair_end_index=recovered.repair_end_index,
             is_unsure=recovered.is_unsure, start_term=TERM_MAX if recovered.forgot_terms else term,
             group_name=recovered.group_name, term_start_body=term_start_body,
         )
-        self._member.refresh_end()
-        self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
-        self._out = out
-        self._refused = admission.RefusedMessages(self._member)
-        self._elector = LeaderElector(self._member, rng, self)
-        self._handler = EntryHandler(self._member)
-        self._leaders_word = LeadersWord(self._member, self._handler, self._step_down)
-        self._naming = GroupNaming(self._member, rng)
-        self._holes = HoleRepair(self._member)
-        self._flusher = Flusher(self._member)
-        self._appends = PendingAppends(self._member)
-        self._reads = LinearizableReads(self._member)
-        self._dismissal = Dismissal(self._member)
-        self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
-        self._changes = MembershipChanges(self._member, self._transfer)
-        self._leading = Leadership(
-            self._member, self._appends, self._changes, self._reads, self._transfer, TurnBudget(out),
+        self.member.refresh_end()
+        self.member.flushed_index = self.member.ledger_end_index  # recovery has flushed all
+        self.out = out
+        self._refused = admission.RefusedMessages(self.member)
+        self.elector = LeaderElector(self.member, rng, self)
+        self.handler = EntryHandler(self.member)
+        self.leaders_word = LeadersWord(self.member, self.handler, self._step_down)
+        self._naming = GroupNaming(self.member, rng)
+        self.holes = HoleRepair(self.member)
+        self.flusher = Flusher(self.member)
+        self.appends = PendingAppends(self.member)
+        self.reads = LinearizableReads(self.member)
+        self._dismissal = Dismissal(self.member)
+        self.transfer = LeadershipTransfer(self.member, self.elector, self._transfer_ended)
+        self.changes = MembershipChanges(self.member, self.transfer)
+        self.leading = Leadership(
+            self.member, self.appends, self.changes, self.reads, self.transfer, TurnBudget(out),
             self._step_down,
         )
         self._stopping = Stopping(
-            self._member, self._appends, self._changes, self._reads, self._transfer, self._handler
+            self.member, self.appends, self.changes, self.reads, self.transfer, self.handler
         )
         self._on = self._input_table()
 
@@ -121,14 +129,14 @@ class DLedgerCore:
             ev.AppendProposed: self._on_append_proposed, ev.ReadRequested: self._on_read_requested,
             ev.EntriesWritten: self._on_entries_written, ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated, ev.EntriesFlushed: self._on_entries_flushed,
-            ev.HoleHandled: self._holes.on_handled, ev.RoomChecked: self._on_room_checked,
-            ev.DirectoryDoubted: self._leaders_word.on_doubted, ev.StopRequested: self._on_stop_requested,
+            ev.HoleHandled: self.holes.on_handled, ev.RoomChecked: self._on_room_checked,
+            ev.DirectoryDoubted: self.leaders_word.on_doubted, ev.StopRequested: self._on_stop_requested,
             ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
-            ev.MembersIntroduced: self._member.on_introduced, ev.RequestFailed: self._on_request_failed,
-            ev.ResponseReceived: self._on_response_received, ev.MachineChecked: self._member.machine.checked,
-            ev.TurnCame: self._leading.on_turn_came,
+            ev.MembersIntroduced: self.member.on_introduced, ev.RequestFailed: self._on_request_failed,
+            ev.ResponseReceived: self._on_response_received, ev.MachineChecked: self.member.machine.checked,
+            ev.TurnCame: self.leading.on_turn_came,
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -144,116 +152,116 @@ class DLedgerCore:
                 # An effect of the last step failed, so its StopMember was dropped: emit it again.
                 return (fx.StopMember(reason=happened.reason, clean=False),)
             return ()
-        out = self._out
+        out = self.out
         if now_ms != out.now_ms:
             out.begin(now_ms)
         self._on[type(happened)](happened)
-        if self._appends.undecided:
-            self._appends.decide()
+        if self.appends.undecided:
+            self.appends.decide()
         return out.take()
 
     # -- life -------------------------------------------------------------------------------
 
     def _on_started(self, _: ev.Started) -> None:
-        member = self._member
-        self._elector.start()
-        self._out.report("started", term=member.term, ledger_end_index=member.ledger_end_index,
+        member = self.member
+        self.elector.start()
+        self.out.report("started", term=member.term, ledger_end_index=member.ledger_end_index,
                          committed_index=member.committed_index, repair_end_index=member.repair_end_index)
         if member.repair_end_index >= 0:
-            self._out.report("repairing", ledger_end_index=member.ledger_end_index,
+            self.out.report("repairing", ledger_end_index=member.ledger_end_index,
                              repair_end_index=member.repair_end_index)
         if member.is_unsure:
-            self._out.report("unsure", ledger_end_index=member.ledger_end_index)
+            self.out.report("unsure", ledger_end_index=member.ledger_end_index)
 
     def _on_ticked(self, _: ev.Ticked) -> None:
-        self._member.ticked()
-        for peer_id, request_id, owner in self._out.overdue():
+        self.member.ticked()
+        for peer_id, request_id, owner in self.out.overdue():
             owner.on_request_failed(peer_id, request_id, "no outcome in time")
         if not self._stopping.is_stopped:  # a failed transfer completes a stop that waited for it
             self._tick_parts()
 
     def _tick_parts(self) -> None:
-        self._elector.tick()
-        self._handler.check_abnormal_future()
-        for part in (self._leaders_word, self._naming, self._holes, self._dismissal):
+        self.elector.tick()
+        self.handler.check_abnormal_future()
+        for part in (self.leaders_word, self._naming, self.holes, self._dismissal):
             part.tick()
-        if self._leading.is_under_way:
+        if self.leading.is_under_way:
             self._tick_leader()
-        self._transfer.tick(self._leading.dispatchers)
+        self.transfer.tick(self.leading.dispatchers)
         if not self._stopping.is_stopped:
-            self._appends.expire()
-            self._changes.expire()
-            self._reads.expire()
-            self._flusher.wanted()
+            self.appends.expire()
+            self.changes.expire()
+            self.reads.expire()
+            self.flusher.wanted()
             self._stopping.if_ready()
 
     def _tick_leader(self) -> None:
-        patience_ms = self._elector.patience_ms()
-        if self._leading.lacks_quorum(patience_ms):
+        patience_ms = self.elector.patience_ms()
+        if self.leading.lacks_quorum(patience_ms):
             # The followers' patience is over too: they may follow another leader by now.
             return self._step_down("no quorum")
-        if self._holes.is_stuck(patience_ms):
+        if self.holes.is_stuck(patience_ms):
             return self._step_down("an entry that may not be committed is damaged, and no peer gave it back")
-        self._leading.tick()
+        self.leading.tick()
 
     def _on_store_failed(self, failed: ev.StoreFailed) -> None:
-        self._out.report("store-failed", reason=failed.reason)
+        self.out.report("store-failed", reason=failed.reason)
         self._stopping.stop(failed.reason, clean=False)
 
     def _transfer_ended(self, _: ResponseCode) -> None:
         self._stopping.if_ready()
 
     def _on_stop_requested(self, _: ev.StopRequested) -> None:
-        self._stopping.request(self._leading.dispatchers)
+        self._stopping.request(self.leading.dispatchers)
 
     # -- role changes -----------------------------------------------------------------------
 
     def become_leader(self) -> None:
         """A quorum voted for this member in this term."""
-        member = self._member
+        member = self.member
         member.role = Role.LEADER
         member.leader_id = member.self_id
-        self._elector.led()
-        self._leaders_word.lead()
-        self._handler.reset()
-        self._leading.begin()
+        self.elector.led()
+        self.leaders_word.lead()
+        self.handler.reset()
+        self.leading.begin()
         self._report_role()
-        self._leading.open()
+        self.leading.open()
 
     def become_follower(self, leader_id: str | None) -> None:
         """Follow C{leader_id} in this term; None for no leader yet."""
-        self._leading.end()
-        member = self._member
+        self.leading.end()
+        member = self.member
         member.role = Role.FOLLOWER
         member.leader_id = leader_id
-        self._handler.reset()
+        self.handler.reset()
         if leader_id is not None:
             member.ward_id = None
-            self._elector.followed()
-            self._transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
+            self.elector.followed()
+            self.transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         self._report_role()
 
     def become_candidate(self) -> None:
         """The term was raised and a vote is in progress."""
-        self._leading.end()
-        self._member.role = Role.CANDIDATE
-        self._member.leader_id = None
-        self._handler.reset()
+        self.leading.end()
+        self.member.role = Role.CANDIDATE
+        self.member.leader_id = None
+        self.handler.reset()
         self._report_role()
 
     def take_leadership_ended(self, code: ResponseCode) -> None:
         """The election that the old leader asked for has ended."""
-        self._transfer.taking_ended(code)
+        self.transfer.taking_ended(code)
 
     def _step_down(self, reason: str) -> None:
         """Stop leading, or give up a campaign, and follow no leader yet."""
-        self._out.report("stepping-down", reason=reason, term=self._member.term)
+        self.out.report("stepping-down", reason=reason, term=self.member.term)
         self.become_follower(None)
-        self._elector.lost_leader()
+        self.elector.lost_leader()
 
     def _report_role(self) -> None:
-        member = self._member
-        self._out.report("role-changed", role=member.role.value, term=member.term,
+        member = self.member
+        self.out.report("role-changed", role=member.role.value, term=member.term,
                          leader_id=member.leader_id, ledger_end_index=member.ledger_end_index,
                          committed_index=member.committed_index)
 
@@ -261,19 +269,19 @@ class DLedgerCore:
 
     def _pass_term_gate(self, term: int, reason: str) -> None:
         """Adopt any higher term, as a follower without a leader."""
-        member = self._member
+        member = self.member
         if term <= member.term:
             return
         was, had_leader = member.role, member.leader_id is not None
-        self._leading.end()
+        self.leading.end()
         member.enter_term(term)
         member.role = Role.FOLLOWER
-        self._handler.reset()
+        self.handler.reset()
         if was is not Role.FOLLOWER:
             self._report_role()
-        self._elector.lost_leader(had_leader=had_leader)
-        self._transfer.taking_ended(ResponseCode.EXPIRED_TERM)
-        self._out.report("term-adopted", term=term, reason=reason)
+        self.elector.lost_leader(had_leader=had_leader)
+        self.transfer.taking_ended(ResponseCode.EXPIRED_TERM)
+        self.out.report("term-adopted", term=term, reason=reason)
 
     def _note_refused(self, sender_id: str, message: LedgerMessage, fault: str) -> None:
         if (term := self._refused.note(sender_id, message, fault)) is not None:
@@ -283,48 +291,48 @@ class DLedgerCore:
         request, token = received.request, received.token
         if not isinstance(request, _OF_PEERS):
             return self._on_other_request(token, request)
-        member, leader_id = self._member, request.leader_id
+        member, leader_id = self.member, request.leader_id
         if leader_id is not None and member.knows(leader_id):
             fault = admission.fault_of(member, request)
             if fault is not None:
-                self._out.reply(token, admission.refusing_answer(member, request, fault))
+                self.out.reply(token, admission.refusing_answer(member, request, fault))
                 self._note_refused(leader_id, request, fault)
                 return
             member.heard_from(leader_id, request.wire_version)
-            if type(request) is VoteRequest and self._elector.turns_away(token, request):
+            if type(request) is VoteRequest and self.elector.turns_away(token, request):
                 return
             if request.term > member.term and not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
         if type(request) is PushEntryRequest:
-            accepted = self._elector.accept_leader(leader_id, request.term)
+            accepted = self.elector.accept_leader(leader_id, request.term)
             if accepted is ResponseCode.SUCCESS:
-                self._elector.heard_leader()
-            self._handler.on_push(token, request, accepted, channel=received.channel)
-            if request.type is PushType.COMMIT and self._handler.is_in_step:
-                self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
+                self.elector.heard_leader()
+            self.handler.on_push(token, request, accepted, channel=received.channel)
+            if request.type is PushType.COMMIT and self.handler.is_in_step:
+                self.leaders_word.heard_commit(request.wire_version < 1, self.handler.matched_index)
             # The ledger may be complete, and this push may have proved it.
-            self._leaders_word.end_repair()
+            self.leaders_word.end_repair()
         elif isinstance(request, VoteRequest):
-            self._elector.on_vote(token, request)
+            self.elector.on_vote(token, request)
         else:
-            self._elector.on_heart_beat(token, request)
+            self.elector.on_heart_beat(token, request)
 
     def _on_other_request(self, token: int, request: Request) -> None:
         if isinstance(request, MetadataRequest):
-            return self._out.reply(token, self.metadata(request))
+            return self.out.reply(token, self.metadata(request))
         if isinstance(request, LeadershipTransferRequest):
-            return self._transfer.on_request(token, request, self._leading.dispatchers)
+            return self.transfer.on_request(token, request, self.leading.dispatchers)
         assert isinstance(request, MembershipRequest), request
-        leading = self._leading
-        self._changes.on_request(
+        leading = self.leading
+        self.changes.on_request(
             token, request, leading.quorum, leading.dispatchers, self._append_refusal()
         )
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
-        owner = self._out.answered(received.peer_id, received.request_id)
+        owner = self.out.answered(received.peer_id, received.request_id)
         if owner is None:
             return
-        response, peer_id, member = received.response, received.peer_id, self._member
+        response, peer_id, member = received.response, received.peer_id, self.member
         is_ahead = response.term > member.term
         if is_ahead and admission.is_too_far(member, response.term):
             self._note_refused(peer_id, response, "term")
@@ -338,7 +346,7 @@ class DLedgerCore:
         owner.on_response(peer_id, received.request_id, response)
 
     def _on_request_failed(self, failed: ev.RequestFailed) -> None:
-        if (owner := self._out.answered(failed.peer_id, failed.request_id)) is not None:
+        if (owner := self.out.answered(failed.peer_id, failed.request_id)) is not None:
             owner.on_request_failed(failed.peer_id, failed.request_id, failed.reason)
             if failed.is_incompatible:
                 self._not_understood(failed.peer_id)
@@ -350,142 +358,137 @@ class DLedgerCore:
         Such peers still answer heartbeats, so no other check detects them; the other members may
         understand each other. A new connection clears the mark: another program may listen there.
         """
-        member = self._member
+        member = self.member
         member.incompatible.add(peer_id)
-        is_busy = member.is_leader or self._elector.campaign is not Campaign.NONE
+        is_busy = member.is_leader or self.elector.campaign is not Campaign.NONE
         if is_busy and not member.is_understood:
             self._step_down("a quorum does not understand the pushes of this member")
 
     def _on_request_abandoned(self, abandoned: ev.RequestAbandoned) -> None:
-        self._handler.abandon(abandoned.token)
-        self._transfer.abandon(abandoned.token)
+        self.handler.abandon(abandoned.token)
+        self.transfer.abandon(abandoned.token)
 
     def _on_peer_disconnected(self, disconnected: ev.PeerDisconnected) -> None:
-        self._elector.peer_disconnected(disconnected.peer_id)
+        self.elector.peer_disconnected(disconnected.peer_id)
 
     def _on_peer_incompatible(self, incompatible: ev.PeerIncompatible) -> None:
-        self._member.incompatible.add(incompatible.peer_id)
+        self.member.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
-        self._member.met(connected.peer_id)
-        self._leading.reconnected(connected.peer_id)
+        self.member.met(connected.peer_id)
+        self.leading.reconnected(connected.peer_id)
 
     # -- the ledger -------------------------------------------------------------------------
 
     def _on_append_proposed(self, proposed: ev.AppendProposed) -> None:
-        self._appends.propose(proposed.proposals, self._append_refusal())
+        self.appends.propose(proposed.proposals, self._append_refusal())
 
     def _append_refusal(self) -> ResponseCode | None:
-        member, is_stopping = self._member, self._stopping.is_requested
+        member, is_stopping = self.member, self._stopping.is_requested
         if member.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER
-        if is_stopping or member.ward_id is not None or self._transfer.transferee_id is not None:
+        if is_stopping or member.ward_id is not None or self.transfer.transferee_id is not None:
             return ResponseCode.LEADER_TRANSFERRING
         return None
 
     def _on_entries_written(self, written: ev.EntriesWritten) -> None:
-        member = self._member
+        member = self.member
         member.refresh_end()
         assert written.first_index + written.count - 1 == member.ledger_end_index
-        if self._leading.quorum is None:
-            self._handler.on_written()
-            self._transfer.on_ledger_grew()
-            self._leaders_word.end_repair()
-            self._handler.write_following()
+        if self.leading.quorum is None:
+            self.handler.on_written()
+            self.transfer.on_ledger_grew()
+            self.leaders_word.end_repair()
+            self.handler.write_following()
         else:
-            self._leading.on_written(written)
+            self.leading.on_written(written)
         if member.config.is_sync:
-            self._flusher.wanted()
+            self.flusher.wanted()
 
     def _on_room_checked(self, checked: ev.RoomChecked) -> None:
-        if checked.is_full != self._member.is_full:
+        if checked.is_full != self.member.is_full:
             self._room_changed(checked.is_full)
 
     def _room_changed(self, is_full: bool) -> None:
-        self._member.is_full = is_full
-        self._out.report("disk-full" if is_full else "disk-has-room")
+        self.member.is_full = is_full
+        self.out.report("disk-full" if is_full else "disk-has-room")
 
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
-        if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:
+        if refused.code is ResponseCode.DISK_FULL and not self.member.is_full:
             self._room_changed(is_full=True)
-        if self._leading.quorum is not None:
-            self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
-            self._appends.on_write_refused(refused.code)
-            self._changes.on_write_refused(refused.code, refused.reason)
-            self._transfer.leave_if_full(self._leading.dispatchers)
+        if self.leading.quorum is not None:
+            self.out.report("append-refused", code=refused.code.name, reason=refused.reason)
+            self.appends.on_write_refused(refused.code)
+            self.changes.on_write_refused(refused.code, refused.reason)
+            self.transfer.leave_if_full(self.leading.dispatchers)
         else:
-            self._handler.on_write_refused(refused.code, refused.reason)
+            self.handler.on_write_refused(refused.code, refused.reason)
 
     def _on_ledger_truncated(self, truncated: ev.LedgerTruncated) -> None:
-        self._member.refresh_end()
-        self._member.owes(truncated.repair_end_index)
-        self._flusher.on_truncated()
-        self._handler.on_truncated()
-        self._handler.on_flushed(self._member.flushed_index)
-        self._transfer.on_ledger_grew()
-        self._leaders_word.end_repair()
+        self.member.refresh_end()
+        self.member.owes(truncated.repair_end_index)
+        self.flusher.on_truncated()
+        self.handler.on_truncated()
+        self.handler.on_flushed(self.member.flushed_index)
+        self.transfer.on_ledger_grew()
+        self.leaders_word.end_repair()
 
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
-        member = self._member
-        if self._flusher.on_flushed(flushed.flush_id, flushed.end_index):
-            if self._leading.quorum is None:
-                self._handler.on_flushed(member.flushed_index)
-                self._leaders_word.end_repair()
+        member = self.member
+        if self.flusher.on_flushed(flushed.flush_id, flushed.end_index):
+            if self.leading.quorum is None:
+                self.handler.on_flushed(member.flushed_index)
+                self.leaders_word.end_repair()
             elif member.config.is_sync:
-                self._leading.holds(member.flushed_index)
+                self.leading.holds(member.flushed_index)
         if member.config.is_sync:
-            self._flusher.wanted()
+            self.flusher.wanted()
 
     # -- reads and heartbeats ---------------------------------------------------------------
 
     def _on_read_requested(self, requested: ev.ReadRequested) -> None:
-        self._reads.request(requested.tokens, self._leading.beats, is_ready=self._leading.is_ready)
+        self.reads.request(requested.tokens, self.leading.beats, is_ready=self.leading.is_ready)
 
     # -- questions from outside -------------------------------------------------------------
 
-    @property
-    def members(self) -> MemberState:
-        """The members of the group, as this one knows them: C{membership}, C{knows}, C{speakers}."""
-        return self._member
-
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """The members and the leader, as known to this member."""
-        return metadata_of(self._member)
+        return metadata_of(self.member)
 
     @property
     def committed_index(self) -> int:
         """Highest index known to be committed, inclusive."""
-        return self._member.committed_index
+        return self.member.committed_index
 
     @property
     def is_full(self) -> bool:
         """Whether the store refuses entries for want of room, as far as the core knows."""
-        return self._member.is_full
+        return self.member.is_full
 
     @property
     def ledger_end_index(self) -> int:
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
-        return self._member.ledger_end_index
+        return self.member.ledger_end_index
 
     @property
     def leader_id(self) -> str | None:
         """Leader of the current term, if known."""
-        return self._member.leader_id
+        return self.member.leader_id
 
     @property
     def gone_elsewhere_index(self) -> int:
         """See L{HoleRepair.gone_elsewhere_index}."""
-        return self._holes.gone_elsewhere_index
+        return self.holes.gone_elsewhere_index
 
     @property
     def is_diverged(self) -> bool:
         """Whether this member and its leader cannot agree, see L{EntryHandler}."""
-        return self._handler.is_diverged and not self._member.is_leader
+        return self.handler.is_diverged and not self.member.is_leader
 
     def status(self) -> MemberStatus:
         """The status of this member after the last step."""
         return status_of(
-            self._member, self._leading.dispatchers, is_diverged=self.is_diverged,
-            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
-            pending_reads=len(self._reads), hole_asked=self._holes.asked,
+            self.member, self.leading.dispatchers, is_diverged=self.is_diverged,
+            transferee_id=self.transfer.transferee_id, pending_appends=len(self.appends),
+            pending_reads=len(self.reads), hole_asked=self.holes.asked,
         )

@@ -177,7 +177,7 @@ class _Replaced(NamedTuple):
 class SequenceTable:
     """
     Invariants: C{_runs} has the C{producers_max} producers whose last entries are the last ones of the
-    ledger, C{_spare} those before them, both in the order of their last entries, and none is without a run.
+    ledger, C{spare} those before them, both in the order of their last entries, and none is without a run.
     What L{judge} says depends on C{_runs} alone, so on the ledger alone.
 
     After a cut some of the spare ones are among the last again. As many are kept as runs may be cut: those
@@ -188,14 +188,16 @@ class SequenceTable:
     @ivar had_open_runs: whether an open run was noted.
     @ivar gap_end: the entries before this one were not all folded: a producer whose last known ones are
         before it may have others.
+    @ivar spare: producers beyond the limit, kept while entries that drop them may be cut.
+    @ivar uncommitted: entries that may be cut and that changed the table.
     """
 
     producers_max: int = PRODUCERS_MAX
     gap_end: int = 0
     had_open_runs: bool = False
     _runs: OrderedDict[str, _Runs] = attrs.field(factory=OrderedDict, eq=False)
-    _spare: OrderedDict[str, _Runs] = attrs.field(factory=OrderedDict, eq=False)
-    _uncommitted: deque[tuple[int, int]] = attrs.field(factory=deque, eq=False)  # told_at, see note()
+    spare: OrderedDict[str, _Runs] = attrs.field(factory=OrderedDict, eq=False)
+    uncommitted: deque[tuple[int, int]] = attrs.field(factory=deque, eq=False)  # told_at, see note()
     _replaced: list[_Replaced] = attrs.field(factory=list, eq=False)
     _last_index: int = -1
 
@@ -241,18 +243,18 @@ class SequenceTable:
         runs = self._runs.pop(run.producer, None)
         is_born = runs is None
         if runs is None:
-            runs = self._spare.pop(run.producer, None) or _Runs()
+            runs = self.spare.pop(run.producer, None) or _Runs()
         runs.add(run, is_born=is_born)
         self.had_open_runs = self.had_open_runs or run.open_term >= 0
         self._runs[run.producer] = runs
         self._last_index = max(self._last_index, runs.last_index)
         told_by = run.first_index if run.open_term >= 0 else runs.last_index
-        self._uncommitted.append((run.told_at, told_by))
-        if len(runs.indexes) >= 2 * RUNS_MAX + len(self._uncommitted):
+        self.uncommitted.append((run.told_at, told_by))
+        if len(runs.indexes) >= 2 * RUNS_MAX + len(self.uncommitted):
             runs.forget(RUNS_MAX)
         while len(self._runs) > self.producers_max:
             name, oldest = self._runs.popitem(last=False)
-            self._spare[name] = oldest
+            self.spare[name] = oldest
 
     def close(self, index: int) -> None:
         """The entry at C{index}, of the same term, is none of a program: an open run before it ends."""
@@ -269,11 +271,11 @@ class SequenceTable:
 
     def settle(self, committed_index: int) -> None:
         """The entries up to C{committed_index} will not be cut: forget whom only their cut could recall."""
-        uncommitted = self._uncommitted
+        uncommitted = self.uncommitted
         while uncommitted and (uncommitted[0][1] <= committed_index or len(uncommitted) > UNCOMMITTED_MAX):
             uncommitted.popleft()
-        while len(self._spare) > len(uncommitted):
-            self._spare.popitem(last=False)
+        while len(self.spare) > len(uncommitted):
+            self.spare.popitem(last=False)
         while self._replaced and self._replaced[0].begin <= committed_index:
             del self._replaced[0]
 
@@ -282,8 +284,8 @@ class SequenceTable:
         The entries from C{first_gone} on are gone. Those that a producer entry before has announced may come
         back: they are in the log of the leader that wrote it.
         """
-        while self._uncommitted and self._uncommitted[-1][0] >= first_gone:
-            self._uncommitted.pop()
+        while self.uncommitted and self.uncommitted[-1][0] >= first_gone:
+            self.uncommitted.pop()
         if first_gone <= self._last_index:
             for producer, runs in self._all():
                 while runs.told_at and runs.told_at[-1] >= first_gone:
@@ -312,7 +314,7 @@ class SequenceTable:
         self.gap_end = begin_index
 
     def _recall(self, run: NotedRun, *, is_born: bool) -> None:
-        runs = self._runs.get(run.producer) or self._spare.setdefault(run.producer, _Runs())
+        runs = self._runs.get(run.producer) or self.spare.setdefault(run.producer, _Runs())
         if runs.indexes and runs.indexes[-1] == run.first_index:
             runs.pop(run.producer)
         runs.add(run, is_born=is_born)
@@ -335,7 +337,7 @@ class SequenceTable:
         self._tidy()
 
     def _all(self) -> Iterator[tuple[str, _Runs]]:
-        yield from self._spare.items()
+        yield from self.spare.items()
         yield from self._runs.items()
 
     def _tidy(self) -> None:
@@ -343,7 +345,7 @@ class SequenceTable:
         kept = [pair for pair in self._all() if pair[1].indexes]
         kept.sort(key=lambda pair: pair[1].indexes[-1])
         first = max(len(kept) - self.producers_max, 0)
-        self._spare = OrderedDict(kept[:first])
+        self.spare = OrderedDict(kept[:first])
         self._runs = OrderedDict(kept[first:])
         self._last_index = max((runs.last_index for _, runs in kept), default=-1)
 

@@ -32,7 +32,7 @@ class AnsweringMachine:
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
-    @ivar machine: the present one.
+    @ivar machine: the present one. C{calls}: makes the calls of it, and measures them.
     @ivar in_doubt: why its state may be wrong, as others have another one; empty if not. Then no snapshot is
         finished or sent.
     @ivar digests: index to the digest of the state after it, of the last snapshots.
@@ -56,7 +56,7 @@ class AnsweringMachine:
     _writer: SnapshotWriter | None
     _fetch: SnapshotFetch | None
     _waits: MachineWaits
-    _calls: MachineCalls
+    calls: MachineCalls
     _in_thread: Deferred[None] | None
 
     @property
@@ -154,7 +154,7 @@ class AnsweringMachine:
     def query(self, request: bytes) -> Deferred[bytes]:
         """Ask the machine. @return: fires with its answer; fails with L{DLedgerError}: it has none."""
         machine = self.machine
-        return self._calls.call("query()", lambda: machine.query(request))
+        return self.calls.call("query()", lambda: machine.query(request))
 
     def is_refusal(self, result: bytes) -> bool:
         """Whether a result is the reason of a refusal."""
@@ -179,7 +179,7 @@ class AnsweringMachine:
             snapshot_size=-1 if writer is None else writer.size,
             snapshots=0 if writer is None else writer.written,
             is_writing=self._in_thread is not None and self.state == "running",
-            in_doubt=self.in_doubt, busy_with=self._calls.busy_with, busy_s=self._calls.busy_s,
+            in_doubt=self.in_doubt, busy_with=self.calls.busy_with, busy_s=self.calls.busy_s,
             snapshot_problem="" if writer is None else writer.problem,
             installing=self._waits_for if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),

@@ -139,19 +139,22 @@ def _size_of(result: KeptResult) -> int:
 @attrs.define
 class KeptResults:
     """
-    Invariant: C{_clients} is in the order of the last entries; C{_bytes} is the size of all results.
+    Invariant: C{clients} is in the order of the last entries; C{held_bytes} is the size of all results.
+
+    @ivar held_bytes: size of all results.
+    @ivar clients: results by producer, in the order of their last entries.
     """
 
-    _clients: dict[str, _Client] = attrs.Factory(dict)
+    clients: dict[str, _Client] = attrs.Factory(dict)
     _runs: list[_Run] = attrs.Factory(list)
-    _bytes: int = 0
+    held_bytes: int = 0
 
     def find(self, producer: str, sequence: int) -> tuple[int, KeptResult | None]:
         """
         @return: the last sequence of the producer that is in the state, -1 for none, and what is kept of
             C{sequence}.
         """
-        client = self._clients.get(producer)
+        client = self.clients.get(producer)
         if client is None:
             return -1, None
         return client.last_sequence, next((one for one in client.results if one.sequence == sequence), None)
@@ -200,38 +203,38 @@ class KeptResults:
                 del self._runs[0]
 
     def _keep(self, producer: str, result: KeptResult) -> None:
-        client = self._clients.pop(producer, None)
+        client = self.clients.pop(producer, None)
         if client is None or result.sequence != client.last_sequence + 1:
-            self._bytes -= sum(map(_size_of, client.results)) if client is not None else 0
+            self.held_bytes -= sum(map(_size_of, client.results)) if client is not None else 0
             client = _Client(result.sequence)  # (The log had forgotten the producer, and it began again.)
-        self._clients[producer] = client
+        self.clients[producer] = client
         client.last_sequence = result.sequence
         client.results.append(result)
-        self._bytes += _size_of(result)
+        self.held_bytes += _size_of(result)
         if len(client.results) > RESULTS_MAX:
             self._drop_first(client)
-        while len(self._clients) > CLIENTS_MAX:
-            oldest = self._clients.pop(next(iter(self._clients)))
-            self._bytes -= sum(map(_size_of, oldest.results))
-        if self._bytes > RESULT_BYTES_IN_ALL:
+        while len(self.clients) > CLIENTS_MAX:
+            oldest = self.clients.pop(next(iter(self.clients)))
+            self.held_bytes -= sum(map(_size_of, oldest.results))
+        if self.held_bytes > RESULT_BYTES_IN_ALL:
             self._shrink(client)
 
     def _shrink(self, newest: _Client) -> None:
-        for client in self._clients.values():
-            while client.results and self._bytes > RESULT_BYTES_IN_ALL:
+        for client in self.clients.values():
+            while client.results and self.held_bytes > RESULT_BYTES_IN_ALL:
                 if client is newest and len(client.results) == 1:
                     return  # (One result may be as long as it likes, as results go.)
                 self._drop_first(client)
 
     def _drop_first(self, client: _Client) -> None:
-        self._bytes -= _size_of(client.results.popleft())
+        self.held_bytes -= _size_of(client.results.popleft())
 
     # -- in snapshots -------------------------------------------------------------------------
 
     def encode(self, skips: Collection[int] = ()) -> bytes:
         """All as bytes, for a snapshot. @param skips: entries that the state was made without."""
-        pieces = [_HEAD.pack(KEPT_MAGIC, len(self._clients), len(self._runs), len(skips))]
-        for producer, client in self._clients.items():
+        pieces = [_HEAD.pack(KEPT_MAGIC, len(self.clients), len(self._runs), len(skips))]
+        for producer, client in self.clients.items():
             raw = producer.encode()
             pieces += [_CLIENT.pack(client.last_sequence, len(client.results), len(raw)), raw]
             for sequence, index, result in client.results:
@@ -253,14 +256,14 @@ class KeptResults:
         kept = cls()
         for _ in range(clients):
             last_sequence, results, length = reader.numbers(_CLIENT)
-            client = kept._clients[reader.text(length)] = _Client(last_sequence)
+            client = kept.clients[reader.text(length)] = _Client(last_sequence)
             for _ in range(results):
                 sequence, index, is_refused, length = reader.numbers(_RESULT)
                 result = reader.bytes(length)
                 client.results.append(KeptResult(
                     sequence, index, RefusedAnswer(result) if is_refused else result
                 ))
-            kept._bytes += sum(map(_size_of, client.results))
+            kept.held_bytes += sum(map(_size_of, client.results))
         for _ in range(runs):
             first_index, entries, term, sequence, length = reader.numbers(_RUN)
             kept._runs.append(_Run(first_index, entries, term, sequence, reader.text(length)))

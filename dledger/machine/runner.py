@@ -84,8 +84,8 @@ class MachineRunner(AnsweringMachine):
     """
     See L{dledger.node.requests.machine_requests.HostedMachine}.
 
-    Invariant: the state of C{machine} has the entries up to C{applied_index}; C{_ahead} has those that
-    follow, as far as they were read.
+    Invariant: the state of C{machine}, which C{calls} alone calls, has the entries up to C{applied_index};
+    C{_ahead} has those that follow, as far as they were read.
     """
 
     log = Logger()
@@ -122,7 +122,7 @@ class MachineRunner(AnsweringMachine):
         self._waits = MachineWaits(waits, self._now_ms)
         self._applied = 0
         self.is_applying = False
-        self._calls = MachineCalls(host)
+        self.calls = MachineCalls(host)
         self._writer = None if snapshots is None else SnapshotWriter(
             snapshots, entries, host, due or SnapshotsDue(), why_not=self._why_no_snapshot, pause=self._pause
         )
@@ -155,8 +155,7 @@ class MachineRunner(AnsweringMachine):
 
     def stop(self) -> Deferred[None]:
         """See L{dledger.node.requests.machine_requests.HostedMachine.stop}."""
-        if self.state != "failed":
-            self.state = "stopped"
+        self.state = "stopped" if self.state != "failed" else self.state
         self._rest()
         if self._fetch is not None:
             self._fetch.stop()
@@ -171,9 +170,9 @@ class MachineRunner(AnsweringMachine):
         return ended
 
     def _rest(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
         self._ahead.clear()
 
     def _fail(self, reason: str) -> None:
@@ -270,12 +269,13 @@ class MachineRunner(AnsweringMachine):
     def committed(self) -> None:
         """See L{dledger.node.requests.machine_requests.HostedMachine.committed}."""
         if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
-            self._call = self._clock.callLater(0, self._turn)
+            self._call = self._clock.callLater(0, self.turn)
 
     def _has_more(self) -> bool:
         return self._entries.committed_index > self.applied_index
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Apply entries until the turn is over, or none is left; the clock calls this."""
         self._call = None
         began_s = self._clock.seconds()
         with self._failing():
@@ -332,7 +332,7 @@ class MachineRunner(AnsweringMachine):
         if not entries:
             self._applied_batch(machine, batch, entries, Applied(results=[]), began_s)
             return
-        self._calls.call("apply()", lambda: machine.apply(entries)).addCallbacks(
+        self.calls.call("apply()", lambda: machine.apply(entries)).addCallbacks(
             lambda applied: self._applied_batch(machine, batch, entries, applied, began_s),
             self._thread_failed,
         )
@@ -429,7 +429,7 @@ class MachineRunner(AnsweringMachine):
         """Write a snapshot, and remember the digest of the state in it."""
         machine, first = self.machine, self._kept.encode(self._skips.left_out)
         digests: list[bytes] = []
-        await writer.write(last, lambda: pieces_of(machine, self._calls, first, digests))
+        await writer.write(last, lambda: pieces_of(machine, self.calls, first, digests))
         if not writer.problem and digests and digests[0] and machine is self.machine:
             self.digests[last.index] = digests[0].hex()
             while len(self.digests) > DIGESTS_MAX:
@@ -507,7 +507,7 @@ class MachineRunner(AnsweringMachine):
     def sweep(self, now_s: float) -> None:
         """End the waits whose time is over; look again at entries that could not be read."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
-        self._calls.watch(self.machine)
+        self.calls.watch(self.machine)
         self.committed()
         self._go_on_installing()
         if self.failed_index >= 0:

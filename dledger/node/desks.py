@@ -49,7 +49,7 @@ class Desks:
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
-                config.entry_times_ms, ledger=store, leading=core.members, wall_s=inside.wall_s
+                config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s
             )
             propose = TimedProposals(times, inside.feed, next_token).propose
         self.refusals = Refusals(core, inside.feed, counters)
@@ -60,14 +60,14 @@ class Desks:
         )
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,
-            request_reads=inside.feed, at_end_of_turn=turn.work, next_token=next_token,
-            seconds=inside.seconds, refuse=self.refusals.refuse, counters=counters,
+            request_reads=inside.feed, turn=turn, next_token=next_token, refuse=self.refusals.refuse,
+            counters=counters,
         )
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
         self.snapshots = SnapshotDesk(
-            config=config, members=core.members, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
+            config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters,
         )
         self.machine_surroundings = MachineSurroundings(
@@ -78,8 +78,7 @@ class Desks:
         )
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
-            append=self.appends.append_control, broken=broken, counters=counters,
-            is_refused=not takes_appends,
+            append=self.appends.append_control if takes_appends else None, broken=broken, counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(

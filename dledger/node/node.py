@@ -74,6 +74,7 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 class Node:
     """
     @ivar about: informs others about the member.
+    @ivar core, driver: the algorithm, to read only, and the driver, which takes every input of it.
     @ivar counters: counts since the start.
     @ivar desks: the parts that answer requests.
     @ivar dialling: connects to the other members by TLS; None without TLS.
@@ -115,17 +116,17 @@ class Node:
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
         self._next_sweep_s = 0.0
-        self._core = DLedgerCore(
+        self.core = DLedgerCore(
             config=config, view=store, rng=host.rng, recovered=files.recovered,
             term_start_body=embedding.stamps.term_start_body if embedding is not None else b"",
         )
-        self._driver = make_driver(self._core, store, files.terms, self)
+        self.driver = make_driver(self.core, store, files.terms, self)
         inside = MemberInside(
-            config=config, store=store, core=self._core, driver=self._driver, counters=self.counters,
+            config=config, store=store, core=self.core, driver=self.driver, counters=self.counters,
             seconds=host.clock.seconds, wall_s=lambda: host.wall_clock()[0], voice=self,
         )
         self._belonging = Belonging(
-            config, self._core.members, store, host.rng, inside.feed, self._members_changed, self.note
+            config, self.core.member, store, host.rng, inside.feed, self._members_changed, self.note
         )
         self.flusher = LedgerFlusher(
             store=store, run_in_thread=host.run_in_thread, feed=inside.feed, seconds=inside.seconds,
@@ -168,7 +169,7 @@ class Node:
             return
         self._life.run(self._tick, self.config.tick_ms, self._tick_failed)
         self._house.keep()
-        self._driver.feed(ev.Started())
+        self.driver.feed(ev.Started())
 
     def reread(self, config: DLedgerConfig) -> None:
         """Go on with these options. @param config: from L{dledger.node.changing.with_changes}."""
@@ -185,7 +186,7 @@ class Node:
         ended = self.when_ended()
         if self.state == "running":
             self._life.state = "stopping"
-            self._driver.feed(ev.StopRequested())
+            self.driver.feed(ev.StopRequested())
         elif self.state == "starting":
             self._end("stopped", "asked to stop before it started")
         return ended
@@ -200,7 +201,7 @@ class Node:
         return self._life.when_ended()
 
     def _end(self, state: str, reason: str) -> None:
-        self._driver.stop()
+        self.driver.stop()
         self._life.end(state, reason)
         self.turn.work(self._tell_ended)  # (The driver may be in the middle of a step.)
 
@@ -213,7 +214,7 @@ class Node:
         stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)
         if stall_s >= STALL_WARNING_S:
             self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
-        self._driver.feed(ev.Ticked())
+        self.driver.feed(ev.Ticked())
         now_s = self._clock.seconds()
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + SWEEP_INTERVAL_S
@@ -257,7 +258,7 @@ class Node:
     @property
     def peer_inputs(self) -> PeerInputs:
         """Takes what the connections to the other members report."""
-        return PeerInputs(self._driver.feed)
+        return PeerInputs(self.driver.feed)
 
     def events(self) -> tuple[SeenEvent, ...]:
         """The last events, oldest first, see L{Reports.events}."""
@@ -268,38 +269,38 @@ class Node:
     @property
     def members(self) -> MemberState:
         """The group and the ledger, as the core knows them; to read only."""
-        return self._core.members
+        return self.core.member
 
     @property
     def is_running(self) -> bool:
         """Whether the driver still takes inputs."""
-        return not self._driver.is_stopped
+        return not self.driver.is_stopped
 
     @property
     def committed_index(self) -> int:
         """Highest index known to be committed, inclusive."""
-        return self._core.committed_index
+        return self.core.committed_index
 
     @property
     def is_leader(self) -> bool:
         """Whether this member leads."""
-        return self._core.members.is_leader
+        return self.core.member.is_leader
 
     @property
     def term(self) -> int:
         """Current term of this member."""
-        return self._core.members.term
+        return self.core.member.term
 
     @property
     def is_settled_leader(self) -> bool:
         """Whether this member leads, and all its entries are committed: none of an earlier term is lost."""
-        core = self._core
-        return core.members.is_leader and core.committed_index == core.ledger_end_index
+        core = self.core
+        return core.member.is_leader and core.committed_index == core.ledger_end_index
 
     @property
     def leader_id(self) -> str | None:
         """Leader of the current term, if known."""
-        return self._core.leader_id
+        return self.core.leader_id
 
     def append(self, bodies: bytes | Iterable[bytes]) -> Deferred[AppendResult]:
         """
@@ -322,7 +323,7 @@ class Node:
             return fail(DLedgerError(
                 ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest, allowed=self.config.body_bytes_max
             ))
-        if self._driver.is_stopped:
+        if self.driver.is_stopped:
             return fail(DLedgerError(ResponseCode.NOT_LEADER, reason=self.reason or "the member has stopped"))
         return self.desks.appends.append(several)
 
@@ -355,14 +356,14 @@ class Node:
         @raise DLedgerError: C{INDEX_LESS_THAN_LOCAL_BEGIN}, the entry was deleted.
         @raise StoreError: the records cannot be read.
         """
-        if first_index > self._core.committed_index:
+        if first_index > self.core.committed_index:
             return None
         begin_index = self._store.ledger_begin_index
         if first_index < max(begin_index, 0):
             raise DLedgerError(
                 ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, index=first_index, ledger_begin_index=begin_index
             )
-        end_index = self._core.committed_index
+        end_index = self.core.committed_index
         return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
 
     def skip(self, index: int) -> Deferred[Response]:
@@ -383,7 +384,7 @@ class Node:
 
     def status(self) -> NodeStatus:
         """The current status."""
-        member = self._core.status()
+        member = self.core.status()
         return NodeStatus(
             member=member, listen=self.about.listen, admin=self.about.admin, state=self.state,
             reason=self.reason, uptime_s=self._life.uptime_s, counts=self.counters.status(),
@@ -419,7 +420,7 @@ class Node:
 
     def continue_later(self) -> None:
         """See L{dledger.driver.driver.Surroundings.continue_later}."""
-        self._clock.callLater(0, self._driver.feed, ev.TurnCame())
+        self._clock.callLater(0, self.driver.feed, ev.TurnCame())
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """An event on the connections that another party can repeat; for L{MemberServer} and the router."""

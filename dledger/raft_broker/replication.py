@@ -78,6 +78,7 @@ class RaftReplication:
     Invariant: C{config.role} is a master's only while C{stamps} are open.
 
     @ivar synchronize: copies the master's metadata while this broker is a slave.
+    @ivar stamps: gives messages their queue offsets; open while this broker takes them.
     """
 
     events = Logger()
@@ -90,7 +91,7 @@ class RaftReplication:
         self._store = store
         self._log: RaftLog = store.log
         self._node = node
-        self._stamps = stamps
+        self.stamps = stamps
         self._role = config.role
         self._config = config
         self._clock = around.reactor
@@ -130,7 +131,7 @@ class RaftReplication:
 
     def role_changed(self) -> None:
         """The member has another role, term or leader. Called in the middle of a step of the member."""
-        self._stamps.close()
+        self.stamps.close()
         self.metadata.is_open = False
         self._look_soon(0)
 
@@ -149,7 +150,7 @@ class RaftReplication:
         if not self._is_running:
             return
         try:
-            if not self._role.is_slave and not self._stamps.is_open:
+            if not self._role.is_slave and not self.stamps.is_open:
                 self._become_slave()
             if not self._node.is_leader:
                 return
@@ -169,7 +170,7 @@ class RaftReplication:
 
     def _become_master(self) -> None:
         self.synchronize.stop()
-        self._stamps.open(self._store.queues.next_indexes())
+        self.stamps.open(self._store.queues.next_indexes())
         self._role.become(LEADER_ROLE, MASTER_ID)
         self.events.info(
             "{name} is the master now: its member leads, and its {end} bytes are committed and dispatched",
@@ -230,7 +231,7 @@ class RaftReplication:
     def stop(self) -> Deferred[None]:
         """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = False
-        self._stamps.close()
+        self.stamps.close()
         self.metadata.cease()
         if self._call is not None and self._call.active():
             self._call.cancel()

@@ -17,12 +17,8 @@ from collections.abc import Callable, Mapping
 import attrs
 from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import DiskRunner
 from dledger.base.process.timing import within
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
@@ -38,7 +34,7 @@ from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
-from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.wire.ledger.messages import Response
@@ -109,39 +105,35 @@ class RaftBrokerService(Service):
     """
 
     def __init__(
-        self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
-        wall_s: Callable[[], float], failed: Callable[[str], None], boot_id: str = "",
-        make_member: MakeMember | None = None, threads: DiskRunner | None = None,
-        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
+        self, config: BrokerConfig, process: BrokerProcess, ports: BrokerPorts, *, boot_id: str = "",
+        make_member: MakeMember | None = None,
         make_admin: Callable[[BrokerService], IService] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}, and with the options of a raft log.
-        @param failed: called with the reason when broker or member cannot start or go on; the process should
-            then end.
+        @param process: C{failed} is also called when the member cannot start or go on.
         @param boot_id: of this boot of the machine; empty if not known.
         @param make_member: makes the member; by default a L{MemberService} with the parts given here.
-        @param threads, endpoint_of, make_admin: see L{BrokerService}.
+        @param make_admin: see L{BrokerService}.
         @raise ValueError: options do not fit together.
         """
         of_member = member_config(config)
-        self._reactor = reactor
 
         def made(embedding: Embedding) -> MemberService:
             if make_member is not None:
                 return make_member(of_member, embedding)
-            process = MemberProcess(
-                reactor=reactor, disk=disk, rng=random.Random(rng.random()), failed=failed, boot_id=boot_id
+            of_process = MemberProcess(
+                reactor=process.reactor, disk=process.disk, rng=random.Random(process.rng.random()),
+                failed=process.failed, boot_id=boot_id,
             )
-            return MemberService(of_member, process, extras=MemberExtras(embedding=embedding))
+            return MemberService(of_member, of_process, extras=MemberExtras(embedding=embedding))
 
+        self._reactor = process.reactor
         self._kind = RaftLogKind(made, is_closed=config.acl_enable)
         self.member = self._kind.member
         # There are no slaves of RocketMQ's other kind of replication.
         self.broker = BrokerService(
-            config, reactor, attrs.evolve(ports, slaves=None), disk=disk, rng=rng, wall_s=wall_s,
-            failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
-            make_admin=make_admin,
+            config, process, attrs.evolve(ports, slaves=None), kind=self._kind, make_admin=make_admin
         )
 
     def reread(self, config: BrokerConfig, wanted: Mapping[str, object]) -> frozenset[str]:

@@ -20,7 +20,7 @@ from construct import Int32ub, Int64sb, Struct
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.disk import Disk
 from dledger.base.process.threads import RunInThread
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.entry_indexing import EntryIndexing
@@ -39,7 +39,13 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
     read_small,
 )
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.rocketmq.broker.store.store import (
+    MessageStore,
+    OpenedFiles,
+    StoreSurroundings,
+    lock_store,
+    run_steps,
+)
 from dledger.values.errors import StoreError
 from protocols.wire.layout import struct_of
 
@@ -134,8 +140,11 @@ class RaftStore(MessageStore):
                 )
                 indexing = EntryIndexing(index, log, clock=clock)
             return cls(
-                config, disk, lock, log, queues, dispatch, indexing, gives_way=False, clock=clock,
-                run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
+                config, OpenedFiles(
+                    disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatch, indexing=indexing
+                ), StoreSurroundings(
+                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events
+                ), dispatch,
             )
         except BaseException as error:
             log.close()
@@ -176,17 +185,12 @@ class RaftStore(MessageStore):
         return cls._open_queues(config, disk, log, None, crashed=crashed, metadata_from=metadata_from)
 
     def __init__(
-        self, config: StoreConfig, disk: Disk, lock: File, log: RaftLog, queues: ConsumeQueues,
-        dispatcher: EntryDispatch, indexing: EntryIndexing | None, *, gives_way: bool, clock: IReactorTime,
-        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
-        bad_records: BadRecords,
+        self, config: StoreConfig, opened: OpenedFiles[RaftLog], around: StoreSurroundings,
+        entries: EntryDispatch,
     ) -> None:
-        super().__init__(
-            config, disk, lock, log, queues, dispatcher, indexing, gives_way=gives_way, clock=clock,
-            run_in_thread=run_in_thread, failed=failed, events=events, bad_records=bad_records,
-        )
-        self._entries = dispatcher
-        self._events = events
+        """@param entries: the dispatcher of C{opened}."""
+        super().__init__(config, opened, around, gives_way=False, bad_records=BadRecords())
+        self._entries = entries
         self._units = 0
         self._is_metadata_kept = True
 

@@ -173,7 +173,7 @@ class ServerConnection(AnsweringConnection):
         opaque, is_native, _, size = ticket
         self.unanswered -= 1
         self.unanswered_bytes -= size
-        self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
+        self.write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
 
     def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
         """Answer with success an append that came in a native frame."""
@@ -184,7 +184,7 @@ class ServerConnection(AnsweringConnection):
         self._out += (appended(ticket.opaque, term, index, pos, count),)
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
@@ -229,7 +229,7 @@ class ServerConnection(AnsweringConnection):
             return _REMOTING_PRICE  # this end sends no requests
         kind = KNOWN_CODES.get(command.code)
         if kind is None:
-            self._write((not_supported(command.opaque, command.code),))
+            self.write((not_supported(command.opaque, command.code),))
             return _REFUSED_PRICE
         ticket = Ticket(command.opaque, False, kind, len(frame))
         self.unanswered_bytes += ticket.size
@@ -259,6 +259,7 @@ class ClientConnection(Connection, Generic[_Token]):
     @param wire: C{auto}: native frames once the other end advertised them in an answer, except METADATA:
         that is JSON; C{remoting}: never; C{binary}: always.
     @ivar peer_wire_version: highest version that the other end advertised in an answer; -1 before any.
+    @ivar next_opaque: number of the next request.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._outstanding: dict[int, tuple[_Token, RequestCode, float]] = {}
         self._outstanding_max = outstanding_max
         self._unsent_bytes_max = unsent_bytes_max
-        self._next_opaque = 1
+        self.next_opaque = 1
         self._heard_s = turn.seconds()
         self._swept_serial = 0
         self.is_native = wire == "binary"
@@ -293,7 +294,7 @@ class ClientConnection(Connection, Generic[_Token]):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        self._heard_s = self._turn.seconds()
+        self._heard_s = self.turn.seconds()
         self._sink.connected(self)
 
     def ask(self, request: Request, token: _Token, *, is_sign_of_life: bool = False) -> bool:
@@ -312,9 +313,9 @@ class ClientConnection(Connection, Generic[_Token]):
             or (self.is_congested and self._has_unsent(self._unsent_bytes_max))
         ):
             return False
-        opaque, kind = self._next_opaque, request.kind
-        self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
-        self._outstanding[opaque] = (token, kind, self._turn.seconds())
+        opaque, kind = self.next_opaque, request.kind
+        self.next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
+        self._outstanding[opaque] = (token, kind, self.turn.seconds())
         # The layout of a native METADATA answer has no room for what we report besides Java's keys.
         is_native = self.is_native and kind not in JSON_ONLY and (
             kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
@@ -322,7 +323,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)
         if not self._is_flush_asked:
             self._is_flush_asked = True
-            self._turn.output(self._flush)
+            self.turn.output(self._flush)
         return True
 
     def _has_unsent(self, bytes_max: int) -> bool:
@@ -330,8 +331,8 @@ class ClientConnection(Connection, Generic[_Token]):
         Whether this number of bytes waits for the other end, which is congested. A transport that is never
         drained, because more is written while it sends, is measured.
         """
-        if self.unsent_bytes >= bytes_max and self._outlet is not None:
-            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
+        if self.unsent_bytes >= bytes_max and self.outlet is not None:
+            self.unsent_bytes = self.outlet.waiting_bytes(self.unsent_bytes)
         return self.unsent_bytes >= bytes_max
 
     def sweep(self, now_s: float, time_out_s: float) -> None:

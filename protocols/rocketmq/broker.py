@@ -224,7 +224,7 @@ class BrokerConnection(CommandConnection):
         self.account.prove()
         if not self._reads_much:
             self._read_much()
-        self._write(request_parts(request, opaque))
+        self.write(request_parts(request, opaque))
         return opaque
 
     def forget_native(self, number: int) -> None:
@@ -247,7 +247,7 @@ class BrokerConnection(CommandConnection):
             return
         self.unanswered -= len(tickets)
         self.unanswered_bytes -= sum([ticket.size for ticket in tickets]) + REQUEST_OVERHEAD * len(tickets)
-        self._write(parts)
+        self.write(parts)
 
     def answer_sends(self, frames: Sequence[bytes], body_bytes: int) -> None:
         """
@@ -260,7 +260,7 @@ class BrokerConnection(CommandConnection):
             return
         self.unanswered -= len(frames)
         self.unanswered_bytes -= body_bytes + REQUEST_OVERHEAD * len(frames)
-        self._write(frames)
+        self.write(frames)
 
     # -- frames received -------------------------------------------------------------------------
 

@@ -273,13 +273,13 @@ class CommandConnection(AnsweringConnection):
             self.account.prove()
             if not self._reads_much:
                 self._read_much()
-            self._write((self._encoded(command, self._asked.add(done), 0),))
+            self.write((self._encoded(command, self._asked.add(done), 0),))
         return done
 
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request. Nothing happens on a lost connection."""
         if not (self.is_lost or self.is_closing):
-            self._write((self._encoded(command, self._asked.next(), FLAG_ONEWAY),))
+            self.write((self._encoded(command, self._asked.next(), FLAG_ONEWAY),))
 
     def _encoded(self, command: RemotingCommand, opaque: int, flag: int) -> bytes:
         if self._credentials is not None:
@@ -305,7 +305,7 @@ class CommandConnection(AnsweringConnection):
             return
         self.unanswered -= 1
         self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
-        self._write(parts)
+        self.write(parts)
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
         """Send Java's answer to an unknown request code."""

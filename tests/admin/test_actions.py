@@ -102,7 +102,7 @@ class EffectTests(PageCase):
         self.assertEqual(self.node.snapshots_asked, 0)
 
     def test_page(self) -> None:
-        """The forms; then what it would do, with a button that does it; nothing of the query is HTML."""
+        """The forms; then the plan, with a button that carries it out; nothing of the query is HTML."""
         page = self.html("/actions")
         for name in ("transfer", "flush", "snapshot", "skip"):
             self.assertIn(f'name="do" value="{name}"', page)
@@ -164,7 +164,7 @@ class SnapshotTests(PageCase):
     """POST /snapshot."""
 
     def machine(self, **facts: Any) -> None:
-        """What the member says of its machine from now on."""
+        """The status of the member's machine from now on."""
         self.node.picture = picture(machine=attrs.evolve(MACHINE, **facts))
 
     def post(self, *looks: dict[str, Any]) -> tuple[int, Any]:

@@ -40,7 +40,7 @@ class AskingTests(SynchronousTestCase):
         return asked
 
     def sent(self) -> bytes:
-        """What the last connection got."""
+        """The bytes that the last connection got."""
         from twisted.internet.testing import StringTransport
 
         factory = self.reactor.tcpClients[-1][2]

@@ -126,7 +126,7 @@ class LogTests(ActionCase):
         self.assertEqual(self.document("/flush", 503, "POST"), {"error": "the store is not open"})
 
     def test_no_group(self) -> None:
-        """Its role is what the options say."""
+        """Its role is that of the options."""
         self.assertIn("has a commit log", self.document("/transfer?to=n1", 409, "POST")["error"])
 
 

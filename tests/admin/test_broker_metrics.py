@@ -159,11 +159,11 @@ class MetricTests(SynchronousTestCase):
         broker = FakeBroker()
         broker.figures = figures()
         pages: Any = BrokerPages(broker, lambda: 0.0, wall_s=lambda: 0.0, member=member_picture)
-        text = generate_latest(pages._registry).decode()
+        text = generate_latest(pages.registry).decode()
         for name in ("dledger_term{", "dledger_broker_put_duration_seconds_sum", "process_open_fds"):
             self.assertIn(name, text)
         alone: Any = BrokerPages(broker, lambda: 0.0, wall_s=lambda: 0.0)
-        self.assertNotIn("dledger_term{", generate_latest(alone._registry).decode())
+        self.assertNotIn("dledger_term{", generate_latest(alone.registry).decode())
 
     def test_every_metric_is_documented(self) -> None:
         """docs/ha.md has each, with the labels that it has."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.admin.test_dashboard -*-
-"""The dashboard: what it says, that it trusts nobody, and who gets which page."""
+"""The dashboard: its content, that it trusts nobody, and who gets which page."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PageTests(SynchronousTestCase):
         return parsed.rows
 
     def test_members(self) -> None:
-        """One row a member, with what it says and what the leader knows."""
+        """One row a member, with its own report and the leader's view of it."""
         heads, *rows = self.tables(overview(LEADER, FOLLOWER, GONE))["members"]
         self.assertEqual(heads[:8], ["Member", "Role", "Term", "First", "Last", "Committed", "Lag, entries",
                                      "Lag, bytes"])

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.admin.test_group -*-
-"""The dashboard of a whole group: when its members are asked, and what the pages say."""
+"""The dashboard of a whole group: when its members are asked, and the content of the pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def look(at_s: float = 1.0, **facts: Any) -> Overview:
 
 
 class OverviewTests(SynchronousTestCase):
-    """From what the members report."""
+    """Made from the reports of members."""
 
     def test_events(self) -> None:
         """Those of all members, by time, the newest first; each with its member."""

@@ -141,7 +141,7 @@ class AskedTests(GuardCase):
         return answer
 
     def test_before_the_page(self) -> None:
-        """A refused request never reaches a page; its answer says what it lacks."""
+        """A refused request never reaches a page; its answer names the missing right."""
         self.build(hosts=(), guard=self.guard(token_file=str(self.path), reads_need_token=True))
         refused = self.head("GET")
         self.assertIn(b" 401 ", refused.split(b"\r\n")[0])

@@ -46,7 +46,7 @@ class MetricsTests(SynchronousTestCase):
     """One picture, as text."""
 
     def test_numbers(self) -> None:
-        """Each is what the picture says."""
+        """Each has the value of the picture."""
         found = samples()
         for name, value in (
             ("has_leader", 1), ("is_leader", 1), ("is_repairing", 0), ("term", 7), ("begin_index", 5),

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.admin.test_openapi -*-
-"""The description of the pages is what the pages are."""
+"""The description of the pages fits the pages."""
 
 from __future__ import annotations
 

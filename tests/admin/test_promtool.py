@@ -37,7 +37,7 @@ _RINGS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def promtool(*arguments: str, text: bytes = b"") -> tuple[int, str]:
-    """Its exit status, and what it prints. @raise SkipTest: it is not installed."""
+    """Its exit status and its output. @raise SkipTest: it is not installed."""
     program = shutil.which("promtool")
     if program is None:
         raise SkipTest("promtool is not installed; on Debian: apt-get install prometheus")
@@ -54,18 +54,18 @@ def _broker(member: Callable[[], Any] | None = None) -> bytes:
     broker = FakeBroker()
     broker.figures = figures()
     pages: Any = BrokerPages(broker, lambda: 0.0, wall_s=lambda: 0.0, member=member)
-    registry: CollectorRegistry = pages._registry
+    registry: CollectorRegistry = pages.registry
     return generate_latest(registry)
 
 
 def _name_server() -> bytes:
     pages: Any = NameServerPages(FakeNameServer())
-    registry: CollectorRegistry = pages._registry
+    registry: CollectorRegistry = pages.registry
     return generate_latest(registry)
 
 
 class PromtoolTests(SynchronousTestCase):
-    """What it says."""
+    """Its complaints."""
 
     def test_rules(self) -> None:
         """It takes every rule."""
@@ -102,7 +102,7 @@ class PromtoolTests(SynchronousTestCase):
         self.assertIn("dledger_x counter metrics should have", told)
 
     def test_rings(self) -> None:
-        """Alerts ring for what they say, and not for what is well."""
+        """Alerts ring for their problem, and not for a healthy member."""
         tests = [
             {
                 "interval": "1m", "input_series": [

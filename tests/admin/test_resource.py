@@ -84,7 +84,7 @@ class PageCase(SynchronousTestCase):
 
 
 class PageTests(PageCase):
-    """GET and what comes."""
+    """GET, and the answer."""
 
     def test_index(self) -> None:
         """What there is."""
@@ -198,19 +198,19 @@ class PageTests(PageCase):
             return surveys[-1]
 
         app = AdminApp(self.node, survey, self.clock, wall_s=self.clock.seconds)
-        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
+        waiting = [Deferred.fromCoroutine(app.reports()) for _ in range(3)]
         self.assertEqual(len(surveys), 1)
         assert self.reports is not None
         surveys[0].callback(self.reports)
         self.assertEqual([self.successResultOf(one) for one in waiting], [self.reports] * 3)
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(app._reports())), self.reports)
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(app.reports())), self.reports)
         self.clock.advance(SURVEY_KEPT_S)
-        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
+        waiting = [Deferred.fromCoroutine(app.reports()) for _ in range(3)]
         waiting.pop(0).addErrback(lambda _: None).cancel()  # a browser leaves; the others wait on
         surveys[1].errback(RuntimeError("a bug of ours"))
         for one in waiting:
             self.failureResultOf(one, RuntimeError)
-        Deferred.fromCoroutine(app._reports())
+        Deferred.fromCoroutine(app.reports())
         self.assertEqual(len(surveys), 3)
 
     def test_unknown_path(self) -> None:
@@ -252,7 +252,7 @@ class PageTests(PageCase):
         self.assertEqual(self.ask("/log-level?level=debug").code, 405)
 
     def test_flush(self) -> None:
-        """Waits until what was there is on stable storage, and not for what comes later."""
+        """Waits until the entries of before are on stable storage, and not for later ones."""
         self.node.picture = picture(flushed_index=98, ledger_end_index=100)
         asked = self.treq.request("POST", "http://admin.test/flush")
         self.assertNoResult(asked)

@@ -88,7 +88,7 @@ def play(story: Callable[[ServedGroup], Awaitable[object]]) -> list[str]:
     """
     Run a coroutine with a group, in a loop of its own.
 
-    @return: what the loop, and Python about objects that were not closed, had to say: nothing is right.
+    @return: the complaints of the loop, and of Python about unclosed objects: none is right.
     """
     said: list[str] = []
 

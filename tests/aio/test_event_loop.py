@@ -71,7 +71,7 @@ class ClockTests(SynchronousTestCase):
 
 
 class Recorder(Protocol):
-    """What it receives, and whether its transport is full."""
+    """Its input, and whether its transport is full."""
 
     transport: Any
 

@@ -12,7 +12,7 @@ from dledger.values.tls_files import TlsFiles
 
 
 class KeyRoom:
-    """A directory with one authority, and what it signs."""
+    """A directory with one authority and its certificates."""
 
     def __init__(self, directory: Path, *, days: int = 30) -> None:
         self.directory = directory

@@ -29,7 +29,7 @@ def opens() -> Any:
 
 
 class AcceptLinesTests(SynchronousTestCase):
-    """What the log has of many failed accepts."""
+    """The log lines of many failed accepts."""
 
     def setUp(self) -> None:
         self.clock = Clock()

@@ -20,7 +20,7 @@ from dledger.base.process.descriptors import (
 
 
 class FakeLimits:
-    """What the system says and does."""
+    """The answers of the system."""
 
     RLIMIT_NOFILE = resource.RLIMIT_NOFILE
     RLIM_INFINITY = resource.RLIM_INFINITY

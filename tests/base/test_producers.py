@@ -143,7 +143,7 @@ class JudgeTests(SynchronousTestCase):
         table.settle(21)
         table.cut(22)
         self.assertIs(table.judge("p", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
-        self.assertEqual((len(table), len(table._spare)), (2, 0))
+        self.assertEqual((len(table), len(table.spare)), (2, 0))
 
     def test_file_has_one_order(self) -> None:
         """The order of the file is the place in the log up to its entry, not that of entries after it."""
@@ -173,7 +173,7 @@ class JudgeTests(SynchronousTestCase):
         for at in range(100):
             note(table, f"p{at}", 0, 10 * at + 1, 1)
             table.settle(-1)
-        self.assertEqual((len(table), len(table._spare), len(table._uncommitted)), (2, 5, 5))
+        self.assertEqual((len(table), len(table.spare), len(table.uncommitted)), (2, 5, 5))
 
 
 class OpenTests(SynchronousTestCase):
@@ -226,9 +226,9 @@ class OpenTests(SynchronousTestCase):
         table.note(NotedRun("q", 0, 5, 1, 4))
         table.note(NotedRun("p", 0, 10, OPEN_ENTRIES, 9, 3))
         table.settle(9)
-        self.assertEqual(len(table._spare), 1)
+        self.assertEqual(len(table.spare), 1)
         table.settle(10)
-        self.assertEqual(len(table._spare), 0)
+        self.assertEqual(len(table.spare), 0)
 
     def test_in_the_file(self) -> None:
         """It is open there from its first entry on, also when it was closed or superseded later."""

@@ -185,15 +185,15 @@ class SegmentListTests(SynchronousTestCase):
         segments = SegmentList(self.disk, "e", 10)
         for number in range(HANDLES_MAX + 20):
             segments.create(number * 10)
-        self.assertEqual(len(segments._handles), HANDLES_MAX + 20, "all dirty")
+        self.assertEqual(len(segments.handles), HANDLES_MAX + 20, "all dirty")
         segments.busy = frozenset(segments.take_dirty()[:3])
         for number in range(HANDLES_MAX + 20):
             segments.pread(1, number * 10)
         for number in range(HANDLES_MAX + 20, HANDLES_MAX + 60):
             segments.create(number * 10)
             segments.take_dirty()
-        self.assertLessEqual(len(segments._handles), HANDLES_MAX + 20)
-        self.assertEqual([segments._handles.get(at) in segments.busy for at in (0, 10, 20)], [True] * 3)
+        self.assertLessEqual(len(segments.handles), HANDLES_MAX + 20)
+        self.assertEqual([segments.handles.get(at) in segments.busy for at in (0, 10, 20)], [True] * 3)
         for number in range(HANDLES_MAX + 60):
             self.assertEqual(segments.pread(1, number * 10), b"\0")
 
@@ -241,10 +241,10 @@ class ReaderTests(SynchronousTestCase):
         """No more stay open than were asked for, and none of a file that has gone."""
         for offset in (100, 200, 400):
             self.assertEqual(self.reader.pread(6, offset), b"at %d" % offset)
-        self.assertEqual(list(self.reader._handles), [400])
+        self.assertEqual(list(self.reader.handles), [400])
         self.reader.show([100, 200], 100)
-        self.assertEqual(self.reader._handles, {})
+        self.assertEqual(self.reader.handles, {})
         self.assertEqual(self.reader.pread(6, 400), b"")
         self.reader.pread(6, 100)
         self.reader.close()
-        self.assertEqual(self.reader._handles, {})
+        self.assertEqual(self.reader.handles, {})

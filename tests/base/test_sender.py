@@ -20,7 +20,7 @@ BUSY = DLedgerError(ResponseCode.LEADER_PENDING_FULL)
 
 
 class Target:
-    """Keeps what it is to send."""
+    """Keeps the frames that it is to send."""
 
     def __init__(self) -> None:
         self.present: Window | None = Window(2, 1000, 3)

@@ -34,7 +34,7 @@ class CallingReactor:
 
 
 class LoneThreadTests(SynchronousTestCase):
-    """Calls in order; what they raise is a failure; its end is not waited for without end."""
+    """Calls in order; an exception becomes a failure; its end is not waited for without end."""
 
     def setUp(self) -> None:
         self.reactor: Any = CallingReactor()
@@ -56,7 +56,7 @@ class LoneThreadTests(SynchronousTestCase):
             self.reactor.run()
             self.failureResultOf(done, kind)
         self.thread.stop()
-        self.assertFalse(self.thread._thread.is_alive())
+        self.assertFalse(self.thread.thread.is_alive())
 
     def test_hangs(self) -> None:
         """A call that does not return holds up neither the stop nor the process."""
@@ -64,6 +64,6 @@ class LoneThreadTests(SynchronousTestCase):
         end = Event()
         self.thread.run(lambda: end.wait() and None)
         self.thread.stop()
-        self.assertTrue(self.thread._thread.is_alive() and self.thread._thread.daemon)
+        self.assertTrue(self.thread.thread.is_alive() and self.thread.thread.daemon)
         end.set()
-        self.thread._thread.join()
+        self.thread.thread.join()

@@ -301,7 +301,7 @@ class RightsOfConnectionsTests(TlsCase):
     """The certificate at the other end."""
 
     def rights(self, client: TlsFiles | None, **options: Any) -> Any:
-        """What the server believes of it."""
+        """The server's view of it."""
         server = self.room.member("n0")
         mine, _theirs = self.ends(server, client, **options)
         return TlsKeys(server).rights_of(mine.transport, ("n0", "n1"))

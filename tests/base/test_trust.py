@@ -23,7 +23,7 @@ class TrustTests(TlsCase):
     """Both ends in memory."""
 
     def talk(self, server: TlsFiles, name: str, *, authority: str | None = None) -> tuple[bytes, str]:
-        """What the server heard of a client that wants C{name}, and how the client's connection ended."""
+        """The bytes that the server got of a client that wants C{name}, and how its connection ended."""
         mine, theirs, endpoint = End(), End(), Kept()
         factory = ServerFactory.forProtocol(lambda: mine)  # type: ignore[arg-type]
         keys = TlsKeys(server)

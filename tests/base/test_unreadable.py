@@ -50,8 +50,8 @@ class UnreadableTests(SynchronousTestCase):
 
     def spoil(self, *blocks: int, number: int = errno.EIO) -> BadFile:
         """These blocks cannot be read from now on."""
-        bad = BadFile(self.segments._handles[0], set(blocks), number)
-        self.segments._handles[0] = bad  # type: ignore[assignment]
+        bad = BadFile(self.segments.handles[0], set(blocks), number)
+        self.segments.handles[0] = bad  # type: ignore[assignment]
         return bad
 
     def test_one_sector(self) -> None:
@@ -126,5 +126,5 @@ class UnreadableTests(SynchronousTestCase):
         reader = SegmentReader(self.disk, "data")
         reader.show([0], SIZE)
         reader.pread(1, 0)
-        reader._handles[0] = BadFile(reader._handles[0], {0})  # type: ignore[assignment]
+        reader.handles[0] = BadFile(reader.handles[0], {0})  # type: ignore[assignment]
         self.assertEqual(reader.pread(BLOCK + 2, 0), FILLER + self.data[BLOCK : BLOCK + 2])

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_pulls -*-
 """
-A broker's groups of commands, asked over connections of their own: what the tests of each group share.
+A broker's groups of commands, asked over connections of their own, for the tests of each group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.store.records.records import NewMessage
@@ -46,7 +46,7 @@ class Client:
         return self._last
 
     def received(self) -> list[RemotingCommand]:
-        """What the broker has sent since the last call."""
+        """The frames that the broker has sent since the last call."""
         self._asked.clock.advance(0)
         found = sent_commands(self.transport.value())
         self.transport.clear()
@@ -84,7 +84,9 @@ class Asked(Made):
         """One for each set of groups."""
         groups = tuple(self.groups)
         if groups not in self._routers:
-            self._routers[groups] = CommandRouter(self.broker.turn, groups, together=self.broker.sends)
+            self._routers[groups] = CommandRouter(
+                self.broker.turn, groups, SendDoors(together=self.broker.sends)
+            )
         return self._routers[groups]
 
     def topic(self, name: str, queues: int = 4, perm: int = 6) -> None:

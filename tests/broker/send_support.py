@@ -22,7 +22,7 @@ FIELDS: Mapping[str, str] = {
     "queueId": "0", "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "7", "properties": "",
     "reconsumeTimes": "0", "unitMode": "false",
 }
-#: What the broker adds to the properties of every message.
+#: The properties that the broker adds to every message.
 EVERY: Mapping[str, str] = {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _SHORT = dict(zip(
     ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",

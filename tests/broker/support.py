@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_store -*-
 """
-What the broker's tests share: small files, messages, threads that run when asked to, whole stores.
+For the broker's tests: small files, messages, threads that run when asked to, whole stores.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Settling:
 
 class Opened(Settling, BrokerEvents):
     """
-    A store without a broker, its clock, and what it reported.
+    A store without a broker, its clock, and its events.
 
     @ivar failures: all calls of C{failed}.
     @ivar queues: what arrived.

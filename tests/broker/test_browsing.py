@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.test_browsing -*-
-"""What the pages of a broker show of its store."""
+"""The pages of a broker show its store."""
 
 from __future__ import annotations
 

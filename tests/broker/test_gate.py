@@ -69,7 +69,7 @@ def pull(topic: str = "T1", group: str = "G", code: int = 11) -> RemotingCommand
 
 
 def heartbeat(group: str, *topics: str) -> RemotingCommand:
-    """A consumer says what it wants."""
+    """A consumer names its topics."""
     wanted = [{"topic": topic, "subString": "*"} for topic in topics]
     return command(34, body=json.dumps({
         "clientID": "c", "consumerDataSet": [{"groupName": group, "subscriptionDataSet": wanted}],
@@ -471,10 +471,10 @@ class NativeTests(GateCase):
         assert gate is not None
         self.natives(PRODUCER, OffsetsRequest())
         self.say(command(CHALLENGE_CODE), PRODUCER)
-        self.assertEqual((len(gate._native), len(gate._challenges)), (1, 1))
+        self.assertEqual((len(gate.native), len(gate.challenges)), (1, 1))
         self.connection.abort("enough")
         self.connection.connectionLost()
-        self.assertEqual((len(gate._native), len(gate._challenges)), (0, 0))
+        self.assertEqual((len(gate.native), len(gate.challenges)), (0, 0))
 
 
 #: Needs an administrator, or, without accounts, a host that may.

@@ -14,7 +14,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.metadata.tables import TopicConfig, Topics
-from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
 
@@ -70,7 +70,7 @@ class RegistrarTests(SynchronousTestCase):
         self.learned: list[tuple[str | None, str | None]] = []
         self.registrar = NameServerRegistrar(
             ["n1:9876", "n2:9876"], self.servers, lambda: IDENTITY, self.topics, clock=self.clock,
-            learned=lambda master, ha: self.learned.append((master, ha)),
+            master=MasterSearch(learned=lambda master, ha: self.learned.append((master, ha))),
         )
         self.registrar.start()
 

@@ -72,7 +72,7 @@ class EventTests(SynchronousTestCase):
         self.assertEqual([len(units) for units in self.writing.units().values()], [1])
 
     def test_arrived(self) -> None:
-        """Requests that wait, then what the broker itself delivers."""
+        """Requests that wait, then the messages that the broker itself delivers."""
         for part in (self.broker.timers, self.broker.schedule, self.broker.pops, self.broker.pulls):
             self.hear(part, "arrived")
         self.broker.store.log.append([[message()]], 5)

@@ -66,7 +66,7 @@ class ReplyTests(SynchronousTestCase):
         self.assertEqual(self.broker.stored(), [])
 
     def test_refused(self) -> None:
-        """What is not a message, and what comes when none is taken, goes to nobody."""
+        """A malformed body goes to nobody, and neither does one that comes when none is taken."""
         (answer,) = self.consumer.send(send_of(b"x", code=SEND_REPLY_V2, topic="no such/topic"))
         self.assertEqual(answer.code, Code.SYSTEM_ERROR)
         self.broker.broker.pipeline.close("a test")

@@ -66,7 +66,7 @@ class Client:
         return found
 
     def told(self, code: int) -> list[RemotingCommand]:
-        """What the broker has reported by itself."""
+        """The notices that the broker sent by itself."""
         return [
             one for one in sent_commands(self.transport.value()) if not one.is_response and one.code == code
         ]

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.client_places import ClientPlaces
 from dledger.rocketmq.answering.refusals import CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import READS_S
@@ -78,7 +78,7 @@ class RouterCase(SynchronousTestCase):
         self.group = Group()
         self.together = Together()
         self.router = CommandRouter(
-            turn_of(self.clock), [self.group], together=self.together, connections_max=2
+            turn_of(self.clock), [self.group], SendDoors(together=self.together), connections_max=2
         )
 
     def connect(self) -> tuple[CommandConnection, FakeTransport]:
@@ -188,10 +188,10 @@ class RoutingTests(RouterCase):
 
     def test_one_group_for_each_code(self) -> None:
         """Two would be a mistake of ours."""
-        turn = turn_of(self.clock)
-        self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], together=self.together)
+        turn, sends = turn_of(self.clock), SendDoors(together=self.together)
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], sends)
         self.patch(Together, "codes", frozenset({50}))
-        self.assertRaises(AssertionError, CommandRouter, turn, [Group()], together=self.together)
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group()], sends)
 
 
 class CostlyTests(RouterCase):
@@ -204,7 +204,7 @@ class CostlyTests(RouterCase):
             self.clock.rightNow += 0.6 * READS_S
             self.group.answer(connection, request)
 
-        self.router._handlers[50] = cost
+        self.router.handlers_by_code[50] = cost
 
     def send(self, connection: CommandConnection, codes: Sequence[int], first: int) -> None:
         """In one read, numbered from C{first} on."""
@@ -214,7 +214,7 @@ class CostlyTests(RouterCase):
         ))
 
     def test_order(self) -> None:
-        """The rest waits in order, and what comes after it, too; sends of the same read do not wait."""
+        """The rest waits in order, and so do later requests; sends of the same read do not wait."""
         self.patch(self.group, "seen", self.together.calls)
         connection, transport = self.connect()
         self.send(connection, [50, 50, 50, 60, 50, 61], 0)
@@ -235,14 +235,14 @@ class CostlyTests(RouterCase):
             self.send(connection, [50] * 6, 0)
             connection.pauseProducing()
             self.clock.pump([0.01] * 9)
-            self.assertEqual((self.group.seen, len(self.router._unread)), ([0, 1], 1))
+            self.assertEqual((self.group.seen, len(self.router.unread)), ([0, 1], 1))
             if is_lost:
                 connection.abort("gone")
             else:
                 connection.resumeProducing()
                 self.clock.pump([0.01] * 9)
                 self.assertEqual(self.group.seen, [0, 1, "drained", 2, 3, 4, 5])
-            self.assertEqual(self.router._unread, {})
+            self.assertEqual(self.router.unread, {})
 
     def test_large_answers(self) -> None:
         """No further request of a read is handled when an answer that is not sent is too large."""
@@ -250,7 +250,7 @@ class CostlyTests(RouterCase):
             self.group.seen.append(request.opaque)
             connection.answer(request, body=bytes(9 << 20))
 
-        self.router._handlers[50] = answer
+        self.router.handlers_by_code[50] = answer
         connection, _transport = self.connect()
         self.send(connection, [50] * 3, 0)
         self.assertEqual(self.group.seen, [0])
@@ -259,8 +259,8 @@ class CostlyTests(RouterCase):
 
     def test_no_room_in_the_process(self) -> None:
         """Requests wait for room, but not those with small answers; the sweep finds that there is room."""
-        self.router._small_codes = frozenset({51})
-        self.patch(self.router, "_handlers", {**self.router._handlers, 51: self.group.answer})
+        self.router.small_codes = frozenset({51})
+        self.patch(self.router, "handlers_by_code", {**self.router.handlers_by_code, 51: self.group.answer})
         budget = self.router.budgets.answers
         budget.held += budget.bytes_max
         connection, _transport = self.connect()
@@ -269,16 +269,16 @@ class CostlyTests(RouterCase):
         self.router.sweep(1.0)
         self.clock.pump([0.01] * 9)
         self.assertEqual([one for one in self.group.seen if one != "drained"], [0])
-        self.assertEqual(len(self.router._unread), 1)
+        self.assertEqual(len(self.router.unread), 1)
         budget.held -= budget.bytes_max
         self.router.sweep(2.0)
         self.clock.pump([0.01] * 9)
         self.assertEqual([one for one in self.group.seen if one != "drained"], [0, 2, 3])
-        self.assertEqual(self.router._unread, {})
+        self.assertEqual(self.router.unread, {})
 
     def test_too_much_unread(self) -> None:
         """A connection that holds too much waits with small answers, too."""
-        self.router._small_codes = frozenset({50})
+        self.router.small_codes = frozenset({50})
         connection, _transport = self.connect()
         connection.account.reserve(HELD_BYTES_MAX)
         self.send(connection, [50], 0)
@@ -296,7 +296,7 @@ class CostlyTests(RouterCase):
         connection.pauseProducing()
         connection.abort("gone")
         self.clock.pump([0.01] * 9)
-        self.assertEqual(self.router._unread, {})
+        self.assertEqual(self.router.unread, {})
 
 
 class ConnectionTests(RouterCase):

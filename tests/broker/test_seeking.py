@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.test_seeking -*-
-"""A slave that does not know its master asks for it, and soon; until then it serves what it holds."""
+"""A slave that does not know its master asks for it, and soon; until then it serves its own log."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.ha.slave import LogRange
 from dledger.rocketmq.broker.ha.slave_session import Difference
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
@@ -108,9 +108,11 @@ class ServiceCase(SynchronousTestCase):
         listen, fast, ha = self.endpoints
         ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]
         self.service = BrokerService(
-            config, self.clock, ports, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-            wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
-            endpoint_of=self.endpoint_of,
+            config, BrokerProcess(
+                reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
+                wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
+                endpoint_of=self.endpoint_of,
+            ), ports,
         )
         return self.service
 
@@ -260,7 +262,7 @@ class MasterTests(ServiceCase):
         self.stop()
 
     def test_slaves_ask(self) -> None:
-        """What they ask for is answered."""
+        """Their requests are answered."""
         self.start()
         answers = self.ask(*(RemotingCommand(code=code, opaque=code) for code in (21, 43, 45, 201, 402)))
         self.assertEqual({one.opaque: one.code for one in answers}, dict.fromkeys((21, 43, 45, 201, 402), 0))
@@ -512,7 +514,7 @@ class SlaveTests(ServiceCase):
         self.stop(8.0)
 
     def test_options_count(self) -> None:
-        """What the options say a name server does not change; what it says of the rest is taken."""
+        """A name server does not change given options; the others are taken from its answer."""
         self.start(role="slave", haMasterAddress="m:10912", namesrv="n:9876")
         self.following.learned("k:20911", "k:20912")
         self.settle(1.0)
@@ -529,15 +531,15 @@ class SlaveTests(ServiceCase):
             return LogRange(begin_offset=0, end_offset=ends.pop(0))
 
         self.patch(following, "master_range", master_range)
-        self.successResultOf(Deferred.fromCoroutine(following._reached()))
-        waiting = Deferred.fromCoroutine(following._reached())
+        self.successResultOf(Deferred.fromCoroutine(following.reached()))
+        waiting = Deferred.fromCoroutine(following.reached())
         self.clock.advance(1)
         self.assertNoResult(waiting)
         self.patch(following, "_log", LogRange(begin_offset=0, end_offset=200))
         self.clock.advance(1)
         self.successResultOf(waiting)
         following._log = LogRange(begin_offset=0, end_offset=199)  # type: ignore[assignment]
-        late = Deferred.fromCoroutine(following._reached())
+        late = Deferred.fromCoroutine(following.reached())
         self.clock.pump([1.0] * 7)
         self.assertIn("they wait until", str(self.failureResultOf(late, DLedgerError).value))
         self.stop(8.0)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.test_tls_ports -*-
-"""Which connections of a broker are by TLS, and what it does without sound keys."""
+"""Which connections of a broker are by TLS, and its refusals without sound keys."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class BrowserCase(SynchronousTestCase):
         return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found]
 
     def errors(self) -> list[str]:
-        """What the page's scripts and policy complained of."""
+        """The complaints of the page's scripts and policy."""
         return [line["message"] for line in self.browser.get_log("browser") if line["level"] == "SEVERE"]
 
     def is_within(self) -> bool:

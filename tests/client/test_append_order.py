@@ -55,7 +55,7 @@ class OrderTests(GroupCase):
         self.assertEqual(self.group.log, [b"a", b"b", b"c", b"d"])
 
     def test_nothing_is_sent_while_a_refusal_is_held(self) -> None:
-        """What comes later waits for what was refused."""
+        """A later append waits for the refused one."""
         self.answer(0, ResponseCode.LEADER_PENDING_FULL)
         self.submit(b"e")
         self.group.settle()

@@ -93,7 +93,7 @@ class PlainTests(GroupCase):
 
     def test_frames_unless_told_otherwise(self) -> None:
         """
-        512 bodies or 128 KiB: larger ones gain nothing, and keep what comes after them waiting; smaller ones
+        512 bodies or 128 KiB: larger ones gain nothing, and keep later appends waiting; smaller ones
         cost a round for each.
         """
         small, large = [b"s"] * 1000, [bytes(1024)] * 300
@@ -192,7 +192,7 @@ class PlainTests(GroupCase):
 
 
 class RefusedHereTests(GroupCase):
-    """What the client refuses without asking anybody."""
+    """Appends that the client refuses by itself."""
 
     options = {"limits": AppendLimits(pending_count_max=3, pending_bytes_max=100)}
 

@@ -307,7 +307,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertLessEqual(max(seen), 6)  # one more is pulled before there is room for it
 
     def test_body_goes_out_while_the_source_waits(self) -> None:
-        """A slow source does not hold back what it gave already."""
+        """A slow source does not hold back bodies that it has given."""
 
         def bodies() -> Iterator[bytes]:
             yield b"a"
@@ -406,7 +406,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertEqual(len(self.group.log), error.facts["acknowledged"])
 
     def test_source_that_fails(self) -> None:
-        """What it gave before is in the log, in order, when its exception comes out."""
+        """Bodies that it gave before are in the log, in order, when its exception comes out."""
 
         def bodies() -> Iterator[bytes]:
             for number in range(25):

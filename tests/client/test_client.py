@@ -206,7 +206,7 @@ class TransferTests(GroupCase):
     """Handing leadership over."""
 
     def requests(self) -> list[LeadershipTransferRequest]:
-        """What the leader was sent."""
+        """The requests that the leader got."""
         return [r for r in self.group["n0"].received if isinstance(r, LeadershipTransferRequest)]
 
     def test_transfer(self) -> None:

@@ -57,7 +57,7 @@ class DoorOptionsTests(SynchronousTestCase):
         """Every door gives every option to its client, and converts a token."""
         self.assertEqual({*OTHERS, "tls"}, DoorKeywords.__annotations__.keys())
         for door in DOORS:
-            chosen = door(**FIRST, **OTHERS)._options
+            chosen = door(**FIRST, **OTHERS).options
             self.assertEqual((chosen.group, chosen.timeout_s, chosen.wire), tuple(FIRST.values()))
             found = {name: getattr(chosen, name) for name in OTHERS}
             self.assertEqual(found, {**OTHERS, "token": ClientToken("word")}, door.__name__)
@@ -65,9 +65,9 @@ class DoorOptionsTests(SynchronousTestCase):
 
     def test_same_defaults(self) -> None:
         """Without options, all doors connect in the same way; only L{LogClient} refuses beyond the limits."""
-        first, *others = [door()._options for door in DOORS]
+        first, *others = [door().options for door in DOORS]
         self.assertEqual(others, [first, first])
-        bare = LogClient(PEERS, reactor=Clock())._options
+        bare = LogClient(PEERS, reactor=Clock()).options
         self.assertEqual(attrs.evolve(bare, limits=first.limits), first)
         self.assertEqual(bare.limits.when_full, "fail")
 

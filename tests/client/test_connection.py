@@ -61,7 +61,7 @@ class AnswerTests(ConnectionCase):
     """Answers and their requests."""
 
     def test_remoting(self) -> None:
-        """The frame asks for what it should; the answer comes back."""
+        """The frame has the request; the answer comes back."""
         self.ask()
         command = decode_command(self.transport.value()[4:])
         self.assertEqual((command.code, command.flag, command.language), (RequestCode.APPEND, 0, "PYTHON"))
@@ -112,7 +112,7 @@ class AnswerTests(ConnectionCase):
 
     def test_opaque_wraps(self) -> None:
         """It stays a number that Java can hold."""
-        self.connection.protocol._next_opaque = 0x7FFFFFFF
+        self.connection.protocol.next_opaque = 0x7FFFFFFF
         for opaque in (0x7FFFFFFF, 1):
             self.ask()
             self.assertEqual(decode_command(self.transport.value()[4:]).opaque, opaque)

@@ -57,7 +57,7 @@ class SubmitTests(MachineClientCase):
         return error
 
     def test_result(self) -> None:
-        """What the machine returned."""
+        """The results of the machine."""
         self.assertEqual(self.successResultOf(self.submit(b"x")), b"1:x")
 
     def test_again(self) -> None:
@@ -150,7 +150,7 @@ class SubmitTests(MachineClientCase):
         self.assertIn("not 3", str(failure.value))
 
     def test_own_numbers(self) -> None:
-        """The program asks again for what it has asked before."""
+        """The program repeats its question."""
         self.takes_once()
         for _ in range(2):
             asked = self.client.submit_command(b"x", producer="p", sequence=0)

@@ -74,7 +74,7 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual(self.shown(members), [])
         self.assertIn("is not shown to", members.problems["n1"])
         self.assertNotIn("secret", members.problems["n1"])
-        members.addresses["n1"] = members._given["n1"] = "127.0.0.1:1"
+        members.addresses["n1"] = members.given["n1"] = "127.0.0.1:1"
         members._check_secret("127.0.0.1:1")
         with self.assertRaises(ValueError):
             Members(self.group.peers, group="default", clock=self.clock, wire="binary",
@@ -230,7 +230,7 @@ class MembersTests(SynchronousTestCase):
             return endpoint_for(address)
 
         self.patch(self.members, "_endpoint_for", dial)
-        self.members._told["n1"] = "elsewhere:1"
+        self.members.told["n1"] = "elsewhere:1"
         self.group["n1"].is_silent = True
         connection = self.members.connection("n1")
         self.group.settle()
@@ -252,32 +252,32 @@ class MembersTests(SynchronousTestCase):
             self.group.settle()
             self.assertLessEqual({*true, "n7"}, self.members.addresses.keys())
             self.assertLessEqual(len(self.members.addresses), len(true) + 1 + MEMBERS_MAX)
-            self.assertLessEqual(len(self.members._keepers), len(self.members.addresses))
+            self.assertLessEqual(len(self.members.keepers), len(self.members.addresses))
             self.assertLessEqual(self.members.problems.keys(), self.members.addresses.keys())
 
     def test_forgotten(self) -> None:
         """One that no member names any more: after its connection; callers that wait for one are informed."""
-        self.members._given = {"n0": "n0.test:20911"}
+        self.members.given = {"n0": "n0.test:20911"}
         self.members.connection("n1")
         self.group["n2"].is_silent = True
         waiting = self.members.connection("n2")
         self.group.settle()
-        self.members._named.clear()
-        self.members._learn("n0", {"n0": "n0.test:20911"})
+        self.members.named.clear()
+        self.members.learn("n0", {"n0": "n0.test:20911"})
         self.assertEqual(self.members.addresses.keys(), {"n0", "n1"})
         self.failureResultOf(waiting)
         self.assertEqual(self.members.problems, {})
         self.group["n1"].lose_connections()
-        self.members._learn("n0", {"n0": "n0.test:20911"})
+        self.members.learn("n0", {"n0": "n0.test:20911"})
         self.assertEqual(self.members.addresses.keys(), {"n0"})
 
     def test_full(self) -> None:
         """The bound of all; the caller's members are among them."""
         self.group.peers = {f"x{number}": f"x{number}.test:1" for number in range(MEMBERS_MAX)}
         for teller in ("n0", "n1", "n2"):
-            self.members._learn(teller, {f"{teller}.{number}": "a:1" for number in range(1000)})
+            self.members.learn(teller, {f"{teller}.{number}": "a:1" for number in range(1000)})
         for number in range(1000):
-            self.members._learn(f"x{number}", {f"y{number}.{each}": "a:1" for each in range(1000)})
+            self.members.learn(f"x{number}", {f"y{number}.{each}": "a:1" for each in range(1000)})
         self.assertEqual(len(self.members.addresses), ADDRESSES_MAX)
         self.assertLessEqual({"n0", "n1", "n2"}, self.members.addresses.keys())
 
@@ -344,7 +344,7 @@ class MembersTests(SynchronousTestCase):
         self.assertIsNotNone(self.successResultOf(found))
 
     def test_slow_leader(self) -> None:
-        """A leader whose answer takes longer than the others' is found by what they say of it."""
+        """A leader whose answer takes longer than the others' is found by their answers."""
         self.group["n0"].holds = lambda _: True
         found = self.members.leader()
         self.group.run(0.3)

@@ -67,12 +67,12 @@ class ReactorThreadTests(SynchronousTestCase):
         def slow(call: Callable[..., object], *args: object) -> None:
             plain(call, *args)
             self.assertTrue(over.wait(30))
-            thread._thread.join(0.1)  # it would have been closed by now
+            thread.thread.join(0.1)  # it would have been closed by now
             reactor.wakeUp()
 
         self.patch(reactor, "callFromThread", slow)
         thread.stop(lambda: None)
-        self.assertFalse(thread._thread.is_alive())
+        self.assertFalse(thread.thread.is_alive())
         self.assertFalse(thread._call(lambda: None))
 
     def test_asked_too_late(self) -> None:
@@ -85,7 +85,7 @@ class ReactorThreadTests(SynchronousTestCase):
         unheard = thread.begin(lambda: succeed(1))
         plain(thread.reactor.stop)
         self.assertRaises(DLedgerError, unheard.result, timeout=30.0)
-        thread._thread.join(30)
+        thread.thread.join(30)
         self.assertRaises(DLedgerError, thread.begin, lambda: succeed(1))
         self.assertEqual(len(thread._open), 1)  # who was informed stays in it
         thread.stop(lambda: None)

@@ -82,7 +82,7 @@ class ReaderCase(SynchronousTestCase):
             member.leader_id = member_id
 
     def asked(self, does: str) -> list[ReaderRequest]:
-        """What the leader was asked."""
+        """The requests that the leader got."""
         asked = [one for one in self.group["n0"].received if isinstance(one, ReaderRequest)]
         return [one for one in asked if one.does == does]
 
@@ -294,10 +294,10 @@ class LeaseTests(ReaderCase):
         reader = self.reader()
         self.done(self.take(reader, 1))
         self.patch(reader, "_plan_renewal", lambda: None)  # as if the program stood still
-        renewal = reader._renewal
+        renewal = reader.renewal
         assert renewal is not None
         renewal.cancel()
-        reader._renewal = None
+        reader.renewal = None
         self.clock.advance(1.5)
         self.assertTrue(reader.must_check)
         before = len(self.asked("renew"))

@@ -51,7 +51,7 @@ class RecordTests(SynchronousTestCase):
         self.assertIn(b"NOT UNPACKED: ", broken)
 
     def test_damaged(self) -> None:
-        """Shown as what it is: another body, another place."""
+        """Shown as a difference: another body, another place."""
         damaged = self.record().replace(b"hello", b"hallo")
         topic, line = record_line(damaged, 100, "rocketmq")
         self.assertEqual(topic, "")
@@ -127,7 +127,7 @@ class TailBrokerTests(SynchronousTestCase):
         self.assertEqual(len(result.stderr.splitlines()), 1)
 
     def test_follow(self) -> None:
-        """What comes is shown at once, over a restart of the broker, which is said beside it."""
+        """Messages are shown at once, over a restart of the broker, which is said beside them."""
         written: list[bytes] = []
         came = threading.Semaphore(0)
         batches = Broker.tail

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.commands.test_config -*-
-"""C{dledger config}: what the start would say."""
+"""C{dledger config}: the complaints of a start."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.commands.test_dashboard,tests.processes.test_operator -*-
-"""C{dledger dashboard}: what it asks, what it says, and how it ends."""
+"""C{dledger dashboard}: its questions, its output, and how it ends."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class LinesTests(SynchronousTestCase):
         self.assertGreater(count, 30)
 
     def test_finds(self) -> None:
-        """What the check finds."""
+        """The findings of the check."""
         text = (
             "    dledger tail -f \\\n        --jason | jq .   # all\n    X=1 dledger get 0 > out\n"
             "  dledger no\n"

@@ -44,7 +44,7 @@ class FailureTests(CliCase):
         self.assertTrue(error["remedy"])
 
     def test_details(self) -> None:
-        """What the command says besides is in the object."""
+        """The other lines of the command are in the object."""
         self.log.fails = DLedgerError(ResponseCode.TIMEOUT, reason="no answer")
         error = self.failed(1, "transfer", "n1", "--json")
         self.assertEqual(error["details"], ["it is unknown whether leadership has moved; see dledger status"])

@@ -51,7 +51,7 @@ class VerifyGroupTests(CliCase):
     """C{dledger verify --group}."""
 
     def marks(self, *marks: ChainMark) -> None:
-        """What the members hold."""
+        """The ledgers of the members."""
         log: Any = self.log
         log.chain_marks = lambda: marks
 

@@ -123,7 +123,7 @@ class FetchTests(CliCase):
     """Whom it asks."""
 
     def fetch(self, brokers: Brokers, *more: Any) -> Deferred[list[HAReport]]:
-        """What it comes to."""
+        """The outcome."""
         return Deferred.fromCoroutine(fetch_reports(brokers.ask, *more))
 
     def test_name_servers(self) -> None:

@@ -324,7 +324,7 @@ class TransferTests(CliCase):
 
 
 class CommonTests(CliCase):
-    """What the commands share."""
+    """The common parts of the commands."""
 
     def test_describe(self) -> None:
         """One line; facts that say nothing are left out."""

@@ -19,7 +19,7 @@ DONE = MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "
 
 
 class MemberCase(CliCase):
-    """The leader answers what the test says."""
+    """The leader gives the answers of the test."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -79,7 +79,7 @@ class TailTests(RocketMqCase):
         self.assertEqual(documents[0], {"index": 0, "term": 1, "pos": 0, "kind": "empty", "body": ""})
 
     def test_from(self) -> None:
-        """The other options do what they do."""
+        """The other options keep their effect."""
         result = self.run_cli("tail", "--format", "rocketmq", "--from", "1", "-n", "2")
         self.assertEqual([line.split("\t")[0] for line in result.stdout.splitlines()], ["index=1", "index=2"])
 

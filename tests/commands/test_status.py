@@ -28,7 +28,7 @@ class StatusTests(CliCase):
     """C{dledger status}."""
 
     def admins(self, pages: dict[str, dict[str, Any]]) -> None:
-        """What the administrations answer."""
+        """The answers of the administrations."""
 
         async def fetch(agent: object, url: str, timeout_s: float, clock: object) -> Any:
             answer: Deferred[Any] = (

@@ -32,7 +32,7 @@ class WatchCase(CliCase):
         return info("n0", **{**values, **facts})
 
     def pages(self, pages: dict[str, Any]) -> None:
-        """What the administrations answer, by URL and path."""
+        """The answers of the administrations, by URL and path."""
 
         async def fetch(agent: object, url: str, path: str, timeout_s: float, clock: object) -> Any:
             found = pages.get(url + path)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core -*-
 """
-What the tests of the core share: a ledger in a list, members and cores in a given state, and a bench
+For the tests of the core: a ledger in a list, members and cores in a given state, and a bench
 that runs one core's writes and keeps every other effect in order.
 
 The records here are not those of the wire: the core never looks into them.
@@ -288,7 +288,7 @@ def of_type(effects: Iterable[fx.Effect], wanted: type[AnyEffect]) -> list[AnyEf
 
 
 def kinds(effects: Iterable[fx.Effect]) -> list[str]:
-    """The names of the effects without the reports, requests and replies with what they carry."""
+    """The names of the effects without the reports, requests and replies with their types and codes."""
     names = []
     for effect in quiet(effects):
         name = type(effect).__name__
@@ -381,7 +381,7 @@ class Bench:
     config: DLedgerConfig
     now_ms: int = 10_000
     seen: list[fx.Effect] = attrs.Factory(list)
-    _tokens: int = 0
+    last_token: int = 0
 
     @classmethod
     def make(
@@ -415,8 +415,8 @@ class Bench:
 
     def next_token(self) -> int:
         """A token that was not used."""
-        self._tokens += 1
-        return self._tokens
+        self.last_token += 1
+        return self.last_token
 
     def step(self, happened: ev.Input) -> tuple[fx.Effect, ...]:
         """Take an input, run its writes and their outcomes. @return: all effects, in order."""
@@ -476,7 +476,7 @@ class Bench:
     def ask(self, request: Request) -> Response:
         """A request that is answered at once. @return: its answer."""
         effects = self.request(request)
-        (reply,) = [reply for reply in of_type(effects, fx.Reply) if reply.token == self._tokens]
+        (reply,) = [reply for reply in of_type(effects, fx.Reply) if reply.token == self.last_token]
         return reply.response
 
     def answer(self, request: fx.SendRequest, response: Response) -> tuple[fx.Effect, ...]:
@@ -524,7 +524,7 @@ class Bench:
         """Win an election, whatever the peers' logs; see C{seen} for what became of it."""
         peers = [peer_id for peer_id in self.config.peers if peer_id != self.config.self_id]
         for peer_id in peers:  # they have been heard of, so that pre-votes are sent
-            self.core._member.heard_from(peer_id, 1)
+            self.core.member.heard_from(peer_id, 1)
         self.run_until(VoteRequest) if peers else self.run(4_000)
         for pre_vote in (True, False):
             for peer_id, request_id, request in sent(tuple(self.seen), VoteRequest):

@@ -88,7 +88,7 @@ class LeapTests(SynchronousTestCase):
         """The answers to its pre-votes report it too."""
         bench = Bench.make(term=3)
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         for _ in range(200):
             for asked in of_type(bench.run(100), fx.SendRequest):
                 bench.answer(asked, VoteResponse(
@@ -178,9 +178,9 @@ class LastTermTests(SynchronousTestCase):
         """The last term came while it asked."""
         bench = Bench.make(term=TERM_MAX - 2)
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         asked = of_type(bench.run_until(VoteRequest), fx.SendRequest)
-        bench.core._member.ledger_end_term = TERM_MAX
+        bench.core.member.ledger_end_term = TERM_MAX
         bench.answer(asked[0], VoteResponse(term=3, wire_version=1, vote_result=VoteResult.ACCEPT,
                                             pre_vote=True))
         self.assertEqual(bench.term, TERM_MAX - 2)

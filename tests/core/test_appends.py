@@ -151,7 +151,7 @@ class ProposalTests(SynchronousTestCase):
         self.assertRaises(AssertionError, appends.propose, (proposal(2, b"b"),), None)
 
     def test_another_number_of_entries(self) -> None:
-        """A store that wrote something else than what it was given stops the member."""
+        """A store that wrote something else than the given entries stops the member."""
         appends = gate()
         appends.propose((proposal(1, b"a"),), None)
         self.assertRaises(AssertionError, written, appends, 0, 0, 100)
@@ -301,7 +301,7 @@ class LeaderTests(SynchronousTestCase):
     """From the proposal to the answer, through the core."""
 
     def test_dispatched_when_written(self) -> None:
-        """A leader sends what it has written, and answers when a majority holds it."""
+        """A leader sends entries that it has written, and answers when a majority holds them."""
         bench = Bench.make(ListLedger.of(1)).lead()
         bench.match("n1")
         tokens, effects = propose(bench, 5)

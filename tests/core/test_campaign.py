@@ -47,7 +47,7 @@ class CampaignTests(SynchronousTestCase):
         """A member that has sent its pre-votes."""
         bench = voter(**options)
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         return bench, sent(bench.run_until(VoteRequest), VoteRequest)
 
     def voting(self, **options: object) -> tuple[Bench, list[tuple[str, int, VoteRequest]]]:
@@ -120,7 +120,7 @@ class CampaignTests(SynchronousTestCase):
         bench, votes = self.voting(members=5)
         self.assertEqual(votes, [])  # one pre-vote of four is not a quorum of five
         asked = sent(bench.seen, VoteRequest)
-        bench.core._member.heard_from("n3", 1)
+        bench.core.member.heard_from("n3", 1)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
         ))
@@ -306,7 +306,7 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual([(peer_id, request.pre_vote) for peer_id, _, request in sent(effects, VoteRequest)],
                          [("n1", True)])
         self.assertEqual(bench.role, "follower")
-        self.assertEqual(bench.core._elector.campaign, Campaign.ASKING)
+        self.assertEqual(bench.core.elector.campaign, Campaign.ASKING)
 
     def test_its_term_is_hearsay(self) -> None:
         """What METADATA says of a term moves nobody: a term is adopted from who may bind."""
@@ -407,7 +407,7 @@ class AnotherProgramTests(SynchronousTestCase):
         for connects in (False, True):
             bench = Bench.make(term=3)
             for peer_id in ("n1", "n2"):
-                bench.core._member.heard_from(peer_id, 1)
+                bench.core.member.heard_from(peer_id, 1)
             if connects:
                 bench.step(ev.PeerConnected(peer_id="n1"))
             asked = {one.peer_id: type(one.request) for one in of_type(bench.run(10_000), fx.SendRequest)}

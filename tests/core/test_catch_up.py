@@ -74,7 +74,7 @@ class CatchUpTests(SynchronousTestCase):
         """New entries leave at once, however many, and although another follower uses up the turn."""
         bench = self.leader(count=1)
         bench.match("n2")
-        bench.core._leading.budget.is_spent = True
+        bench.core.leading.budget.is_spent = True
         _, effects = propose(bench, *[0] * (2 * TURN_ENTRIES_MAX))
         self.assertEqual(entries_in(effects, "n2"), 2 * TURN_ENTRIES_MAX)
 
@@ -86,14 +86,14 @@ class CatchUpTests(SynchronousTestCase):
         self.assertEqual(burst, bench.config.max_inflight_pushes)
         bench.seen.clear()
         bench.now_ms += bench.config.max_push_time_out_ms
-        bench.core._leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
+        bench.core.leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
         bench.tick(0)
         self.compared(bench, "n1")
         sizes = [len(pushes(bench.seen, PushType.APPEND, "n1"))]
         for _ in range(40):
             one = pushes(bench.seen, PushType.APPEND, "n1")[len(sizes) - 1]
             bench.answer(one, pushed(term=2))
-            sizes.append(bench.core._leading.dispatchers["n1"].inflight)
+            sizes.append(bench.core.leading.dispatchers["n1"].inflight)
         self.assertEqual(sizes[0], PUSHES_AFTER_SETBACK)
         self.assertEqual(sizes[1:6], [4, 8, 16, 32, 33])
         self.assertEqual(sizes[-1], burst)

@@ -286,7 +286,7 @@ class LeaderTests(SynchronousTestCase):
             pushed_bytes += sum(found) * (1024 + 32)
             self.append(bench)
         rate = pushed_bytes * 1000 / (bench.now_ms - began_ms)
-        self.assertLess(rate, 1.2 * bench.core._leading.budget.rate)
+        self.assertLess(rate, 1.2 * bench.core.leading.budget.rate)
         self.assertGreater(rate, RATE_MIN)
 
     def test_appends_pass(self) -> None:
@@ -294,7 +294,7 @@ class LeaderTests(SynchronousTestCase):
         bench = self.leader()
         self.append(bench)
         self.append(bench)
-        self.assertFalse(bench.core._leading.budget.may_push("n1"))
+        self.assertFalse(bench.core.leading.budget.may_push("n1"))
         self.assertEqual(
             kinds(self.append(bench)), ["WriteBodies", "n2<-APPEND", "RecordCommit", "AnswerAppend"]
         )
@@ -317,4 +317,4 @@ class LeaderTests(SynchronousTestCase):
         for count, is_paced in ((1500, False), (5000, True)):
             bench = self.leader(chunks=False, count=count)  # the first portion leaves 475, or 3975
             propose(bench, 0)
-            self.assertEqual(bench.core._leading.budget.probe is not None, is_paced)
+            self.assertEqual(bench.core.leading.budget.probe is not None, is_paced)

@@ -39,7 +39,7 @@ class LeaderCase(SynchronousTestCase):
 
     def hear(self, peer_id: str, flags: int = WIRE_FLAG_MEMBERSHIP) -> None:
         """A peer answers a heartbeat."""
-        member = self.bench.core._member
+        member = self.bench.core.member
         member.heard_from(peer_id, 1 | flags)
         member.heard_of_disk(peer_id, 1 | flags)
 
@@ -52,7 +52,7 @@ class LeaderCase(SynchronousTestCase):
     def make(self, what: str, member_id: str, address: str = "") -> MembershipResponse:
         """A change, up to its commit."""
         self.bench.request(change(what, member_id, address))
-        token = self.bench._tokens
+        token = self.bench.last_token
         for peer_id in ("n1", "n2"):
             self.bench.match(peer_id)
         (answer,) = self.bench.replies(token)
@@ -74,7 +74,7 @@ class AddTests(LeaderCase):
     def test_in_force_when_written(self) -> None:
         """Answered when it is committed."""
         effects = self.bench.request(change("add", "n3", "127.0.0.1:9"))
-        token = self.bench._tokens
+        token = self.bench.last_token
         (follow,) = of_type(effects, fx.FollowMembership)
         self.assertEqual(sorted(follow.membership.learners), ["n3"])
         self.assertEqual(self.bench.replies(token), [])
@@ -123,7 +123,7 @@ class AddTests(LeaderCase):
     def test_no_outcome(self) -> None:
         """501 when leadership ends: the change may be committed all the same."""
         self.bench.request(change("add", "n3", "127.0.0.1:9"))
-        token = self.bench._tokens
+        token = self.bench.last_token
         self.bench.follow("n1", self.bench.term + 1)
         (answer,) = self.bench.replies(token)
         self.assertIs(answer.code, ResponseCode.TERM_CHANGED)
@@ -150,7 +150,7 @@ class PromoteTests(LeaderCase):
         self.hear("n3")
         self.bench.match("n3")
         self.bench.request(change("promote", "n3"))
-        token = self.bench._tokens
+        token = self.bench.last_token
         self.bench.match("n1")
         self.assertEqual(self.bench.replies(token), [])
         self.bench.match("n3")
@@ -161,7 +161,7 @@ class RemoveTests(LeaderCase):
     """A member leaves."""
 
     def test_follower(self) -> None:
-        """It is not pushed to any more, and what it says does not help."""
+        """It gets no pushes any more, and its answers do not count."""
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
         self.assertEqual([peer.peer_id for peer in self.bench.core.status().peers], ["n1"])
         self.bench.seen.clear()
@@ -189,7 +189,7 @@ class RemoveTests(LeaderCase):
         self.assertRefused(change("remove", "n1"), ResponseCode.UNEXPECTED_ARGUMENT, "a single voter, n0,")
         self.assertRefused(change("remove", "n1", dry=True), ResponseCode.UNEXPECTED_ARGUMENT, "force")
         self.bench.request(change("remove", "n1", forced=True))
-        (answer,) = self.bench.replies(self.bench._tokens)
+        (answer,) = self.bench.replies(self.bench.last_token)
         assert isinstance(answer, MembershipResponse)
         self.assertEqual((answer.code, sorted(answer.voters)), (ResponseCode.SUCCESS, ["n0"]))
         self.assertIs(self.make("remove", "n3").code, ResponseCode.SUCCESS)
@@ -198,11 +198,11 @@ class RemoveTests(LeaderCase):
         """A member that another list reported is no stranger until the own ledger has a list as late."""
         told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
         self.bench.step(ev.MembersIntroduced(teller_id="n1", membership=told))
-        self.assertTrue(self.bench.core.members.knows("n9"))
-        self.assertEqual(self.bench.core.members.introduced, {"n9": "h:9"})
+        self.assertTrue(self.bench.core.member.knows("n9"))
+        self.assertEqual(self.bench.core.member.introduced, {"n9": "h:9"})
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
-        self.assertFalse(self.bench.core.members.knows("n9"))
-        self.assertNotIn("n9", self.bench.core.members.speakers)
+        self.assertFalse(self.bench.core.member.knows("n9"))
+        self.assertNotIn("n9", self.bench.core.member.speakers)
 
     def test_false_lists(self) -> None:
         """Each member's word counts for itself: a false list hides no true one, and none fills the tables."""
@@ -211,7 +211,7 @@ class RemoveTests(LeaderCase):
             told = Membership(voters=dict.fromkeys(ids, "h:1"), index=index, term=1)
             self.bench.step(ev.MembersIntroduced(teller_id=teller_id, membership=told))
 
-        members = self.bench.core.members
+        members = self.bench.core.member
         full = [f"x{number}" for number in range(MEMBERS_MAX)]
         tell("n1", INDEX_MAX, *full)
         for number, one in enumerate(full):
@@ -270,7 +270,7 @@ class RefusalTests(LeaderCase):
 
     def test_refused_at_the_door(self) -> None:
         """A member that does not know this leader yet refuses its heartbeats: it is not taken for Java's."""
-        member = self.bench.core._member
+        member = self.bench.core.member
         member.heard_of_disk("n2", 1, ResponseCode.UNKNOWN_MEMBER)
         self.assertTrue(member.capable["n2"])
         self.assertIs(self.make("add", "n3", "127.0.0.1:9").code, ResponseCode.SUCCESS)
@@ -285,7 +285,7 @@ class RefusalTests(LeaderCase):
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
 
     def test_member_not_heard(self) -> None:
-        """Nobody knows what it is; after the first change it is believed."""
+        """Nobody knows the id; after the first change it is believed."""
         self.bench.step(ev.PeerConnected(peer_id="n2"))
         asked = change("add", "n3", "127.0.0.1:9")
         self.assertRefused(asked, ResponseCode.LEADER_NOT_READY, "n2: not heard")
@@ -297,14 +297,14 @@ class RefusalTests(LeaderCase):
 
     def test_no_live_quorum(self) -> None:
         """Of the two that stay one is silent; the operator may force it."""
-        self.bench.core._member.last_heard_ms["n1"] = -100_000
+        self.bench.core.member.last_heard_ms["n1"] = -100_000
         self.assertRefused(change("remove", "n2"), ResponseCode.FALL_BEHIND_TOO_MUCH, "only n0 are alive")
         self.bench.request(change("remove", "n2", forced=True))
         self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
 
     def test_no_id(self) -> None:
         """Members know each other by the id of the group."""
-        self.bench.core._member.group_name = type(self.bench.core._member.group_name)()
+        self.bench.core.member.group_name = type(self.bench.core.member.group_name)()
         self.assertRefused(change("remove", "n2"), ResponseCode.LEADER_NOT_READY, "no id")
 
 
@@ -328,9 +328,9 @@ class OutsiderTests(SynchronousTestCase):
         """The start list counts again, and the member becomes a candidate."""
         bench = self.outsider()
         bench.ledger.entries.pop()
-        bench.core._member.refresh_end()
-        bench.core._out.take()
+        bench.core.member.refresh_end()
+        bench.core.out.take()
         self.assertEqual(bench.core.status().membership_index, -1)
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         bench.run_until(VoteRequest)

@@ -62,7 +62,7 @@ class LeaderTests(SynchronousTestCase):
     def turns(self, bench: Bench) -> tuple[fx.Effect, ...]:
         """All turns that are asked for."""
         effects: tuple[fx.Effect, ...] = ()
-        while bench.core._leading.budget.is_spent:
+        while bench.core.leading.budget.is_spent:
             effects += bench.step(ev.TurnCame())
         return effects
 
@@ -132,7 +132,7 @@ class LeaderTests(SynchronousTestCase):
         for _ in range(100):
             if pushes(bench.seen, PushType.COMPARE, "n1"):
                 break
-            bench.core._leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
+            bench.core.leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
             bench.tick(100)
         (compare,) = pushes(bench.seen, PushType.COMPARE, "n1")
         bench.answer(compare, told(ResponseCode.INCONSISTENT_STATE, end_index=end_index))
@@ -170,7 +170,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(CHUNKS_REFUSED_MAX, 2)
         bench = self.leader()
         self.caught_up(bench)
-        bench.core._leading.dispatchers["n1"]._chunks_refused = 1
+        bench.core.leading.dispatchers["n1"]._chunks_refused = 1
         self.assertFalse(any(one[2] for one in spans(self.refuse(bench, 1, 199))))
 
     def test_quota(self) -> None:
@@ -178,17 +178,17 @@ class LeaderTests(SynchronousTestCase):
         options = {"peer_push_throttle_point": 0, "peer_push_quota": 250 * KIB, "max_push_time_out_ms": 9000}
         bench = self.leader(**options)
         bench.ledger.entries *= 4
-        bench.core._member.refresh_end()
-        bench.core._member.committed_index = bench.ledger.ledger_end_index
+        bench.core.member.refresh_end()
+        bench.core.member.committed_index = bench.ledger.ledger_end_index
         found = spans(self.caught_up(bench))
         self.assertEqual(found, [(1, 99, False), (100, 199, True)])
-        bench.core._leading.beats.last_quorum_ms = bench.now_ms + 1000  # type: ignore[union-attr]
+        bench.core.leading.beats.last_quorum_ms = bench.now_ms + 1000  # type: ignore[union-attr]
         second = (*bench.tick(1000), *self.turns(bench))
         self.assertEqual(spans(second), [(200, 299, True), (300, 399, True)])
         bench = self.leader(**{**options, "peer_push_quota": 60 * KIB})
         bench.ledger.entries *= 4
-        bench.core._member.refresh_end()
-        bench.core._member.committed_index = bench.ledger.ledger_end_index
+        bench.core.member.refresh_end()
+        bench.core.member.committed_index = bench.ledger.ledger_end_index
         found = spans(self.caught_up(bench))
         self.assertFalse(any(one[2] for one in found))
         self.assertLessEqual(sum(last - first + 1 for first, last, _ in found), 61)

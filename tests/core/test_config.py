@@ -169,7 +169,7 @@ class FromMappingTests(SynchronousTestCase):
         self.assertEqual(from_mapping({"storeType": "MEMORY"}).store_type, "memory")
 
     def test_numbers_and_truths_as_text(self) -> None:
-        """Text is converted to what the option is; what cannot be is refused by name."""
+        """Text is converted to the type of the option; a wrong one is refused by name."""
         config = from_mapping(
             {"tick_ms": "30", "pre_vote": "False", "disk_full_ratio": "0.95", "never_lead": "true"}
         )

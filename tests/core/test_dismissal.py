@@ -21,7 +21,7 @@ class DismissalTests(SynchronousTestCase):
         """n0, after n1 refused it a vote and reported the members."""
         bench = Bench.make()
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         bench.run_until(VoteRequest)
         for one in of_type(tuple(bench.seen), fx.SendRequest):
             if isinstance(one.request, VoteRequest) and one.peer_id == "n1":
@@ -63,6 +63,6 @@ class DismissalTests(SynchronousTestCase):
         """A member that hears nothing asks for votes only."""
         bench = Bench.make()
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         bench.run(30_000)
         self.assertEqual(sent(bench.seen, MetadataRequest), [])

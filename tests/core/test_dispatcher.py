@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_dispatcher -*-
-"""What a leader sends to one follower, and what it makes of the answers."""
+"""The pushes of a leader to one follower, and the effect of the answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARE, TRUNCATE, APPEND = DispatcherState.COMPARE, DispatcherState.TRUNCATE, D
 
 @attrs.define
 class Acks:
-    """Remembers what the follower was said to hold."""
+    """Remembers the indexes that the follower was said to hold."""
 
     held: list[int] = attrs.Factory(list)
 
@@ -41,7 +41,7 @@ class Acks:
 
 @attrs.define
 class Desk:
-    """A dispatcher of leader n0 (term 3) for n1, and what it has sent."""
+    """A dispatcher of leader n0 (term 3) for n1, and its pushes."""
 
     member: MemberState
     dispatcher: EntryDispatcher
@@ -170,7 +170,7 @@ class TableTests(SynchronousTestCase):
 
 
 class RequestTests(SynchronousTestCase):
-    """What the pushes look like."""
+    """The fields of the pushes."""
 
     def test_compare_carries_our_last_entry(self) -> None:
         """The search begins at the leader's end."""
@@ -323,7 +323,7 @@ class WindowTests(SynchronousTestCase):
 
 
 class TimeTests(SynchronousTestCase):
-    """What the passing of time does."""
+    """The effect of time."""
 
     def test_idle_follower_hears_of_the_commit(self) -> None:
         """At once when it rose, and once a second else; one at a time."""
@@ -345,7 +345,7 @@ class TimeTests(SynchronousTestCase):
         self.assertEqual(desk.tick(), [])
 
     def test_late_answer(self) -> None:
-        """A push without an answer falls back to COMPARE; what comes later is nobody's."""
+        """A push without an answer falls back to COMPARE; a later answer is ignored."""
         for type in PushType:
             desk = Desk.make(max_push_time_out_ms=500).in_state(type)
             self.assertEqual(desk.tick(499), [], type)

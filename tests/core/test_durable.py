@@ -60,7 +60,7 @@ class DurableTests(SynchronousTestCase):
         """What is dropped is not confirmed, though a higher index is on stable storage afterwards."""
         bench = self.in_step()
         bench.request(append(1, 3))
-        proved(bench.core._handler, 9)
+        proved(bench.core.handler, 9)
         done = kinds(bench.request(truncate(9, 3)))
         self.assertEqual([kind for kind in done if kind in (NO, OK, "TruncateLedger")],
                          [NO, "TruncateLedger", OK])
@@ -103,9 +103,9 @@ class DurableTests(SynchronousTestCase):
         """Nobody to answer any more."""
         bench = self.in_step()
         bench.request(append(1, 3))
-        bench.step(ev.RequestAbandoned(token=bench._tokens))
+        bench.step(ev.RequestAbandoned(token=bench.last_token))
         self.assertEqual(kinds(self.flushed(bench)), [])
-        self.assertEqual(bench.core._handler.queued, 0)
+        self.assertEqual(bench.core.handler.queued, 0)
 
     def test_bound(self) -> None:
         """More answers than fit do not wait: 421, and the leader compares again."""

@@ -55,7 +55,7 @@ def vote_reply(request: VoteRequest, result: VoteResult, term: int) -> VoteRespo
 
 @attrs.frozen(kw_only=True)
 class VoteRow:
-    """One row of the voter's table: what it is asked, and what it says."""
+    """One row of the voter's table: the question, and its answer."""
 
     name: str
     request: VoteRequest
@@ -174,8 +174,8 @@ class VoteTests(SynchronousTestCase):
     def test_candidate_has_voted_for_itself(self) -> None:
         """A rival of the same term gets nothing."""
         bench = voter()
-        bench.core._member.heard_from("n1", 1)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n1", 1)
+        bench.core.member.heard_from("n2", 1)
         asking = sent(bench.run_until(VoteRequest), VoteRequest)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=asking[0][1], response=granted(3, pre_vote=True)
@@ -224,7 +224,7 @@ class PreVoteTests(SynchronousTestCase):
         """A voter that has heard of n1 and n2, so that hearing of them is no news."""
         bench = voter(**options)
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         return bench
 
     def test_granted_without_a_leader(self) -> None:
@@ -341,10 +341,10 @@ class HeartBeatTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.core.leader_id), ("follower", "n1"))
 
     def test_a_candidate_follows_a_leader_of_its_term(self) -> None:
-        """It lost: its own vote stays what it was."""
+        """It lost: its own vote stays."""
         bench = voter()
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         (_, request_id, _), _ = sent(bench.run_until(VoteRequest), VoteRequest)
         bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=request_id, response=granted(3, pre_vote=True)
@@ -370,7 +370,7 @@ class PatienceTests(SynchronousTestCase):
         seen = set()
         for seed in range(20):
             bench = voter(seed=seed).follow("n1", 3, interval_ms=100)
-            bench.core._member.heard_from("n2", 1)
+            bench.core.member.heard_from("n2", 1)
             silent_ms = self.silence(bench)
             self.assertTrue(500 <= silent_ms <= 770, silent_ms)
             seen.add(silent_ms)
@@ -379,14 +379,14 @@ class PatienceTests(SynchronousTestCase):
     def test_of_a_java_leader(self) -> None:
         """A leader that says nothing gets Java's six seconds."""
         bench = voter().follow("n1", 3, interval_ms=0)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n2", 1)
         silent_ms = self.silence(bench)
         self.assertTrue(6_000 <= silent_ms <= 9_020, silent_ms)
 
     def test_a_push_is_as_good_as_a_beat(self) -> None:
         """Any accepted push starts the patience anew, and does not change it."""
         bench = voter().follow("n1", 3, interval_ms=200)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n2", 1)
         for _ in range(40):
             bench.tick(100)
             self.assertEqual(bench.core.leader_id, "n1")
@@ -401,8 +401,8 @@ class PatienceTests(SynchronousTestCase):
             (-(1 << 60), 6_000, 9_000),
         ):
             bench = voter().follow("n1", 3, interval_ms=interval_ms)
-            elector = bench.core._elector
-            self.assertTrue(at_least <= elector._deadline_ms - bench.now_ms <= at_most)
+            elector = bench.core.elector
+            self.assertTrue(at_least <= elector.deadline_ms - bench.now_ms <= at_most)
 
     def test_a_stopped_process_reads_its_mail_first(self) -> None:
         """A member that was asleep does not blame its leader for that."""
@@ -418,7 +418,7 @@ class PatienceTests(SynchronousTestCase):
     def test_lost_connection_of_the_leader(self) -> None:
         """It has two beats to come back; then the others are asked, who grant it if they lost it too."""
         bench = voter().follow("n1", 3, interval_ms=1_000)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n2", 1)
         bench.step(ev.PeerDisconnected(peer_id="n1"))
         answer = bench.ask(vote_request("n2", 4, end_index=5, end_term=2, pre_vote=True))
         assert isinstance(answer, VoteResponse)
@@ -441,7 +441,7 @@ class PatienceTests(SynchronousTestCase):
     def test_after_a_leader_was_lost(self) -> None:
         """Nobody's patience but its own: half of it, and a random wait."""
         bench = voter().follow("n1", 3, interval_ms=0)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n2", 1)
         bench.request(vote_request("n2", 4))
         silent_ms = self.silence(bench)
         self.assertTrue(600 <= silent_ms <= 920, silent_ms)
@@ -449,7 +449,7 @@ class PatienceTests(SynchronousTestCase):
     def test_leader_that_comes_back_on_another_connection(self) -> None:
         """One beat, and all is as before."""
         bench = voter().follow("n1", 3, interval_ms=100)
-        bench.core._member.heard_from("n2", 1)
+        bench.core.member.heard_from("n2", 1)
         bench.step(ev.PeerDisconnected(peer_id="n1"))
         bench.run(200)
         bench.request(heart_beat("n1", 3, 100))
@@ -457,7 +457,7 @@ class PatienceTests(SynchronousTestCase):
 
     def is_patient(self, bench: Bench) -> bool:
         """Whether it is patient for the usual time from now."""
-        return 500 <= bench.core._elector._deadline_ms - bench.now_ms <= 750
+        return 500 <= bench.core.elector.deadline_ms - bench.now_ms <= 750
 
     def test_connections_that_mean_nothing(self) -> None:
         """Another follower's, a Java leader's, or where nobody is asked before the term rises."""
@@ -465,9 +465,9 @@ class PatienceTests(SynchronousTestCase):
             ({}, 100, "n2"), ({}, 0, "n1"), ({"pre_vote": False}, 100, "n1"),
         ):
             bench = voter(**options).follow("n1", 3, interval_ms=interval_ms)
-            before_ms = bench.core._elector._deadline_ms
+            before_ms = bench.core.elector.deadline_ms
             bench.step(ev.PeerDisconnected(peer_id=peer_id))
-            self.assertEqual(bench.core._elector._deadline_ms, before_ms)
+            self.assertEqual(bench.core.elector.deadline_ms, before_ms)
             answer = bench.ask(vote_request("n2", 4, end_index=5, end_term=2, pre_vote=True))
             assert isinstance(answer, VoteResponse)
             self.assertIs(answer.vote_result, VoteResult.REJECT_ALREADY_HAS_LEADER)
@@ -475,10 +475,10 @@ class PatienceTests(SynchronousTestCase):
     def test_never_more_patient_for_it(self) -> None:
         """A deadline that was near stays near."""
         bench = voter().follow("n1", 3, interval_ms=100)
-        deadline_ms = bench.core._elector._deadline_ms
+        deadline_ms = bench.core.elector.deadline_ms
         bench.now_ms = deadline_ms - 10
         bench.step(ev.PeerDisconnected(peer_id="n1"))
-        self.assertEqual(bench.core._elector._deadline_ms, deadline_ms)
+        self.assertEqual(bench.core.elector.deadline_ms, deadline_ms)
 
     def test_short_pauses_are_not_sleep(self) -> None:
         """A tick that is a little late excuses nothing."""

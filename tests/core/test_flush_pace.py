@@ -43,12 +43,12 @@ class WireTests(SynchronousTestCase):
     def test_in_answers_to_heartbeats(self) -> None:
         """A follower reports its flush time; a leader takes it from the answers."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        flushed(bench.core._member.pace, bench.now_ms, 40)
+        flushed(bench.core.member.pace, bench.now_ms, 40)
         answer = bench.ask(heart_beat("n1", 2))
         found = flush_time_of(answer.wire_version)
         assert found is not None
         self.assertLess(abs(found - 40), 4)
-        member = leader("n1", "n2").core._member
+        member = leader("n1", "n2").core.member
         member.heard_of_disk("n1", answer.wire_version)
         self.assertEqual(member.pace.peer_ms("n1", member.out.now_ms), found)
 
@@ -150,7 +150,7 @@ class LeaderTests(SynchronousTestCase):
         """Its flushes take 400 ms. @return: who was asked to take over."""
         self.patch(LeadershipTransfer, "_live", lambda *_: ["n1", "n2"])  # pushes are not answered here
         bench = self.bench = leader("n1", "n2", **options)
-        member, seen = bench.core._member, []
+        member, seen = bench.core.member, []
         for _ in range(seconds * 5):
             for peer_id in ("n1", "n2"):
                 bench.confirm(peer_id)
@@ -182,7 +182,7 @@ class LeaderTests(SynchronousTestCase):
         """It does not get leadership back while its disk is slow."""
         for time_ms, expected in ((400.0, []), (8.0, [("n1", 1)])):
             bench = leader("n1", "n2", preferred_leader_ids=("n1",))
-            member = bench.core._member
+            member = bench.core.member
             flushed(member.pace, bench.now_ms, 20)
             member.heard_of_disk("n1", told(time_ms))
             self.assertEqual(asks(bench.run(PREFERRED_CHECK_INTERVAL_MS)), expected)

@@ -29,7 +29,7 @@ def write(member: MemberState, count: int = 1) -> None:
 
 
 class FlusherTests(SynchronousTestCase):
-    """One fsync at a time; what it proves is what was there when it began."""
+    """One fsync at a time; it proves the entries that were there when it began."""
 
     def test_starts_when_there_is_something(self) -> None:
         """The effect names the end that is wanted."""

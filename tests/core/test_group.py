@@ -45,7 +45,7 @@ class Group:
         return group
 
     def feed(self, self_id: str, happened: ev.Input) -> None:
-        """One step of one member; what it sends goes on the wires."""
+        """One step of one member; its messages go on the wires."""
         for effect in self.benches[self_id].step(happened):
             if isinstance(effect, fx.SendRequest):
                 self.wires.setdefault((self_id, effect.peer_id), []).append(effect)
@@ -127,7 +127,7 @@ class GroupTests(SynchronousTestCase):
         self.assertGreater(answered, 100)
 
     def test_messages_are_of_the_wire(self) -> None:
-        """What the first rounds look like."""
+        """The first rounds."""
         group = Group.make(1)
         group.run(400)
         seen = [effect for bench in group.benches.values() for effect in bench.seen]

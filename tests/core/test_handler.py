@@ -87,7 +87,7 @@ class CompareTests(SynchronousTestCase):
             request = compare(index, term)
             self.assertEqual(
                 quiet(bench.request(request)),
-                (fx.Reply(token=bench._tokens, response=answer(request, code, 2, 5)),), (index, term),
+                (fx.Reply(token=bench.last_token, response=answer(request, code, 2, 5)),), (index, term),
             )
 
     def test_empty_follower(self) -> None:
@@ -154,7 +154,7 @@ class SenderTests(SynchronousTestCase):
             ):
                 self.assertEqual(
                     quiet(bench.request(request)),
-                    (fx.Reply(token=bench._tokens, response=answer(request, code, 0, 1)),),
+                    (fx.Reply(token=bench.last_token, response=answer(request, code, 0, 1)),),
                 )
             status = bench.core.status()
             self.assertEqual((terms_of(bench), status.committed_index, status.term), ([1, 2], -1, 3))
@@ -185,7 +185,7 @@ class TruncateTests(SynchronousTestCase):
         bench, request = follower(1, 1, 2, 2), truncate(1, 1)
         self.assertEqual(quiet(bench.request(request)), (
             fx.TruncateLedger(entries=batch(1, 1)),
-            fx.Reply(token=bench._tokens, response=answer(request, ResponseCode.SUCCESS, 0, 1)),
+            fx.Reply(token=bench.last_token, response=answer(request, ResponseCode.SUCCESS, 0, 1)),
         ))
         self.assertEqual(terms_of(bench), [1, 1])
 
@@ -237,7 +237,7 @@ class TruncateTests(SynchronousTestCase):
     def test_empty_follower_starts_at_the_entry(self) -> None:
         """Wherever the leader begins."""
         bench = follower()
-        proved(bench.core._handler, 40)
+        proved(bench.core.handler, 40)
         self.assertEqual(
             quiet(bench.request(truncate(40, 1)))[0], fx.TruncateLedger(entries=batch(40, 1))
         )
@@ -264,7 +264,7 @@ class TruncateTests(SynchronousTestCase):
             bench = follower(1, 1, 1, 1, committed_index=committed_index)
             if found_equal is not None:
                 bench.request(compare(found_equal, 1))
-            proved(bench.core._handler, index)
+            proved(bench.core.handler, index)
             effect = of_type(bench.request(truncate(index, 3)), fx.TruncateLedger)
             self.assertEqual(
                 effect, [fx.TruncateLedger(entries=batch(index, 3), anew=anew)],
@@ -275,7 +275,7 @@ class TruncateTests(SynchronousTestCase):
     def test_ledger_of_one_entry(self) -> None:
         """Also a single entry is something that must be known."""
         bench = follower(1)
-        proved(bench.core._handler, 1)
+        proved(bench.core.handler, 1)
         effects = bench.request(truncate(1, 3))
         self.assertEqual(of_type(effects, fx.TruncateLedger), [
             fx.TruncateLedger(entries=batch(1, 3), anew=True)
@@ -348,7 +348,7 @@ class AppendTests(SynchronousTestCase):
         bench, request = self.in_step(1), append(1, 3, 3)
         self.assertEqual(quiet(bench.request(request)), (
             fx.WriteEntries(entries=batch(1, 3, 3)),
-            fx.Reply(token=bench._tokens, response=answer(request, ResponseCode.SUCCESS, 0, 2)),
+            fx.Reply(token=bench.last_token, response=answer(request, ResponseCode.SUCCESS, 0, 2)),
         ))
 
     def test_commit_comes_with_it(self) -> None:
@@ -367,7 +367,7 @@ class AppendTests(SynchronousTestCase):
         effects = bench.request(append(1, 3))
         self.assertEqual(kinds(effects), ["WriteEntries", OK] * 4)
         self.assertEqual([reply.token for reply in of_type(effects, fx.Reply)], [6, 4, 5, 3])
-        self.assertEqual(bench.core._handler._queued_bytes, 0)
+        self.assertEqual(bench.core.handler.queued_bytes, 0)
 
     def test_repeated_and_known(self) -> None:
         """An APPEND that is in the ledger already is acknowledged again, if it is the same."""
@@ -402,7 +402,7 @@ class AppendTests(SynchronousTestCase):
         self.assertEqual(of_type(effects, fx.Reply)[0].token, 3)
         bench.request(append(1, 3, 3))
         self.assertEqual([code.name for code in self.codes(bench, 4)], ["SUCCESS"])
-        self.assertEqual(bench.core._handler._queued_bytes, 0)
+        self.assertEqual(bench.core.handler.queued_bytes, 0)
 
     def codes(self, bench: Bench, token: int) -> list[ResponseCode]:
         """Codes of the answers to a token."""
@@ -460,7 +460,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(append(3, 3, 3))), ["Reply PUSH_REQUEST_IS_FULL"])
         for request in (compare(0, 1), append(1, 3)):
             bench.request(request)
-        self.assertEqual(bench.core._handler._queued_bytes, 0)
+        self.assertEqual(bench.core.handler.queued_bytes, 0)
 
     def test_behind_a_gap(self) -> None:
         """A push whose turn does not come is answered 406 after the leader's patience, not before."""
@@ -477,17 +477,17 @@ class WindowTests(SynchronousTestCase):
         bench.request(append(3, 2))
         bench.request(append(1, 3, 3, 3))
         self.assertEqual(kinds(of_type(bench.tick(), fx.Reply)), [OK, NO])
-        self.assertEqual(bench.core._handler.queued, 0)
-        self.assertEqual(bench.core._handler._queued_bytes, 0)
+        self.assertEqual(bench.core.handler.queued, 0)
+        self.assertEqual(bench.core.handler.queued_bytes, 0)
 
     def test_lost_connection(self) -> None:
         """What came on it is dropped: neither written nor answered."""
         bench = self.in_step()
         bench.request(append(2, 3))
         bench.request(append(3, 3))
-        bench.step(ev.RequestAbandoned(token=bench._tokens))
+        bench.step(ev.RequestAbandoned(token=bench.last_token))
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", OK] * 2)
-        self.assertEqual(bench.core._handler._queued_bytes, 0)
+        self.assertEqual(bench.core.handler.queued_bytes, 0)
 
     def test_new_leader(self) -> None:
         """What waited for the old one is answered, and never written."""
@@ -496,7 +496,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(
             kinds(bench.request(heart_beat("n2", 4))), ["PersistTermVote", NO, OK]
         )
-        self.assertEqual(bench.core._handler.queued, 0)
+        self.assertEqual(bench.core.handler.queued, 0)
 
 
 class OutcomeTests(SynchronousTestCase):
@@ -558,7 +558,7 @@ class CommitTests(SynchronousTestCase):
         bench.request(compare(2, 1))
         self.assertEqual(quiet(bench.request(request)), (
             fx.RecordCommit(committed_index=2),
-            fx.Reply(token=bench._tokens, response=answer(request, ResponseCode.SUCCESS, 0, 2)),
+            fx.Reply(token=bench.last_token, response=answer(request, ResponseCode.SUCCESS, 0, 2)),
         ))
 
     def test_never_falls(self) -> None:

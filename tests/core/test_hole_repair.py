@@ -44,7 +44,7 @@ class HoleBench:
         self.bench = Bench.make(self.ledger, term=3, committed_index=committed_index)
         self.bench.follow("n1", 3)
         for peer_id in ("n1", "n2"):
-            self.bench.core._member.wire_versions[peer_id] = 0 if peer_id in java else 1
+            self.bench.core.member.wire_versions[peer_id] = 0 if peer_id in java else 1
         self.entries = ListLedger.of(1, 1, 1, 2, 2).read_batch(1, max_count=2, max_bytes=999)
 
     def tick(self, ms: int = 50) -> tuple[fx.Effect, ...]:
@@ -90,7 +90,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(len(one.questions()), 1)
 
     def test_filled(self) -> None:
-        """What comes is given to the store; then it is healthy."""
+        """The entries that arrive go to the store; then the member is healthy."""
         one = HoleBench()
         self.assertTrue(one.bench.core.status().is_repairing)
         one.bench.answer(one.asked(), one.pulled())
@@ -185,8 +185,8 @@ class AskTests(SynchronousTestCase):
         """Two members with holes neither stand nor lead: METADATA shows each that the other is of ours."""
         for wire_version, is_asked in ((1, True), (0, False)):
             one = HoleBench()
-            one.bench.core._member.leader_id = None
-            one.bench.core._member.wire_versions = {"n1": 0}
+            one.bench.core.member.leader_id = None
+            one.bench.core.member.wire_versions = {"n1": 0}
             for _ in range(4):
                 one.tick()
             self.assertEqual(one.questions(), [])
@@ -202,7 +202,7 @@ class AskTests(SynchronousTestCase):
             self.assertEqual([each.peer_id for each in one.questions()], ["n2"] if is_asked else [])
 
     def test_json_peer(self) -> None:
-        """A member that refuses PULL on its frames is asked GET at once; what the leader has is committed."""
+        """A member that refuses PULL on its frames is asked GET at once; the leader's entry is committed."""
         one = HoleBench()
         one.bench.answer(one.asked(), one.pulled(code=ResponseCode.UNSUPPORTED))
         self.assertEqual(len(one.questions()), 1)
@@ -237,7 +237,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(one.ledger.filled, [(batch(1, 1), True)])
         one = HoleBench(java=("n1", "n2"))
         question = one.asked()
-        one.bench.core._member.enter_term(4)
+        one.bench.core.member.enter_term(4)
         one.bench.answer(question, GetResponse(group="g", entries=batch(1, 1)))
         self.assertEqual(one.ledger.filled, [(batch(1, 1), False)])
 
@@ -260,7 +260,7 @@ class PromiseTests(SynchronousTestCase):
         for committed_index, may_lead in ((1, False), (2, True), (4, True)):
             ledger = ListLedger.of(1, 1, 1, 2, 2).lose(1, 2)
             bench = Bench.make(ledger, term=3, committed_index=committed_index)
-            self.assertIs(bench.core._member.may_lead, may_lead, committed_index)
+            self.assertIs(bench.core.member.may_lead, may_lead, committed_index)
 
     def test_no_acknowledgement(self) -> None:
         """A leader must not count it as a holder of an entry that it lacks and that may not be committed."""
@@ -327,13 +327,13 @@ class LeaderTests(SynchronousTestCase):
         """A leader's entries would continue from a checksum that nothing vouches for."""
         for first, may_lead in ((3, False), (2, True)):
             bench = Bench.make(ListLedger.of(1, 1, 1, 1, 1).lose(first, first), term=3, committed_index=4)
-            self.assertIs(bench.core._member.may_lead, may_lead)
+            self.assertIs(bench.core.member.may_lead, may_lead)
 
     def test_follower_with_a_hole(self) -> None:
         """When the entry after a follower's hole differs, the search goes on below the hole; else not."""
         for equal_to, damaged, truncates_to in ((2, 3, 2), (8, 3, None), (6, 5, 6)):
             bench = Bench.make(ListLedger.of(*[1] * 9), term=3, committed_index=8).lead()
-            bench.core._leading.dispatchers["n1"]._setbacks = DAMAGED_PATIENCE
+            bench.core.leading.dispatchers["n1"]._setbacks = DAMAGED_PATIENCE
             for _ in range(12):
                 request = pushes(bench.seen, peer_id="n1")[-1].request
                 assert isinstance(request, PushEntryRequest) and request.entries is not None
@@ -379,4 +379,4 @@ class LeaderTests(SynchronousTestCase):
                 break
         self.assertEqual(bench.role, "follower")
         self.assertIn("stepping-down", events(bench.seen))
-        self.assertFalse(bench.core._member.may_lead)
+        self.assertFalse(bench.core.member.may_lead)

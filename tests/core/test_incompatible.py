@@ -199,8 +199,8 @@ class OutcastTests(SynchronousTestCase):
     def test_known_before_the_first_entry(self) -> None:
         """A leader with an empty ledger sends a Java member a COMMIT that commits nothing, for its answer."""
         bench = Bench.make(pre_vote=False, term_start_entry=False).lead()
-        bench.core._member.wire_versions.update(n1=0, n2=0)
-        bench.core._elector.tick()
+        bench.core.member.wire_versions.update(n1=0, n2=0)
+        bench.core.elector.tick()
         effects = bench.tick()
         self.assertEqual([one.peer_id for one in pushes(effects, PushType.COMMIT)], ["n1", "n2"])
         for one in pushes(effects, PushType.COMMIT):
@@ -311,11 +311,11 @@ class LateAnswerTests(SynchronousTestCase):
         bench = self.deposed().follow("n1", 3)
         bench.request(push(PushType.TRUNCATE, batch(0, 1), term=3))
         bench.request(ask_taker(1, 3))
-        token = bench._tokens
+        token = bench.last_token
         misunderstand(bench, "n1", "n2")
         self.assertEqual(bench.replies(token), [])
         bench.step(ev.PeerConnected(peer_id="n1"))
-        bench.core._member.incompatible.update(("n0", "n2"))
+        bench.core.member.incompatible.update(("n0", "n2"))
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertEqual(asked(effects), [])
         self.assertEqual([reply.code.name for reply in bench.replies(token)], ["TAKE_LEADERSHIP_FAILED"])
@@ -326,4 +326,4 @@ class LateAnswerTests(SynchronousTestCase):
         bench = self.deposed()
         misunderstand(bench, "n1")
         self.assertEqual(kinds(bench.request(heart_beat("n2", 3))), ["PersistTermVote", "Reply SUCCESS"])
-        self.assertIsInstance(bench.replies(bench._tokens)[0], HeartBeatResponse)
+        self.assertIsInstance(bench.replies(bench.last_token)[0], HeartBeatResponse)

@@ -160,7 +160,7 @@ class LedgerTests(SynchronousTestCase):
     """Ends and commit."""
 
     def test_end_is_read_from_the_view(self) -> None:
-        """The core's end is what the ledger shows."""
+        """The core's end is that of the ledger."""
         ledger = ListLedger([(1, b""), (1, b""), (2, b"")])
         member = make_member(ledger, term=2)
         self.assertEqual((member.ledger_end_index, member.ledger_end_term), (2, 2))

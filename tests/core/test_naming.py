@@ -78,7 +78,7 @@ class Member:
         self.known.append(cast("str", facts["group_id"]))
 
     def answer(self) -> MetadataResponse:
-        """What it shows."""
+        """Its output."""
         return MetadataResponse(
             term=self.term, leader_id=self.leader_id, wire_version=1, group_id=self.group_name.id,
             group_term=self.group_name.term, is_group_known=self.group_name.is_known,
@@ -238,7 +238,7 @@ class GuardTests(SynchronousTestCase):
             self.assertEqual(member.known, ["b" * 32] if first[2] else [])
 
     def test_follower(self) -> None:
-        """It takes what the leader of its term says of an id, and nothing else."""
+        """It takes an id from the leader of its term, and from nobody else."""
         for facts in (
             {"term": 2}, {"term": 4}, {"peer_id": "n2"}, {"leader_id": "n2"}, {"leader_id": None},
             {"group_id": "", "group_term": -1}, {"code": ResponseCode.UNKNOWN_GROUP}, {"group_term": 2},

@@ -44,7 +44,7 @@ class ProofTests(SynchronousTestCase):
         self.bench = Bench.make(ListLedger.of(1, 1, 1, 1), term=3, committed_index=2).follow("n1", 3)
 
     def questions(self) -> list[fx.SendRequest]:
-        """What it asked others."""
+        """Its questions to others."""
         return [one for one in of_type(self.bench.seen, fx.SendRequest)
                 if not isinstance(one.request, HeartBeatRequest)]
 
@@ -122,7 +122,7 @@ class ProofTests(SynchronousTestCase):
 
     def test_java_leader(self) -> None:
         """It says so with 419 to a GET of the first entry that it would have to have."""
-        self.bench.core._member.wire_versions.update({"n1": 0, "n2": 0})
+        self.bench.core.member.wire_versions.update({"n1": 0, "n2": 0})
         request = attrs.evolve(truncate(1_000), wire_version=0)
         self.assertEqual(kinds(self.bench.request(request)), [NO, "n1<-GetRequest"])
         question = self.questions()[-1].request

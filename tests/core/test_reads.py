@@ -226,10 +226,10 @@ class NotReadyTests(SynchronousTestCase):
         bench.match("n1")
         bench.run(4_000)
         self.assertEqual([one.token for one in of_type(bench.seen, fx.AnswerRead)], [91])
-        self.assertEqual(bench.core._reads._read_index, {})
+        self.assertEqual(bench.core.reads._read_index, {})
 
     def test_ready_at_once_if_all_is_committed(self) -> None:
-        """Nothing can have been acknowledged beyond what it knows to be committed."""
+        """Nothing can have been acknowledged beyond the committed index that it knows."""
         bench = Bench.make(ListLedger.of(1, 1), committed_index=1).lead()
         read(bench, 91)
         bench.confirm("n1")
@@ -404,7 +404,7 @@ class BeatTests(SynchronousTestCase):
                 bench.step(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="time-out"))
             bench.confirm("n1")
             bench.confirm("n2")
-        beats_now = bench.core._leading.beats
+        beats_now = bench.core.leading.beats
         assert beats_now is not None
         self.assertLessEqual(len(beats_now._sent_ms), 4)
         self.assertLess(len(beats_now._outstanding), 100)

@@ -100,7 +100,7 @@ class TermGateTests(SynchronousTestCase):
                 self.assertEqual(bench.term, 3)
 
     def test_answers(self) -> None:
-        """Even an answer that says SUCCESS; what it answers counts for nothing then."""
+        """Even an answer that says SUCCESS counts for nothing then."""
         bench = Bench.make(ListLedger.of(1)).lead()
         (compare, _) = pushes(bench.seen, PushType.COMPARE)
         effects = bench.answer(compare, pushed(term=9, end_index=0))
@@ -260,7 +260,7 @@ class LeaderTests(SynchronousTestCase):
         for _ in range(100):
             bench.run(200)
             bench.confirm("n1")
-        self.assertLess(bench.core._out.outstanding, 30)
+        self.assertLess(bench.core.out.outstanding, 30)
 
 
 class CommitRuleTests(SynchronousTestCase):
@@ -342,7 +342,7 @@ class SyncTests(SynchronousTestCase):
         """Two of three disks are enough, whichever they are."""
         bench = self.leader()
         for peer_id in ("n1", "n2"):
-            bench.core._member.heard_from(peer_id, 1)
+            bench.core.member.heard_from(peer_id, 1)
         propose(bench, 1)
         bench.match("n1")
         bench.match("n2")
@@ -351,7 +351,7 @@ class SyncTests(SynchronousTestCase):
     def test_java_followers_do_not_flush(self) -> None:
         """Their word comes from the page cache: with one of them in the group the own fsync is waited for."""
         bench = self.leader()
-        bench.core._member.wire_versions["n2"] = 0
+        bench.core.member.wire_versions["n2"] = 0
         propose(bench, 1)
         bench.match("n1")
         todo = list(pushes(bench.seen, peer_id="n2"))
@@ -360,7 +360,7 @@ class SyncTests(SynchronousTestCase):
             todo = [*todo[1:], *pushes(
                 bench.answer(todo[0], attrs.evolve(answer, wire_version=0)), peer_id="n2"
             )]
-        self.assertEqual(bench.core._leading.quorum.watermark("n2"), 0)
+        self.assertEqual(bench.core.leading.quorum.watermark("n2"), 0)
         self.assertEqual(bench.core.committed_index, -1)
         self.assertEqual(kinds(self.flushed(bench))[:2], ["RecordCommit", "AnswerAppend"])
         self.assertEqual(bench.core.committed_index, 0)
@@ -449,7 +449,7 @@ class RepairTests(SynchronousTestCase):
     def test_by_truncation(self) -> None:
         """A leader whose ledger begins beyond the old end sets it there."""
         bench = self.damaged(1, 1).follow("n1", 3)
-        proved(bench.core._handler, 9)
+        proved(bench.core.handler, 9)
         effects = bench.request(push(PushType.TRUNCATE, batch(9, 1), term=3))
         self.assertEqual(kinds(effects), ["TruncateLedger", "Reply SUCCESS", "EndRepair"])
 
@@ -487,7 +487,7 @@ class RepairTests(SynchronousTestCase):
         bench.ledger.owes_after_cut = 3
         bench.request(push(PushType.TRUNCATE, batch(1, 1), term=3))
         self.assertTrue(bench.core.status().is_repairing)
-        self.assertFalse(bench.core._member.may_lead)
+        self.assertFalse(bench.core.member.may_lead)
         bench.request(push(PushType.APPEND, batch(2, 1, 1), term=3))
         self.assertFalse(bench.core.status().is_repairing)
 
@@ -513,7 +513,7 @@ class FailureTests(SynchronousTestCase):
         (token,), _ = propose(bench, 1)
         (append,) = [one for one in pushes(bench.seen, PushType.APPEND, "n1")][-1:]
         bench.ledger.entries.append((2, b""))
-        bench.core._member.refresh_end()
+        bench.core.member.refresh_end()
         bench.ledger.broken = True
         self.assertRaises(StoreError, bench.answer, append, pushed(term=2))
         effects = bench.core.step(ev.StoreFailed(reason="gone"), bench.now_ms)
@@ -524,7 +524,7 @@ class FailureTests(SynchronousTestCase):
     def test_no_write_after_a_failure(self) -> None:
         """The write of the step that broke off does not run."""
         bench = Bench.make(members=1).lead()
-        bench.core._out.write(fx.WriteBodies(first_index=0, term=2, bodies=(b"x",)))
+        bench.core.out.write(fx.WriteBodies(first_index=0, term=2, bodies=(b"x",)))
         effects = bench.core.step(ev.StoreFailed(reason="gone"), bench.now_ms)
         self.assertEqual(kinds(effects), ["StopMember"])
 

@@ -24,7 +24,7 @@ class FullTests(SynchronousTestCase):
         """A leader with two followers, some of which said that their disks are full."""
         bench = leader("n1", "n2", **options)
         for peer_id in full_peers:
-            bench.core._member.full_peers.add(peer_id)
+            bench.core.member.full_peers.add(peer_id)
         return bench
 
     def refused(self, bench: Bench) -> tuple[fx.Effect, ...]:
@@ -48,15 +48,15 @@ class FullTests(SynchronousTestCase):
     def test_java_is_asked_seldom(self) -> None:
         """A Java peer does not say whether it is full."""
         bench = self.full("n2")
-        bench.core._member.wire_versions["n1"] = 0
+        bench.core.member.wire_versions["n1"] = 0
         self.assertEqual(asks(self.refused(bench)), [("n1", 1)])
-        bench.core._transfer._giving = None
+        bench.core.transfer.giving = None
         bench.now_ms += FULL_AGAIN_MS
         bench.confirm("n1")
-        bench.core._member.full_peers.add("n2")
+        bench.core.member.full_peers.add("n2")
         self.assertEqual(asks(self.refused(bench)), [])
         bench.now_ms += FULL_AGAIN_JAVA_MS
-        bench.core._member.last_heard_ms["n1"] = bench.now_ms
+        bench.core.member.last_heard_ms["n1"] = bench.now_ms
         self.assertEqual(asks(self.refused(bench)), [("n1", 1)])
 
     def test_preferred_leader_is_full(self) -> None:
@@ -73,7 +73,7 @@ class FullTests(SynchronousTestCase):
             bench.step(ev.RoomChecked(is_full))
             answer = bench.ask(heart_beat("n1", 2))
             self.assertEqual(answer.wire_version, version)
-            member = self.full().core._member
+            member = self.full().core.member
             member.heard_from("n1", version)
             member.heard_of_disk("n1", version)
             self.assertEqual(("n1" in member.full_peers, member.wire_versions["n1"]), (is_full, WIRE_VERSION))

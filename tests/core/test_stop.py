@@ -55,7 +55,7 @@ class StopTests(SynchronousTestCase):
         """It is waited for."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         self.assertEqual(kinds(bench.step(ev.StopRequested())), [])
         self.assertEqual(len(self.stops(taken(bench, ResponseCode.SUCCESS, 3))), 1)
         self.assertEqual(codes(bench, token), ["SUCCESS"])
@@ -76,7 +76,7 @@ class StopTests(SynchronousTestCase):
         """The stop has a deadline of its own, and asking again does not move it; no appends meanwhile."""
         bench = leader("n1", "n2", leadership_transfer_wait_timeout=300)
         bench.step(ev.StopRequested())
-        giving = bench.core._transfer._giving
+        giving = bench.core.transfer.giving
         assert giving is not None
         giving.deadline_ms = 1 << 40
         bench.tick(599)
@@ -97,7 +97,7 @@ class StopTests(SynchronousTestCase):
         """The member that does not lead any more stops at once, but not without an answer."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         bench.request(heart_beat("n2", 3))
         effects = bench.step(ev.StopRequested())
         self.assertEqual(kinds(effects), ["Reply TAKE_LEADERSHIP_FAILED", "StopMember"])
@@ -123,7 +123,7 @@ class StopTests(SynchronousTestCase):
         bench = leader("n1", "n2")
         (appended,), _ = propose(bench, 1)
         bench.step(ev.ReadRequested((900,)))
-        bench.core._member.last_heard_ms.clear()
+        bench.core.member.last_heard_ms.clear()
         effects = bench.step(ev.StopRequested())
         self.assertEqual(kinds(effects), ["AnswerAppend", "AnswerRead", "StopMember"])
         self.assertEqual([one.token for one in of_type(effects, fx.AnswerAppend)], [appended])

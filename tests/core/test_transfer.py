@@ -103,7 +103,7 @@ class RefusalTests(SynchronousTestCase):
         ):
             bench = leader("n1", "n2")
             self.assertEqual(quiet(bench.request(request)), (fx.Reply(
-                token=bench._tokens,
+                token=bench.last_token,
                 response=LeadershipTransferResponse(
                     code=code, group="g", remote_id="n0", leader_id="n0", term=2, wire_version=1
                 ),
@@ -151,13 +151,13 @@ class RefusalTests(SynchronousTestCase):
             bench.now_ms += at_ms
             self.assertEqual(kinds(bench.request(ask_leader(term=4))), [f"Reply {code}"])
         bench.now_ms += 1
-        bench.core._member.last_heard_ms["n1"] = bench.now_ms
+        bench.core.member.last_heard_ms["n1"] = bench.now_ms
         self.assertEqual(asks(bench.request(ask_leader(term=4))), [("n1", 1)])
 
     def test_orderly_stop_is_not_limited(self) -> None:
         """Its operator wants it to go."""
         bench = leader("n1", "n2")
-        bench.core._transfer._pause_until_ms = bench.now_ms + 9_999
+        bench.core.transfer._pause_until_ms = bench.now_ms + 9_999
         self.assertEqual(len(asks(bench.step(ev.StopRequested()))), 1)
 
 
@@ -186,7 +186,7 @@ class GivingTests(SynchronousTestCase):
         bench = leader("n2")
         self.assertEqual(asks(bench.request(ask_leader())), [])
         self.assertEqual(asks(bench.match("n1")), [("n1", 1)])
-        bench.core._transfer.advance(bench.core._leading.dispatchers)
+        bench.core.transfer.advance(bench.core.leading.dispatchers)
         self.assertEqual(asks(bench.core.step(ev.Ticked(), bench.now_ms)), [])
 
     def test_takes_no_appends_meanwhile(self) -> None:
@@ -201,7 +201,7 @@ class GivingTests(SynchronousTestCase):
         """The taker's new term is adopted, durably, before its answer is passed on."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         effects = taken(bench, ResponseCode.SUCCESS, 3)
         self.assertEqual(quiet(effects), (
             fx.PersistTermVote(term=3, voted_for=None),
@@ -215,7 +215,7 @@ class GivingTests(SynchronousTestCase):
         """It asks for votes before it answers: the answer is still passed on."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         bench.request(heart_beat("n1", 3))
         self.assertEqual((bench.role, codes(bench, token)), ("follower", []))
         taken(bench, ResponseCode.SUCCESS, 3)
@@ -225,7 +225,7 @@ class GivingTests(SynchronousTestCase):
         """Passed on, and the leader goes on leading."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         taken(bench, ResponseCode.TAKE_LEADERSHIP_FAILED, 2)
         self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"])
         _, effects = propose(bench, 1)
@@ -235,7 +235,7 @@ class GivingTests(SynchronousTestCase):
         """302, and the leader goes on."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         peer_id, request_id, _ = sent(bench.seen, LeadershipTransferRequest)[-1]
         bench.step(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="gone"))
         self.assertEqual(codes(bench, token), ["NETWORK_ERROR"])
@@ -246,7 +246,7 @@ class GivingTests(SynchronousTestCase):
         for matched in (("n1", "n2"), ("n2",)):
             bench = leader(*matched, leadership_transfer_wait_timeout=200)
             bench.request(ask_leader())
-            token = bench._tokens
+            token = bench.last_token
             bench.tick(399)
             self.assertEqual(codes(bench, token), [])
             bench.tick(1)
@@ -278,9 +278,9 @@ class GivingTests(SynchronousTestCase):
             bench.now_ms += FAILED_TRANSFER_PAUSE_MS - 1
             self.assertEqual(kinds(bench.request(ask_leader("n2"))), ["Reply LEADER_TRANSFERRING"])
             bench.now_ms += 1
-            bench.core._member.last_heard_ms["n2"] = bench.now_ms
+            bench.core.member.last_heard_ms["n2"] = bench.now_ms
             bench.request(ask_leader("n2"))
-            token = bench._tokens
+            token = bench.last_token
             bench.step(
                 ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="gone") if is_failure
                 else ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=(
@@ -305,7 +305,7 @@ class GivingTests(SynchronousTestCase):
             )))
             for before_ms, answer in ((pause_ms - 1, ["Reply LEADER_TRANSFERRING"]), (1, [])):
                 bench.now_ms += before_ms
-                bench.core._member.last_heard_ms["n1"] = bench.now_ms
+                bench.core.member.last_heard_ms["n1"] = bench.now_ms
                 effects = bench.request(ask_leader(term=4))
                 self.assertEqual([one for one in kinds(effects) if one.startswith("Reply")], answer, code)
 
@@ -313,7 +313,7 @@ class GivingTests(SynchronousTestCase):
         """The transfer goes on without anybody to report."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         bench.step(ev.RequestAbandoned(token=token))
         taken(bench, ResponseCode.SUCCESS, 3)
         self.assertEqual(codes(bench, token), [])
@@ -332,7 +332,7 @@ class PreferredTests(SynchronousTestCase):
         bench = leader("n1", "n2", preferred_leader_ids=("n1", "n2"))
         propose(bench, 1)
         bench.match("n2")
-        bench.core._transfer._next_check_ms = 0
+        bench.core.transfer.next_check_ms = 0
         self.assertEqual(asks(bench.tick()), [("n2", 2)])
 
     def test_not_to_the_silent_the_far_or_the_unknown(self) -> None:
@@ -345,18 +345,18 @@ class PreferredTests(SynchronousTestCase):
             ).lead()
             for peer_id in ("n1", "n2"):
                 bench.confirm(peer_id)
-            bench.core._transfer._next_check_ms = 0
+            bench.core.transfer.next_check_ms = 0
             bench.tick()
             self.assertEqual(bench.core.status().transferee_id, chosen)
         bench = leader("n1", "n2", preferred_leader_ids=("n2",), max_heart_beat_leak=2)
-        bench.core._transfer._next_check_ms = bench.now_ms + 900
+        bench.core.transfer.next_check_ms = bench.now_ms + 900
         for _ in range(10):
             bench.run(200)
             bench.confirm("n1")
         self.assertEqual(asks(tuple(bench.seen)), [])
         bench = leader("n1", "n2", preferred_leader_ids=("n2",), max_leadership_transfer_wait_index=2)
         propose(bench, 1, 1)
-        bench.core._transfer._next_check_ms = 0
+        bench.core.transfer.next_check_ms = 0
         bench.tick()
         self.assertIs(bench.core.status().transferee_id, None)
 
@@ -364,8 +364,8 @@ class PreferredTests(SynchronousTestCase):
         """What a client asked for goes first, and its answer is not lost."""
         bench = leader("n1", "n2", preferred_leader_ids=("n2",))
         bench.request(ask_leader("n1"))
-        token = bench._tokens
-        bench.core._transfer._next_check_ms = 0
+        token = bench.last_token
+        bench.core.transfer.next_check_ms = 0
         self.assertEqual(asks(bench.tick()), [])
         taken(bench, ResponseCode.SUCCESS, 3)
         self.assertEqual(codes(bench, token), ["SUCCESS"])
@@ -401,7 +401,7 @@ class TakingTests(SynchronousTestCase):
         """200 with the new term."""
         bench = self.follower()
         bench.request(ask_taker(0))
-        token = bench._tokens
+        token = bench.last_token
         self.assertEqual(codes(bench, token), [])
         peer_id, request_id, _ = self.votes(bench)[0]
         bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=granted(4)))
@@ -420,7 +420,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual(kinds(effects)[-1], "WriteBodies")
 
     def test_waits_for_the_index(self) -> None:
-        """It must hold what the leader holds."""
+        """It must hold all entries of the leader."""
         bench = self.follower()
         self.assertEqual(kinds(bench.request(ask_taker(1))), [])
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
@@ -433,7 +433,7 @@ class TakingTests(SynchronousTestCase):
         """However the ledger grew."""
         bench = self.follower()
         bench.request(ask_taker(7))
-        proved(bench.core._handler, 7)
+        proved(bench.core.handler, 7)
         effects = bench.request(push(PushType.TRUNCATE, batch(7, 3), term=3))
         self.assertEqual(kinds(effects)[:3], ["TruncateLedger", "Reply SUCCESS", "PersistTermVote"])
 
@@ -442,7 +442,7 @@ class TakingTests(SynchronousTestCase):
         bench = self.follower()
         bench.request(ask_taker(1))
         bench.request(push(PushType.APPEND, batch(2, 3), term=3))
-        queued = bench._tokens
+        queued = bench.last_token
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertEqual(kinds(effects).count("WriteEntries"), 1)
         self.assertEqual(codes(bench, queued), ["INCONSISTENT_STATE"])
@@ -479,7 +479,7 @@ class TakingTests(SynchronousTestCase):
         for index in (5, 0):
             bench = self.follower(leadership_transfer_wait_timeout=300)
             bench.request(ask_taker(index))
-            token = bench._tokens
+            token = bench.last_token
             for _ in range(3):
                 bench.tick(99)
                 if index:
@@ -493,7 +493,7 @@ class TakingTests(SynchronousTestCase):
         for term, code in ((4, "TAKE_LEADERSHIP_FAILED"), (5, "EXPIRED_TERM")):
             bench = self.follower()
             bench.request(ask_taker(0))
-            token = bench._tokens
+            token = bench.last_token
             bench.request(heart_beat("n2", term))
             self.assertEqual(codes(bench, token), [code])
 
@@ -501,20 +501,20 @@ class TakingTests(SynchronousTestCase):
         """The leader that asked is gone when the entries come: no campaign on its behalf."""
         bench = self.follower(leadership_transfer_wait_timeout=60_000)
         bench.request(ask_taker(1))
-        token = bench._tokens
+        token = bench.last_token
         bench.run(2_000)
         self.assertIs(bench.core.leader_id, None)
         bench.ledger.entries.append((3, b""))
-        bench.core._member.refresh_end()
-        bench.core._transfer.on_ledger_grew()
+        bench.core.member.refresh_end()
+        bench.core.transfer.on_ledger_grew()
         bench.step(ev.Ticked())
         self.assertEqual((codes(bench, token), bench.term), (["TAKE_LEADERSHIP_FAILED"], 3))
 
     def test_lost_connection(self) -> None:
-        """Nobody to answer; the election is what it is."""
+        """Nobody to answer; the election goes on."""
         bench = self.follower()
         bench.request(ask_taker(0))
-        token = bench._tokens
+        token = bench.last_token
         bench.step(ev.RequestAbandoned(token=token))
         bench.run(3_000)
         self.assertEqual(codes(bench, token), [])
@@ -523,13 +523,13 @@ class TakingTests(SynchronousTestCase):
         """Only the token that is gone is forgotten, on either side."""
         bench = self.follower()
         bench.request(ask_taker(5))
-        token = bench._tokens
+        token = bench.last_token
         bench.step(ev.RequestAbandoned(token=token + 1))
         bench.tick(2_000)
         self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"])
         bench = leader("n1", "n2")
         bench.request(ask_leader())
-        token = bench._tokens
+        token = bench.last_token
         bench.step(ev.RequestAbandoned(token=token + 1))
         taken(bench, ResponseCode.SUCCESS, 3)
         self.assertEqual(codes(bench, token), ["SUCCESS"])

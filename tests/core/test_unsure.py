@@ -44,7 +44,7 @@ class LostDirectoryTests(SynchronousTestCase):
         for forgot_terms in (False, True):
             bench = Bench.make(term=0, is_unsure=True, forgot_terms=forgot_terms)
             bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
-            self.assertEqual(bench.core._member.is_unsure, forgot_terms)
+            self.assertEqual(bench.core.member.is_unsure, forgot_terms)
 
     def test_flushed(self) -> None:
         """With sync it is sure when it has all that the leader had, and not before that is flushed."""
@@ -52,7 +52,7 @@ class LostDirectoryTests(SynchronousTestCase):
         bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
         self.told(bench, 1)
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
-        self.assertTrue(bench.core._member.is_unsure)
+        self.assertTrue(bench.core.member.is_unsure)
         (flush,) = of_type(effects, fx.FlushLedger)
         effects = bench.step(ev.EntriesFlushed(flush_id=flush.flush_id, end_index=1))
         self.assertEqual(len(of_type(effects, fx.EndUnsure)), 1)
@@ -61,20 +61,20 @@ class LostDirectoryTests(SynchronousTestCase):
         """So is a leader that all members have elected."""
         bench = Bench.make(ListLedger.of(1, 1), term=1, is_unsure=True, forgot_terms=True,
                            flush_disk_type="sync")
-        bench.core._member.flushed_index = 0
+        bench.core.member.flushed_index = 0
         bench.core.become_leader()
         bench.tick()
-        self.assertTrue(bench.core._member.is_unsure)
-        bench.core._member.flushed_index = 1
+        self.assertTrue(bench.core.member.is_unsure)
+        bench.core.member.flushed_index = 1
         bench.tick()
-        self.assertFalse(bench.core._member.is_unsure)
+        self.assertFalse(bench.core.member.is_unsure)
 
 
 class VoteTests(SynchronousTestCase):
     """Its vote counts only together with the votes of all members."""
 
     def test_conditional(self) -> None:
-        """It gives its vote durably, and says what it is worth. To others it is no vote."""
+        """It gives its vote durably, and marks it as unsure. To others it is no vote."""
         bench = unsure(1)
         effects = bench.request(vote_request("n1", 3, end_index=5, end_term=2))
         self.assertEqual([effect.voted_for for effect in of_type(effects, fx.PersistTermVote)], ["n1"])
@@ -251,10 +251,10 @@ class WordTests(SynchronousTestCase):
                 self.assertFalse(bench.core.status().is_unsure)
                 continue
             self.assertTrue(bench.core.status().is_unsure)
-            word = bench.core._leaders_word
-            self.assertTrue(end <= word._end_index <= end + len(asked), (end, word._end_index))
+            word = bench.core.leaders_word
+            self.assertTrue(end <= word.end_index <= end + len(asked), (end, word.end_index))
             if end < 10:
-                for index in range(1, word._end_index + 1):
+                for index in range(1, word.end_index + 1):
                     self.assertTrue(bench.core.status().is_unsure)
                     bench.request(push(PushType.APPEND, batch(index, 2), term=2))
                 self.assertFalse(bench.core.status().is_unsure)

@@ -33,7 +33,7 @@ class WardTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.bench = Bench.make(ListLedger.of(1, 1, 1), term=3, never_lead=True, term_start_entry=False)
-        self.bench.core._member.heard_from("n1", 1)
+        self.bench.core.member.heard_from("n1", 1)
         self.bench.run(3_000)
 
     def test_two_candidates_in_turn(self) -> None:
@@ -113,7 +113,7 @@ class WardTests(SynchronousTestCase):
             self.bench.now_ms += 300
             self.bench.request(vote_request("n1", 9, end_index=0, end_term=1, pre_vote=True))
             self.bench.request(heart_beat("n2", 4))
-        self.assertIsNone(self.bench.core._member.ward_id)
+        self.assertIsNone(self.bench.core.member.ward_id)
 
     def test_leads_and_hands_over(self) -> None:
         """It takes no appends, writes no entry of its own, and asks n1 to take over once it holds all."""
@@ -131,15 +131,15 @@ class WardTests(SynchronousTestCase):
         assert isinstance(answer, VoteResponse)
         self.assertIs(answer.vote_result, VoteResult.ACCEPT)
         self.bench.request(heart_beat("n1", self.bench.term))
-        self.assertIsNone(self.bench.core._member.ward_id)
-        self.assertFalse(self.bench.core._member.may_lead)
+        self.assertIsNone(self.bench.core.member.ward_id)
+        self.assertFalse(self.bench.core.member.may_lead)
 
     def test_a_ward_that_dies(self) -> None:
-        """Without a quorum it steps down, and is what it was."""
+        """Without a quorum it steps down, and is a follower as before."""
         self.lead()
         self.bench.run(5_000)
         self.assertEqual(self.bench.role, "follower")
-        self.assertIsNone(self.bench.core._member.ward_id)
+        self.assertIsNone(self.bench.core.member.ward_id)
         self.bench.seen.clear()
         self.bench.run(30_000)
         self.assertEqual(sent(self.bench.seen, VoteRequest) + pushes(self.bench.seen, PushType.APPEND), [])
@@ -155,12 +155,12 @@ class WardTests(SynchronousTestCase):
 
     def test_java_candidate(self) -> None:
         """It is asked as any Java member: whether it knows a leader, then whether its log is longer."""
-        self.bench.core._member.wire_versions["n1"] = 0
+        self.bench.core.member.wire_versions["n1"] = 0
         self.refused(4)
-        self.bench.core._member.wire_versions["n1"] = 0
+        self.bench.core.member.wire_versions["n1"] = 0
         self.bench.run(7_000)
         self.refused(5)
-        self.bench.core._member.wire_versions["n1"] = 0
+        self.bench.core.member.wire_versions["n1"] = 0
         (question, *_) = [one for one in of_type(self.bench.run_until(MetadataRequest), fx.SendRequest)
                           if one.peer_id == "n1"]
         (probe,) = sent(self.bench.answer(question, MetadataResponse()), VoteRequest)

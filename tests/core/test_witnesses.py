@@ -53,7 +53,7 @@ class WitnessTests(SynchronousTestCase):
         return False
 
     def questions(self, *peer_ids: str) -> list[fx.SendRequest]:
-        """What it asked these members since the last look."""
+        """Its questions to these members since the last look."""
         found = [one for one in of_type(self.bench.seen, fx.SendRequest)
                  if isinstance(one.request, MetadataRequest) and one.peer_id in peer_ids]
         self.bench.seen = [one for one in self.bench.seen if one not in found]
@@ -92,7 +92,7 @@ class WitnessTests(SynchronousTestCase):
         self.assertEqual(self.bench.ledger.ledger_begin_index, BEGIN)
 
     def test_has_them_all(self) -> None:
-        """The other member keeps more than the leader, and has committed what the leader begins with."""
+        """The other member keeps more than the leader, and has committed the leader's first entries."""
         self.assertFalse(self.truncate())
         self.answer(n2=said(0, BEGIN - 1))
         self.assertFalse(self.truncate())
@@ -125,10 +125,10 @@ class WitnessTests(SynchronousTestCase):
 
     def test_java(self) -> None:
         """A voter known to be Java's cannot be asked, and is not missed; one that was never heard of is."""
-        self.bench.core._member.wire_versions["n2"] = 0
+        self.bench.core.member.wire_versions["n2"] = 0
         self.assertTrue(self.truncate())
         self.make(5)
-        self.bench.core._member.wire_versions.update({"n2": 0})
+        self.bench.core.member.wire_versions.update({"n2": 0})
         self.assertFalse(self.truncate())
         self.answer(n3=said(0, 3), n4=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())
@@ -175,7 +175,7 @@ class WitnessTests(SynchronousTestCase):
         So does one that joins, and has not come to the entry that names the voters: one leader began it, and
         the next one, who begins further on, has nobody else to name.
         """
-        member = self.bench.core._member
+        member = self.bench.core.member
         member.membership, member.voter_ids = Membership(voters={}), ()
         self.assertTrue(self.truncate())
         self.assertEqual(self.bench.ledger.ledger_begin_index, BEGIN)

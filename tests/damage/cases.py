@@ -255,14 +255,14 @@ UNPROVABLE: dict[str, Callable[[Case, list[Row], list[Row]], bool]] = {
 def bench() -> Iterator[Bench]:
     """A bench on the fastest file system there is, without pauses before second looks."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    before = dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S
-    dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S = 0.0, 0.005
+    before = dledger.spark.ledger.ends.LOOK_AGAIN_S, dledger.spark.ledger.ends.PASSING_S
+    dledger.spark.ledger.ends.LOOK_AGAIN_S, dledger.spark.ledger.ends.PASSING_S = 0.0, 0.005
     with tempfile.TemporaryDirectory(dir=base, prefix="dledger-damage-") as held, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield Bench(held)
         finally:
-            dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S = before
+            dledger.spark.ledger.ends.LOOK_AGAIN_S, dledger.spark.ledger.ends.PASSING_S = before
 
 
 assert stream is READINGS["stream"]

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.damage.test_slice -*-
-"""The ways to read a directory: batch, stream, export, sidecar. Each gives rows, or raises what it raises."""
+"""The ways to read a directory: batch, stream, export, sidecar. Each gives rows, or raises its own error."""
 
 from __future__ import annotations
 

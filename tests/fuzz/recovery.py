@@ -215,7 +215,7 @@ def fuzz_recovery(rng: random.Random) -> None:
         store = FileStore.open(CONFIG, disk)
     except StoreError as error:
         assert str(error)
-        assert not disk._locked, "a refused directory stays locked"
+        assert not disk.locked, "a refused directory stays locked"
         return
     try:
         _check(template, store, recorded)

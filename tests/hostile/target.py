@@ -105,7 +105,7 @@ class GoodClient:
 
     def __init__(self, peers: str, log_path: Path, *, module: str = "tests.hostile.good_client") -> None:
         """
-        @param peers: what the program needs to find the servers.
+        @param peers: by which the program finds the servers.
         @param module: the program.
         """
         self._peers = peers

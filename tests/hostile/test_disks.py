@@ -49,7 +49,7 @@ class SmallDisk(Child):
         self.start()
         if self.pipes[1].readline() != b"mounted\n":
             raise SkipTest(f"no small file system can be mounted here: {self.log_tail()}")
-        member._command[:0] = [
+        member.command[:0] = [
             "nsenter", "--preserve-credentials", "-U", "-m", "-t", str(self.pid), "--",
         ]
 
@@ -237,10 +237,10 @@ class DamagedFileTests(HostileCase):
     def test_identity(self) -> None:
         """A directory starts as the member and in the group that it belongs to."""
         member = self.stopped()
-        at = member._command.index("--group") + 1
-        member._command[at] = "other"
+        at = member.command.index("--group") + 1
+        member.command[at] = "other"
         self.assertRegex(self.refused(member), "belongs to group 'default', but is opened as group 'other'")
-        member._command[at] = "default"
+        member.command[at] = "default"
         other = next(iter(set(self.peers) - {member.name, self.wait_for_leader()}))
         moved = self.members[other]
         moved.stop()

@@ -34,7 +34,7 @@ class SoakTests(SynchronousTestCase):
 
 
 class JudgeTests(SynchronousTestCase):
-    """What the workers wrote becomes a history."""
+    """The files of the workers become a history."""
 
     def test_calls(self) -> None:
         """Times become stamps, at one of which only calls overlap; a cut line is left out."""

@@ -345,7 +345,7 @@ class OurBroker(Broker):
 
     def become(self, role: str, **more: object) -> None:
         """See L{Broker.become}."""
-        self._command = self._words(role, more)
+        self.command = self._words(role, more)
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
         """See L{Broker.wait_started}."""

@@ -343,7 +343,7 @@ def mqadmin(version: str, directory: Path, address: str, *words: str) -> str:
     Run C{mqadmin}; again if an answer was late: it waits 3 s for each, from its start with a cold JVM on. If
     the request has not left by then, it calls that a request that cannot be sent.
 
-    @return: what it wrote.
+    @return: its output.
     @raise ChildError: it wrote of an exception, or every answer was late.
     """
     (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")

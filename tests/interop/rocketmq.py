@@ -293,7 +293,7 @@ class Codec(TalkingChild):
 
 
 def member_says(address: str, peer_id: str) -> MetadataResponse | None:
-    """What the member of a broker says of its group; None if it does not answer."""
+    """The group, as the member of a broker reports it; None if it does not answer."""
     try:
         answer = ask(address, MetadataRequest(group=GROUP, remote_id=peer_id), seconds=2.0)
     except NoAnswer:

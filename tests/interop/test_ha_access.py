@@ -95,7 +95,7 @@ class AccessCase(SynchronousTestCase):
         wait_until(has_said, seconds=PATIENCE, what=f"{words} of {broker.name}", every=0.1)
 
     def statuses(self, client: Client, topic: str, first: int, count: int) -> set[str]:
-        """What the broker has answered to sends; a route may be missing at first."""
+        """The broker's answers to sends; a route may be missing at first."""
         found: set[str] = set()
 
         def is_known() -> bool:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.interop.test_raft_transactions -*-
 """
 Transactions of RocketMQ's producer in groups of brokers on a raft log, of RocketMQ's and of ours: a master
-that is killed between the two phases, and one of the other kind that finishes what it began.
+that is killed between the two phases, and one of the other kind that finishes transactions of before.
 
 Each round leaves transactions open at a master, and kills it. They get their end from the next master's
 questions. At the end, exactly the committed ones were consumed, and the logs and queues of all members are

@@ -78,7 +78,7 @@ def on_small_disk(stage: Stage, mebibytes: int) -> None:
     """From its next start on, the member's directory is a file system of that size, visible to it alone."""
     script = f'mount -t tmpfs -o size={mebibytes}m tmpfs "$1" && shift && exec "$@"'
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", str(stage.directory)]
-    stage.member._command[:0] = command
+    stage.member.command[:0] = command
 
 
 class RestartTests(SideBySide):

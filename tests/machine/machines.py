@@ -11,7 +11,7 @@ from dledger.machine.state_machine import StateMachine
 
 class Journal(StateMachine):
     """
-    Remembers what it was given. A result is C{index:body}, a query's answer all bodies.
+    Remembers the bodies that it applied. A result is C{index:body}, a query's answer all bodies.
 
     @ivar fails: called with each entry before it is applied.
     """

@@ -102,7 +102,7 @@ class ThreadTests(SynchronousTestCase):
     def test_watched(self) -> None:
         """A call that lasts is reported while it does: in the log, in the status, in the health."""
         self.calls.run = self.hangs  # type: ignore[method-assign]
-        self.rig.runner._calls._run = self.hangs
+        self.rig.runner.calls._run = self.hangs
         self.rig.append(b"1")
         with capturedLogs() as events:
             for _ in range(60):
@@ -122,7 +122,7 @@ class ThreadTests(SynchronousTestCase):
 
     def hangs(self, call: object) -> Deferred[None]:
         """The thread is in a call that does not end."""
-        self.rig.runner._calls._now = ("apply()", self.rig.clock.seconds())
+        self.rig.runner.calls._now = ("apply()", self.rig.clock.seconds())
         self.rig.runner.machine.entry = 1
         return Deferred()
 

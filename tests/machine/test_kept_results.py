@@ -99,8 +99,8 @@ class KeptTests(SynchronousTestCase):
         self.patch(kept_results, "CLIENTS_MAX", 2)
         self.commands("t", 0, b"t")
         self.assertEqual([self.found(one, 0)[0] for one in "pqrst"], [-1, -1, -1, 0, 0])
-        whole = sum(len(one.result) + 64 for client in self.kept._clients.values() for one in client.results)
-        self.assertEqual(self.kept._bytes, whole)
+        whole = sum(len(one.result) + 64 for client in self.kept.clients.values() for one in client.results)
+        self.assertEqual(self.kept.held_bytes, whole)
 
     def test_began_again(self) -> None:
         """A producer that was forgotten and began with 0 has no results of before."""
@@ -121,7 +121,7 @@ class KeptTests(SynchronousTestCase):
             kept.fold([entry(self.end + at) for at in (1, 2, 3)], {self.end + 2: b"3", self.end + 3: b"4"})
         self.assertEqual(again, self.kept)
         self.assertEqual(self.found("p", 4), (4, b"4"))
-        kinds = [type(one.result) for one in again._clients["p"].results]
+        kinds = [type(one.result) for one in again.clients["p"].results]
         self.assertEqual(kinds, [bytes, bytes, RefusedAnswer, bytes, bytes])
         for cut in range(len(data)):
             self.assertRaises(WireError, KeptResults.decode, data[:cut])

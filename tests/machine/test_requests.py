@@ -94,7 +94,7 @@ class SubmitTests(DeskCase):
 
     def test_unknown(self) -> None:
         """A machine that stops at the command, or is late: it is in the log, nobody knows the result."""
-        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        self.rig.runner.turn = lambda: None  # type: ignore[method-assign]
         self.client.send(SubmitRequest(**self.rig.base(), command=b"late"))
         self.rig.pass_turns()
         self.assertEqual(self.client.answers(), [])
@@ -178,7 +178,7 @@ class OnceTests(DeskCase):
     def test_too_many(self) -> None:
         """Those for whose results there is no room are refused before they are in the log."""
         rig = HostedRig(max_pending_requests_num=3).run()
-        rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        rig.runner.turn = lambda: None  # type: ignore[method-assign]
         client = rig.client()
         for number in range(5):
             client.send(SubmitRequest(**rig.base(), command=b"%d" % number))
@@ -238,8 +238,8 @@ class QueryTests(DeskCase):
 
     def test_linearizable(self) -> None:
         """The machine is behind; the answer waits for it."""
-        real = self.rig.runner._turn
-        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        real = self.rig.runner.turn
+        self.rig.runner.turn = lambda: None  # type: ignore[method-assign]
         self.rig.append(b"a", b"b")
         self.client.send(QueryRequest(**self.rig.base(), query=b","))
         self.rig.pass_turns()
@@ -252,7 +252,7 @@ class QueryTests(DeskCase):
 
     def test_late(self) -> None:
         """A machine that does not come so far in time."""
-        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        self.rig.runner.turn = lambda: None  # type: ignore[method-assign]
         self.rig.append(b"a")
         self.client.send(QueryRequest(**self.rig.base(), query=b","))
         for _ in range(70):

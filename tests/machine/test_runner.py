@@ -269,7 +269,7 @@ class SnapshotTests(SynchronousTestCase):
         """A new process with the log and the snapshots of the old one."""
         rig = HostedRig(disk=self.disk, factory=factory)
         rig.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
-        rig.node._core = self.rig.node._core
+        rig.node.core = self.rig.node.core
         self.assertTrue(rig.node.members.is_settled)
         rig.runner.start()
         rig.pass_turns()
@@ -484,7 +484,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertNotEqual(other.runner.digests[5], rig.runner.digests[5])
 
     def test_own_digest(self) -> None:
-        """A machine may offer one, or none; what it raises is a snapshot that is not written."""
+        """A machine may offer one, or none; if it raises, no snapshot is written."""
         for given, told in ((b"abc", {2: "616263"}), (b"", {})):
             self.patch(Journal, "digest", lambda machine, given=given: given)
             rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()

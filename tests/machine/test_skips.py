@@ -132,7 +132,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual(self.rig.snapshots.heads[-1].index, 8)
         again = HostedRig(disk=self.disk, factory=BadJournal)
         again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
-        again.node._core = self.rig.node._core
+        again.node.core = self.rig.node.core
         again.runner.start()
         again.pass_turns()
         self.assertEqual((again.runner.state, again.journal.indexes), ("running", []))
@@ -232,7 +232,7 @@ class SkipTests(SynchronousTestCase):
         """A process that begins with the same snapshots and the same log."""
         again = HostedRig(disk=disk, snapshot_entries=1000)
         again.node.read_committed = rig.node.read_committed  # type: ignore[method-assign]
-        again.node._core = rig.node._core
+        again.node.core = rig.node.core
         again.runner.start()
         again.pass_turns()
         return again
@@ -253,7 +253,7 @@ class SkipTests(SynchronousTestCase):
         self.order(5)
         again = HostedRig(factory=BadJournal)
         again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
-        again.node._core = self.rig.node._core
+        again.node.core = self.rig.node.core
         self.patch(reading_ahead, "READ_BYTES", 100)
         self.patch(failed_entry, "READ_BYTES", 100)
         again.runner.start()

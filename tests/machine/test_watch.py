@@ -15,7 +15,7 @@ MINE = ToldMachine(name="kv", version=2, state="running")
 
 
 class WatchTests(SynchronousTestCase):
-    """What they run, and what that means here."""
+    """The machines that they run, and the judgement here."""
 
     def setUp(self) -> None:
         self.told: dict[str, str | None] = {}

@@ -155,7 +155,7 @@ _ELECTIONS = (
     ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=1.0),
     Mutant("sure-too-early", "it takes the first push of any leader for the leader's whole ledger", (
         Patch("dledger.core.replication.leaders_word",
-              "has_all = self._term == member.term and matched_index >= self._end_index >= -1",
+              "has_all = self._term == member.term and matched_index >= self.end_index >= -1",
               "has_all = matched_index >= 0"),
     ), test="tests.core.test_unsure"),  # (the simulator notices it, too, but only once in 140 s)
     Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (

@@ -135,7 +135,7 @@ def _pair_run_of(mutant: Mutant) -> Callable[[int], str]:
 
 
 def child(name: str, seconds: float, sound: bool, output: str) -> NoReturn:
-    """Hunt one mutant in this process, which says what it finds in a file."""
+    """Hunt one mutant in this process, which writes its findings to a file."""
     with open(output, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

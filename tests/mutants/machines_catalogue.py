@@ -234,7 +234,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "        if False:\n            raise DLedgerError("),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
     ("hang-not-told", "nobody is informed of a call that lasts", (
-        Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
+        Patch(_RUNNER, "        self.calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("digests-not-compared", "members with different states do not notice", (
         Patch("dledger.machine.watch", "        if len(groups) == 1:\n", "        if True:\n"),
@@ -268,11 +268,11 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "    if len(result) > RESULT_BYTES_MAX:", "    if False:"),
     ), {"test": "tests.machine.test_runner.FailureTests"}),
     ("results-without-bound", "results of producers that are quiet for long are kept", (
-        Patch("dledger.machine.kept_results", "        if self._bytes > RESULT_BYTES_IN_ALL:",
+        Patch("dledger.machine.kept_results", "        if self.held_bytes > RESULT_BYTES_IN_ALL:",
               "        if False:"),
     ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
     ("clients-without-bound", "all producers that ever were are kept", (
-        Patch("dledger.machine.kept_results", "        while len(self._clients) > CLIENTS_MAX:",
+        Patch("dledger.machine.kept_results", "        while len(self.clients) > CLIENTS_MAX:",
               "        while False:"),
     ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
     ("snapshot-at-any-place", "snapshots are not after the same entries at each member", (

@@ -58,7 +58,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
             raise
 """, """        except OSError:
             self.offsets.append(offset)
-            self._handles[offset] = file
+            self.handles[offset] = file
             self.dirty[offset] = file
             raise
 """),

@@ -45,7 +45,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "                table.note(run)\n        self.table = table\n"),
     ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
     ("cut-producers-not-recalled", "a cut does not bring back whom the cut entries made the table forget", (
-        Patch(_TABLE, "        while len(self._spare) > len(uncommitted):\n", "        while self._spare:\n"),
+        Patch(_TABLE, "        while len(self.spare) > len(uncommitted):\n", "        while self.spare:\n"),
     ), {"test": "tests.base.test_producers.JudgeTests.test_cut_recalls"}),
     ("repeats-taken-as-new", "a leader does not look for the body of a producer in its log", (
         Patch(_ORIGINS, "        if known is Known.NEW:\n",

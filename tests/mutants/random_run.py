@@ -35,7 +35,7 @@ from tests.mutants.sites import ROOMS, Splice, drawn
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
-#: Longest time of one judgement, as a multiple of what it may take of the processor, and seconds more.
+#: Longest time of one judgement, as a multiple of its limit of processor time, and seconds more.
 _SLOWEST, _MORE_S = 12, 60
 #: Seconds of the processor for the unit tests of one package.
 _UNIT_S = 60.0
@@ -103,7 +103,7 @@ def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
 
 
 def _schedules(module: str, seconds: float) -> str:
-    """What the first schedule that fails says; empty: none did."""
+    """The error of the first schedule that fails; empty: none did."""
     from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
@@ -118,7 +118,7 @@ def _schedules(module: str, seconds: float) -> str:
 
 
 def _units(names: list[str]) -> str:
-    """What the first test that fails says; empty: none did."""
+    """The error of the first test that fails; empty: none did."""
     from twisted.trial.reporter import TestResult
     from twisted.trial.runner import TestLoader
 

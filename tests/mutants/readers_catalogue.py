@@ -35,7 +35,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"readers": {"names": 1, "processes": 3, "lease_s": 0.5, "share": 0},
         "group": {"hides_wire_version": False}}),
     ("deposed-leader-renews", "a leader that has been deposed renews leases", (
-        Patch(_DESK, "        \"\"\"See rule 6.\"\"\"\n        await self._reads.read_index()\n", ""),
+        Patch(_DESK, "        \"\"\"See rule 6.\"\"\"\n        await self.reads.read_index()\n", ""),
     ), {"test": f"{_REQUESTS}.OrderTests.test_deposed"}),
     ("shares-of-own-entries", "processes that share a reader read each other's commits for ever", (
         Patch(_RULES, " or not has_entries(begin):", ":"),

@@ -253,7 +253,7 @@ class HostileTests(ServiceCase):
         )
         taken = service.reread(wanted)
         self.assertEqual(taken, {"connections_max", "connections_share", "order_message_enable"})
-        self.assertEqual((service.side.clients.share_percent, service.side._connections_max), (20, 64))
+        self.assertEqual((service.side.clients.share_percent, service.side.connections_max), (20, 64))
         self.assertEqual(service.options.config.kv_config_path, config.kv_config_path)
         self.stop(service)
 
@@ -288,7 +288,7 @@ class HostileTests(ServiceCase):
             self.clock.rightNow += 0.25
             raise Refused(Code.SYSTEM_ERROR, "no")
 
-        service.side._handlers[105] = slow
+        service.side.handlers_by_code[105] = slow
         self.ask(peer, 105, {"topic": "T"})
         times = service.request_times()
         self.assertEqual((times.count, times.total), (1, 0.25))
@@ -331,7 +331,7 @@ class HostileTests(ServiceCase):
 
 
 class CostlyRequestTests(ServiceCase):
-    """Every request takes more than half of what the reads of one turn may take."""
+    """Every request takes more than half of the time that the reads of one turn have."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -343,7 +343,7 @@ class CostlyRequestTests(ServiceCase):
             self.clock.rightNow += 0.6 * READS_S
             connection.answer(request)
 
-        self.service.side._handlers[206] = handle
+        self.service.side.handlers_by_code[206] = handle
 
     def requests(self, first: int, count: int) -> bytes:
         """Requests of one read."""
@@ -370,7 +370,7 @@ class CostlyRequestTests(ServiceCase):
         connection.dataReceived(self.requests(100, 20))
         connection.abort("lost")
         self.settle()
-        self.assertEqual((self.handled, self.service.side._unread), ([100, 101], {}))
+        self.assertEqual((self.handled, self.service.side.unread), ([100, 101], {}))
 
     def test_ended_by_a_request(self) -> None:
         """The requests after it are not handled."""
@@ -378,7 +378,7 @@ class CostlyRequestTests(ServiceCase):
             self.clock.rightNow += 0.02
             connection.abort("ended")
 
-        self.service.side._handlers[206] = end
+        self.service.side.handlers_by_code[206] = end
         connection, _transport = self.connect(self.service)
         connection.dataReceived(self.requests(100, 20))
-        self.assertEqual(self.service.side._unread, {})
+        self.assertEqual(self.service.side.unread, {})

@@ -105,7 +105,7 @@ class FakeClient:
 
 
 class Rig:
-    """A node and what it is made of."""
+    """A node and its parts."""
 
     def __init__(
         self, *, peers: str = "n0-127.0.0.1:20911", make_driver: MakeDriver = Driver, **options: Any
@@ -159,7 +159,7 @@ class FakePeers(Peers):
     Peers that remember what is sent to them and never answer by themselves.
 
     @ivar absent: those that cannot be reached.
-    @ivar asked_again: those that are to say what they know.
+    @ivar asked_again: those that are to report their knowledge.
     """
 
     def __init__(self, rig: Rig) -> None:

@@ -78,7 +78,7 @@ class GateTestCase(SynchronousTestCase):
 
 
 class MeasureTests(GateTestCase):
-    """What it reports to the metrics."""
+    """Its counters for the metrics."""
 
     def test_durations_and_sizes(self) -> None:
         """One of each proposal that commits, one of each turn; none stays behind."""
@@ -119,7 +119,7 @@ class GatherTests(GateTestCase):
         self.assertEqual([one.bodies for one in (first, second, third)], [(b"a",), (b"b",), (b"c",)])
 
     def test_next_turn(self) -> None:
-        """What comes later is another input."""
+        """A later append is another input."""
         self.gate.append((b"a",))
         self.end_turn()
         self.gate.append((b"b",))

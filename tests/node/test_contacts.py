@@ -24,7 +24,7 @@ class ContactsTests(SynchronousTestCase):
     """n0."""
 
     def make(self, membership: Membership) -> Contacts:
-        """What it feeds and how often it changes is remembered."""
+        """Remembers its inputs and the number of its changes."""
         self.fed: list[MembersIntroduced] = []
         self.changes = 0
         introduced: dict[str, str] = {}

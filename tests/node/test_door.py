@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_door -*-
-"""Tokens of clients: what they allow, where, and what a change of their file does. Without: addresses."""
+"""Tokens of clients: their rights, where, and after a change of their file. Without tokens: addresses."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class TokenTests(DoorCase):
 
 
 class PlainTests(DoorCase):
-    """Without TLS: members are known by what they say."""
+    """Without TLS: members are known by the ids that they name."""
 
     rights = None
 
@@ -282,7 +282,7 @@ class AddressTests(SynchronousTestCase):
         ]
 
     def test_every_request_is_classified(self) -> None:
-        """A new one must say what it needs; changes are those of administrators."""
+        """A new request must say which right it needs; changes need that of administrators."""
         self.assertEqual(set(NEEDED), set(RequestCode))
         changes = {kind for kind, role in NEEDED.items() if role is ClientRole.ADMIN}
         self.assertEqual(changes, {request.kind for request in self.changes()})

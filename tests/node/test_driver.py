@@ -159,7 +159,7 @@ class MuteTests(DriverCase):
         self.assertEqual(self.world.diary, [("save", 4, None)])
 
     def test_held_back(self) -> None:
-        """Requests fail, writes are refused; what the member answers its own callers is true."""
+        """Requests fail, writes are refused; the member answers its own callers truly."""
         request = HeartBeatRequest()
         for effect in (
             fx.WriteBodies(first_index=0, bodies=(b"a",), term=3),

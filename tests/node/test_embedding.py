@@ -72,7 +72,7 @@ class EmbeddingTests(SynchronousTestCase):
         """A leader with an entry that is not committed is none to build on."""
         self.rig.lead()
         self.clock.advance(0.1)
-        self.patch(type(self.node._core), "committed_index", property(lambda _: 0))
+        self.patch(type(self.node.core), "committed_index", property(lambda _: 0))
         self.assertTrue(self.node.is_leader)
         self.assertFalse(self.node.is_settled_leader)
 

@@ -68,7 +68,7 @@ class FlusherTests(SynchronousTestCase):
         )
 
     def test_good(self) -> None:
-        """The store finishes the job before the core hears of it, and what it then covers is reported."""
+        """The store finishes the job before the core hears of it, and of the end that is flushed then."""
         job = Job(7)
         self.store.jobs = [job]
         self.flusher.start(3, 7)

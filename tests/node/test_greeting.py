@@ -131,7 +131,7 @@ class CallTests(SynchronousTestCase):
         rig.node.start()
         name = GroupName(OURS, 1, True)
         rig.store.identity.record_group(name)
-        rig.node._core._member.group_name = name
+        rig.node.core.member.group_name = name
         client = rig.client()
         base = {**rig.base(), "local_id": "n1"}
         client.send(

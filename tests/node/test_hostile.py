@@ -290,8 +290,8 @@ class HostileTests(SynchronousTestCase):
             status = world.core.status()
             self.assertLessEqual(status.term, TERM_MAX)
             self.assertLessEqual(status.committed_index, status.ledger_end_index)
-            self.assertLessEqual(world.core._handler.queued, 2 * world.config.max_queued_pushes)
-            self.assertLessEqual(world.core._out.outstanding, 250 * len(world.config.peers))
+            self.assertLessEqual(world.core.handler.queued, 2 * world.config.max_queued_pushes)
+            self.assertLessEqual(world.core.out.outstanding, 250 * len(world.config.peers))
             committed += status.committed_index >= 0
             led += world.led
             followed += status.leader_id not in (None, "n0")

@@ -67,7 +67,7 @@ class GroupTests(ServiceTestCase):
                     )))
 
     def role(self) -> str:
-        """What it does."""
+        """Its effects."""
         return self.node_of(self.service).status().member.role
 
     def test_gives_way(self) -> None:

@@ -54,7 +54,7 @@ class LineagesCase(SynchronousTestCase):
     """n0's view."""
 
     def make(self, own: Lineage | None = OWN, *, is_blank: bool = False, **met: Lineage) -> Lineages:
-        """With what it remembers."""
+        """With its memory."""
         self.doubts: list[bool] = []
         self.ended: list[str] = []
         self.rechecked: list[str] = []
@@ -156,7 +156,7 @@ class HeedingTests(LineagesCase):
         return self.doubts[0] if self.doubts else None
 
     def test_remade(self) -> None:
-        """Nobody has proved it: it joins as it is. A joiner and a proven one are what they are."""
+        """Nobody has proved it: it joins as it is. A joiner and a proven one stay so."""
         met = attrs.evolve(OWN, incarnation=9)
         self.assertIs(self.heeded(OWN, met), False)
         for standing in (Standing.JOINING, Standing.PROVEN):
@@ -233,7 +233,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(lineages._calling, {})
 
     def test_a_leader_steps_down(self) -> None:
-        """It cannot know what it has forgotten."""
+        """It does not know forgotten answers."""
         rig = Rig()
         rig.store.identity.begin_run(1, 10)
         rig.lead()

@@ -124,7 +124,7 @@ class LifeTests(SynchronousTestCase):
         self.assertNotEqual(self.ask_on(rig, seconds=30.0), [])
 
     def ask_on(self, rig: Rig, *, seconds: float) -> list[tuple[str, int, Request]]:
-        """What the node asks its peers as time passes, none of whom answers."""
+        """The node's questions to its peers as time passes, none of whom answers."""
         del rig.sent[:]
         rig.clock.pump([0.02] * int(seconds * 50))
         return rig.sent[:]
@@ -195,7 +195,7 @@ class FailureTests(SynchronousTestCase):
         def wrong(*args: object) -> None:
             raise AssertionError("wrong")
 
-        rig.node._core.step = wrong  # type: ignore[method-assign, assignment]
+        rig.node.core.step = wrong  # type: ignore[method-assign, assignment]
         rig.clock.advance(0.02)
         rig.clock.advance(0)
         self.assertEqual(rig.node.state, "failed")
@@ -252,7 +252,7 @@ class FailureTests(SynchronousTestCase):
 
 
 class TimeTests(SynchronousTestCase):
-    """What the one LoopingCall drives."""
+    """The work that the one LoopingCall drives."""
 
     def test_store_is_looked_after(self) -> None:
         """Checkpoints and house keeping, each at its interval; the deleted is counted."""
@@ -345,7 +345,7 @@ class CallerTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """What the core reports becomes an event and a number."""
+    """Each report of the core becomes an event and a number."""
 
     def test_event(self) -> None:
         """With the facts by name, and a level of its own; facts cannot break the logging."""

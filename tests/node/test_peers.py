@@ -119,14 +119,14 @@ class PeersTestCase(SynchronousTestCase):
             self.incompatible += [(peer_id, request_id) for request_id, _ in failed]
 
     def connect(self, peer_id: str = "n1") -> tuple[Any, FakeTransport]:
-        """A connection to C{peer_id} comes about; what it begins with is read away."""
+        """A connection to C{peer_id} comes about; its first messages are read away."""
         connection, transport = self.endpoints[peer_id].succeed()
         self.clock.advance(0)
         transport.clear()
         return connection, transport
 
     def sent(self, transport: FakeTransport) -> list[tuple[int, Any]]:
-        """What the turn sent."""
+        """The requests that the turn sent."""
         self.clock.advance(0)
         data = transport.value()
         transport.clear()

@@ -259,7 +259,7 @@ class RefusalTests(ReaderCase):
     def test_damaged(self) -> None:
         """While entries are damaged that may report readers, nothing is answered, and expiry keeps all."""
         self.good("take")
-        self.rig.store._producers.readers = None
+        self.rig.store.parts.producers.readers = None
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
         self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
@@ -268,7 +268,7 @@ class RefusalTests(ReaderCase):
     def test_damaged_everywhere_gone(self) -> None:
         """Expiry takes damaged entries that no other member has any more: nobody can give them back."""
         self.good("take")
-        self.rig.store._producers.readers = None
+        self.rig.store.parts.producers.readers = None
         with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
             self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
 
@@ -279,7 +279,7 @@ class RefusalTests(ReaderCase):
 
     def test_a_broker(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
-        self.rig.node.desks.readers._is_refused = True
+        self.rig.node.desks.readers.append = None
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
     def test_told(self) -> None:
@@ -406,7 +406,7 @@ class OrderTests(ReaderCase):
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
-        self.assertEqual(self.rig.node.desks.readers._under_way, {})
+        self.assertEqual(self.rig.node.desks.readers.under_way, {})
 
     def test_many_that_fail_at_once(self) -> None:
         """A thousand requests about one reader wait; when the leader steps down, each is answered."""
@@ -414,7 +414,7 @@ class OrderTests(ReaderCase):
         waits = [first]
         lost = DLedgerError(ResponseCode.NOT_LEADER)
         desk = self.rig.node.desks.readers
-        self.patch(desk._reads, "read_index", lambda: waits.pop() if waits else fail(lost))
+        self.patch(desk.reads, "read_index", lambda: waits.pop() if waits else fail(lost))
         for _ in range(1000):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000
@@ -424,15 +424,15 @@ class OrderTests(ReaderCase):
         first.errback(lost)
         self.pass_time()
         self.assertEqual([answer.code for answer in self.client.answers()], [ResponseCode.NOT_LEADER] * 1000)
-        self.assertEqual(desk._under_way, {})
+        self.assertEqual(desk.under_way, {})
 
     def test_renewed_too_late(self) -> None:
         """A lease is not renewed whose entries are being given to another process."""
         token = self.good("take").token
         self.pass_time(1.2)
         desk = self.rig.node.desks.readers
-        append, later = desk._append, Deferred[None]()
-        desk._append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
+        append, later = desk.append, Deferred[None]()
+        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         self.client.send(ReaderRequest(
             **self.rig.base(), does="take", name="billing", holder="p2", lease_ms=1000
         ))
@@ -450,8 +450,8 @@ class OrderTests(ReaderCase):
         token = self.good("take").token
         self.pass_time(0.9)
         desk = self.rig.node.desks.readers
-        read_index, later = desk._reads.read_index, Deferred[None]()
-        self.patch(desk._reads, "read_index", lambda: later.addCallback(lambda _: read_index()))
+        read_index, later = desk.reads.read_index, Deferred[None]()
+        self.patch(desk.reads, "read_index", lambda: later.addCallback(lambda _: read_index()))
         for does, fields in (("take", {"holder": "p2", "lease_ms": 1000}), ("renew", {"token": token})):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does=does, name="billing", **fields  # type: ignore[arg-type]
@@ -466,21 +466,21 @@ class OrderTests(ReaderCase):
         """A leader that cannot prove that it leads renews nothing: a later one may have given it away."""
         token = self.good("take").token
         lost = DLedgerError(ResponseCode.NOT_LEADER)
-        self.patch(self.rig.node.desks.readers._reads, "read_index", lambda: fail(lost))
+        self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
         self.refused(ResponseCode.NOT_LEADER, "", "renew", token=token)
 
     def test_void(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""
         token = self.good("take").token
         desk = self.rig.node.desks.readers
-        append = desk._append
+        append = desk.append
 
         def with_another_first(body: bytes) -> Any:
-            desk._append = append
+            desk.append = append
             append(body)  # as one of an earlier try whose outcome was not known
             return append(body)
 
-        desk._append = with_another_first
+        desk.append = with_another_first
         answer = self.ask("commit", token=token, index=3)
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
         self.assertEqual(self.good("commit", token=token, index=3).next_index, 4)
@@ -507,13 +507,13 @@ class KeepingTests(ReaderCase):
         self.good("take")
         self.rig.node.append([b"x" * 100] * 20)
         self.pass_time()
-        desk._hold_bytes = 10 * 148 + 20
+        desk.hold_bytes = 10 * 148 + 20
         self.assertEqual(desk.needed_index(), self.end - 10)
-        desk._hold_bytes = 1
+        desk.hold_bytes = 1
         self.assertEqual(desk.needed_index(), self.end)
-        desk._hold_bytes = 0
+        desk.hold_bytes = 0
         self.assertEqual(desk.needed_index(), -1)
-        desk._hold_bytes = 10**9
+        desk.hold_bytes = 10**9
         self.assertEqual(desk.needed_index(), -1)
 
     def test_refreshed(self) -> None:

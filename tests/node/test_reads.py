@@ -59,7 +59,7 @@ class GetTests(ReadsTestCase):
     def test_a_turn_is_one_question(self) -> None:
         """All reads of all connections and local callers."""
         asked: list[ReadRequested] = []
-        self.rig.node.desks.reads._request_reads = asked.append
+        self.rig.node.desks.reads.request_reads = asked.append
         other = self.rig.client()
         self.client.send(self.get(3), self.get(4))
         other.send(self.get(5))
@@ -88,7 +88,7 @@ class GetTests(ReadsTestCase):
         """What was committed later than the read index is left for the next read."""
         reads = self.rig.node.desks.reads
         asked: list[ReadRequested] = []
-        reads._request_reads = asked.append
+        reads.request_reads = asked.append
         self.client.send(self.get(5), self.get(6))
         self.rig.clock.advance(0)
         first, second = asked[0].tokens
@@ -99,7 +99,7 @@ class GetTests(ReadsTestCase):
 
     def test_deleted(self) -> None:
         """Below the beginning."""
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         answer = self.client.ask(self.get(3))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
@@ -109,11 +109,11 @@ class GetTests(ReadsTestCase):
         self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
 
     def test_committed_needs_no_leader(self) -> None:
-        """A follower serves what it knows to be committed, and refuses the other kind with its leader."""
+        """A follower serves entries that it knows to be committed; else it refuses, and names its leader."""
         rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.store.append_bodies((b"a", b"b"), 0)
-        rig.node._core._member.refresh_end()
-        rig.node._core._member.committed_index = 0
+        rig.node.core.member.refresh_end()
+        rig.node.core.member.committed_index = 0
         rig.node.start()
         client = rig.client()
         self.assertEqual(
@@ -128,9 +128,9 @@ class GetTests(ReadsTestCase):
         """A bit of a record on the disk changes; nothing remembers the record."""
         store = self.rig.store
         position = store.position_of(index) + 50
-        byte = store._data.pread(1, position)
-        store._data.pwrite(bytes([byte[0] ^ 1]), position)
-        store._reads._batches.clear()
+        byte = store.parts.data.pread(1, position)
+        store.parts.data.pwrite(bytes([byte[0] ^ 1]), position)
+        store.parts.reads.batches.clear()
 
     def test_damaged_entry(self) -> None:
         """Every way to read it is answered with an error; the member and all other entries go on."""
@@ -162,8 +162,8 @@ class GetTests(ReadsTestCase):
         """On the connection of a member C{COMMITTED} shows any entry, on another one it does not."""
         rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.store.append_bodies((b"a", b"b"), 0)
-        rig.node._core._member.refresh_end()
-        rig.node._core._member.committed_index = 0
+        rig.node.core.member.refresh_end()
+        rig.node.core.member.committed_index = 0
         rig.node.start()
         for speaker, code, count in (("n1", 200, 2), (None, 410, 1)):
             client = rig.client()
@@ -255,7 +255,7 @@ class PullTests(ReadsTestCase):
     def test_out_of_range(self) -> None:
         """Below nothing, and below the beginning; the answer says where that is."""
         self.assertIs(self.client.ask(self.pull(-1)).code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         answer = self.client.ask(self.pull(3, wait_ms=100))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         self.assertEqual(answer.ledger_begin_index, 4)
@@ -357,7 +357,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(self.get(1, Consistency.COMMITTED))
         self.client.connection.abort("gone")
-        self.assertEqual(self.rig.node.desks.reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads.parked, {})
 
 
 class LocalTests(ReadsTestCase):
@@ -383,7 +383,7 @@ class LocalTests(ReadsTestCase):
         self.assertEqual(bodies_of(batch), [b"body 8", b"body 9"])
         self.assertIsNone(self.rig.node.read_committed(10, max_bytes=1 << 20))
         self.assertRaises(DLedgerError, self.rig.node.read_committed, -1, max_bytes=1)
-        self.rig.store._ledger.begin_index = 4
+        self.rig.store.parts.ledger.begin_index = 4
         error = self.assertRaises(DLedgerError, self.rig.node.read_committed, 3, max_bytes=1)
         self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
@@ -482,14 +482,14 @@ class TurnTests(ReadsTestCase):
             self.rig.clock.advance(0)
         self.patch(budgets, "HELD_BYTES_MAX", 100_000)
         connection = self.client.connection
-        read = connection._turn.read
+        read = connection.turn.read
         # The output of this read waits for the end of the turn.
-        connection._turn.read = lambda deal, data: deal(data) or 0.0  # type: ignore[method-assign]
-        self.patch(connection._turn, "has_room", lambda: True)
+        connection.turn.read = lambda deal, data: deal(data) or 0.0  # type: ignore[method-assign]
+        self.patch(connection.turn, "has_room", lambda: True)
         self.client.send(*[self.get(10 + number % 20, Consistency.COMMITTED) for number in range(200)])
         held = connection.account.held_bytes
         self.assertTrue(100_000 <= held <= 100_000 + COUNTED_BYTES + 30_000 + ENTRY_HEADER_SIZE, held)
-        connection._turn.read = read  # type: ignore[method-assign]
+        connection.turn.read = read  # type: ignore[method-assign]
         answers = 0
         for _ in range(60):
             connection.resumeProducing()
@@ -498,7 +498,7 @@ class TurnTests(ReadsTestCase):
         self.assertEqual(answers, 200)
         self.assertEqual(connection.account.held_bytes, 0)
         self.assertEqual(self.rig.server.budgets.answers.held, 0)
-        self.assertEqual(self.rig.node.desks.reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads.parked, {})
 
     def test_waits_of_one_connection(self) -> None:
         """One connection cannot take all places."""
@@ -513,8 +513,8 @@ class TurnTests(ReadsTestCase):
         self.rig.clock.advance(0)
         self.end_turn()
         self.assertEqual((len(self.client.answers()), len(other.answers())), (3, 1))
-        self.assertEqual(self.rig.node.desks.reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads.waits_of, {})
         self.client.send(*[self.pull(11, wait_ms=1000) for _ in range(3)])
         self.assertEqual(self.client.answers(), [])
         self.client.connection.abort("test")
-        self.assertEqual(self.rig.node.desks.reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads.waits_of, {})

@@ -338,13 +338,13 @@ class CoreTests(SynchronousTestCase):
             client.connection.abort("done")
 
     def test_reads_at_a_diverged_member(self) -> None:
-        """504: what it holds may not be what the group holds."""
+        """504: its ledger may differ from that of the group."""
         client = self.rig.client()
         read = GetRequest(
             group="default", remote_id="n0", begin_index=0, consistency=Consistency.COMMITTED
         )
         self.assertIs(client.ask(read).code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.rig.node._core._handler.is_diverged = True
+        self.rig.node.core.handler.is_diverged = True
         for request in (read, PullRequest(group="default", remote_id="n0", begin_index=0)):
             self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 
@@ -390,7 +390,7 @@ class CoreTests(SynchronousTestCase):
 
 
 class StoppedTests(SynchronousTestCase):
-    """A member that has stopped still answers what comes."""
+    """A member that has stopped still answers requests."""
 
     def test_after_the_stop(self) -> None:
         """Clients are sent elsewhere, peers hear the reason."""
@@ -415,7 +415,7 @@ class StoppedTests(SynchronousTestCase):
         self.assertEqual(client.ask(MetadataRequest(group="other", remote_id="n0")).peers, {})
 
     def test_at_the_stop(self) -> None:
-        """What the core never answered is answered."""
+        """Requests that the core never answered are answered."""
         rig = Rig(peers=PEERS)
         rig.node.start()
         client = rig.client()
@@ -433,7 +433,7 @@ class StoppedTests(SynchronousTestCase):
 
 
 class AbsentTests(SynchronousTestCase):
-    """What comes in the name of a member whose own address does not answer."""
+    """Requests in the name of a member whose own address does not answer."""
 
     def setUp(self) -> None:
         self.rig = Rig(peers=PEERS)

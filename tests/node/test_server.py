@@ -256,7 +256,7 @@ class PeerTests(ServerTestCase):
 
 
 class ComplaintTests(ServerTestCase):
-    """What is wrong with what comes."""
+    """Malformed frames and requests."""
 
     def nonsense(self, body: bytes) -> bytes:
         """A PUSH with a nonsensical body."""

@@ -155,7 +155,7 @@ class RereadTests(ServiceTestCase):
             "max_connections", "connections_share", "max_answer_bytes", "max_unfinished_bytes",
             "scrub_bytes_per_s",
         })
-        self.assertEqual((server._connections_max, server.clients.share_percent), (100, 10))
+        self.assertEqual((server.connections_max, server.clients.share_percent), (100, 10))
         budgets = server.budgets
         self.assertEqual([one.bytes_max for one in (
             budgets.answers, budgets.unfinished, budgets.strangers, budgets.waiting,
@@ -169,10 +169,10 @@ class RereadTests(ServiceTestCase):
         service.startService()
         self.addCleanup(service.stopService)
         self.run_for(1)
-        rules = service.store._room.expiry.rules  # type: ignore[attr-defined]
+        rules = service.store.parts.room.expiry.rules  # type: ignore[attr-defined]
         self.assertEqual((rules.retention_bytes, rules.reserved_hours), (0, 0))
         service.reread(attrs.evolve(service.config, retention_bytes=1 << 20, file_reserved_hours=9))
-        rules = service.store._room.expiry.rules  # type: ignore[attr-defined]
+        rules = service.store.parts.room.expiry.rules  # type: ignore[attr-defined]
         self.assertEqual((rules.retention_bytes, rules.reserved_hours), (1 << 20, 9))
 
 
@@ -460,7 +460,7 @@ class DownTests(ServiceTestCase):
         service.startService()
         self.run_for(2)
         node = self.node_of(service)
-        node._driver.feed = lambda *inputs: None  # type: ignore[method-assign]
+        node.driver.feed = lambda *inputs: None  # type: ignore[method-assign]
         stopped = service.stopService()
         self.run_for(STOP_TIME_OUT_S - 1)
         self.assertNoResult(stopped)

@@ -176,7 +176,7 @@ class AskTests(SnapshotCase):
     """Who is asked for a snapshot."""
 
     def test_leader_first(self) -> None:
-        """Those that say that they give snapshots; no Java member is sent what it does not know."""
+        """Those that say that they give snapshots; no Java member gets a message that it does not know."""
         self.peers.metadata = dict.fromkeys(("n1", "n2"), MetadataResponse(wire_version=ABLE))
         self.assertEqual(self.desk.senders(), ("n1", "n2"))
         self.members.leader_id = "n2"

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_tracing -*-
-"""The spans of a member: which there are, what they say, that each ends, and that they are bounded."""
+"""The spans of a member: their kinds and facts, that each ends, and that they are bounded."""
 
 from __future__ import annotations
 
@@ -228,14 +228,14 @@ class MemberTests(DriverCase):
 
     def test_off(self) -> None:
         """A member without tracing has the plain driver."""
-        self.assertIs(type(Rig().node._driver), Driver)
+        self.assertIs(type(Rig().node.driver), Driver)
 
 
 class MachineTests(DriverCase):
     """Around a state machine."""
 
     def test_passes_on(self) -> None:
-        """Everything; failures are reported in the span, and stay what they are."""
+        """Everything; failures are reported in the span, and stay failures."""
         spans, journal = ToldSpans(), Journal()
         machine = TracedMachine(journal, OpenSpans(spans))
         entries = [Entry(index=index, term=2, pos=0, body=b"%d" % index) for index in (4, 5)]

@@ -141,6 +141,7 @@ class Child:
     Invariant: while C{is_running}, the process is in L{end_all}'s table.
 
     @ivar name: for messages.
+    @ivar command: the words of the next start; a test may change them.
     @ivar log_path: of its output; every start appends to it.
     """
 
@@ -151,7 +152,7 @@ class Child:
         """@param talks: standard input and output are pipes, for commands and answers."""
         self.name = name
         self.log_path = log_path
-        self._command = list(command)
+        self.command = list(command)
         self._environment = dict(os.environ, **(environment or {}))
         self._talks = talks
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,7 +184,7 @@ class Child:
         pipe = subprocess.PIPE if self._talks else None
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=pipe or subprocess.DEVNULL, stdout=pipe or log, stderr=log,
+                self.command, stdin=pipe or subprocess.DEVNULL, stdout=pipe or log, stderr=log,
                 env=self._environment, start_new_session=True, preexec_fn=prepare_child,
             )
         _ALIVE.add(self)

@@ -208,7 +208,7 @@ class RaftTrio:
             return False
         return answer.code is ResponseCode.SUCCESS
 
-    # -- what they have --------------------------------------------------------------------------
+    # -- their contents ---------------------------------------------------------------------------
 
     def queue_at(self, peer_id: str, topic: str, queue_id: int) -> list[Kept]:
         """

@@ -164,7 +164,7 @@ class BackupTests(SynchronousTestCase):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the operator has exported."""
+        """The entries that the operator has exported."""
         return {
             **os.environ, "PYTHONPATH": str(ROOT), "NEW_PEERS": self.new.peers_text, "SIZES": self.sizes,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),

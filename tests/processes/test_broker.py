@@ -284,7 +284,7 @@ class ReplacedTests(BrokerCase):
         self.assertEqual([one.body for one in found], [b"other"] * 5)
 
     def test_older_master(self) -> None:
-        """A backup comes back and takes other messages: what the slave has beyond it stays."""
+        """A backup comes back and takes other messages: the slave's later messages stay."""
         master, slave, producer = self.full_pair()
         for one in (slave, master):
             one.end()

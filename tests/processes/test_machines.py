@@ -191,7 +191,7 @@ class KeyValueTests(SynchronousTestCase):
                 self.assertEqual(json.loads(bodies[index])["key"], f"{writer.name}-{number % 17}")
 
     def test_http(self) -> None:
-        """The calls of the page, and what they answer."""
+        """The calls of the page, and their answers."""
         self.kv.leader()
         (port,) = free_ports(1)
         web = Child(

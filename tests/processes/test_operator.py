@@ -31,7 +31,7 @@ class Dashboard(Child):
         )
 
     def page(self) -> str:
-        """What it shows; nothing before it has said its address."""
+        """Its page; empty before it has said its address."""
         said = self.log_path.read_text()
         if "Ctrl-C" not in said:
             return ""

@@ -141,7 +141,7 @@ class StrangerTests(TlsCase):
     """Who must not get in, and what a client must not do."""
 
     def ask(self, address: str, context: ssl.SSLContext | None, request: Request) -> bytes:
-        """Send one frame. @return: what comes back until the connection ends, or half a second is silent."""
+        """Send one frame. @return: the answer, until the connection ends, or half a second is silent."""
         host, port = address.rsplit(":", 1)
         heard = b""
         try:

@@ -244,13 +244,13 @@ class HeldTests(ServerCase):
         """Small ones together, in the turn that makes them; and all of them as long as they are not sent."""
         connection, _ = self.open()
         for _ in range(10):
-            connection._write((b"x" * 10_000,))
+            connection.write((b"x" * 10_000,))
         self.assertEqual(self.settled(connection), (70_000, 70_000))
-        self.assertEqual(connection._turn._made_bytes, 70_000)
+        self.assertEqual(connection.turn.made_bytes, 70_000)
         self.clock.advance(0)
         self.assertEqual(self.settled(connection), (0, 0))
         connection.pauseProducing()
-        connection._write((b"x" * 300,))
+        connection.write((b"x" * 300,))
         self.clock.advance(0)
         self.assertEqual(self.settled(connection), (100_300, 100_300))
         self.assertFalse(connection.may_answer)
@@ -278,16 +278,16 @@ class HeldTests(ServerCase):
         connection.account.reserve(HELD_BYTES_MAX)
         connection.dataReceived(native_request(ASK, 1) * (2 * FRAMES_MAX))
         self.assertGreater(connection._buffer.uncut_bytes, 0)
-        connection._write((b"x",))
+        connection.write((b"x",))
         connection.abort("test")
-        self.assertEqual((dropped, connection._out), ([connection._outlet], []))
+        self.assertEqual((dropped, connection._out), ([connection.outlet], []))
         self.assertEqual((connection._buffer.uncut_bytes, self.budgets.waiting.held), (0, 0))
 
     def test_reserved(self) -> None:
         """An answer that will be made later is counted until it is made, whatever is sent meanwhile."""
         connection, _ = self.open()
         connection.account.reserve(HELD_BYTES_MAX)
-        connection._write((b"x",))
+        connection.write((b"x",))
         self.clock.advance(0)
         self.assertEqual(self.settled(connection), (HELD_BYTES_MAX, HELD_BYTES_MAX))
         self.assertTrue(connection.is_clogged)
@@ -331,7 +331,7 @@ class HeldTests(ServerCase):
         self.assertEqual([one.is_lost for one in clogged], [False] * kept + [True] * (8 - kept))
         self.assertLessEqual(self.budgets.waiting.held, self.budgets.waiting.bytes_max)
         self.assertIn("after unread answers", self.sink.lost[0])
-        reading._turn.is_late = True
+        reading.turn.is_late = True
         reading.dataReceived(data)
         self.assertFalse(reading.is_lost)
 
@@ -339,7 +339,7 @@ class HeldTests(ServerCase):
         """Answers that came late, and all together, end their connection if they exceed every bound."""
         connection, _ = self.open()
         connection.pauseProducing()
-        connection._write((b"x" * (BEYOND_BYTES + 1),))
+        connection.write((b"x" * (BEYOND_BYTES + 1),))
         self.clock.advance(0)
         self.assertTrue(connection.is_lost)
         self.assertEqual(self.budgets.answers.held, 0)
@@ -358,7 +358,7 @@ class HeldTests(ServerCase):
         """A connection that does not read an answer."""
         connection, _ = self.open()
         connection.pauseProducing()
-        connection._write((b"x" * size,))
+        connection.write((b"x" * size,))
         self.clock.advance(0)
         return connection
 
@@ -374,7 +374,7 @@ class HeldTests(ServerCase):
     def test_slow_reader(self) -> None:
         """It may take its time, as long as others do not need the memory."""
         connection = self.unread(100_000)
-        assert connection._outlet is not None
+        assert connection.outlet is not None
         for _ in range(2 * int(UNREAD_S)):
             connection._was_active = True
             connection.unsent_bytes -= 100

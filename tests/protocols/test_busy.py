@@ -17,9 +17,9 @@ class BusyTests(ClientTestCase):
         self.open(wire="binary", unsent_bytes_max=2000)
         self.connection.pauseProducing()
         waiting = mock.Mock(return_value=950)
-        assert self.connection._outlet is not None
+        assert self.connection.outlet is not None
         push = AppendRequest(group="g", bodies=(bytes(900),))
-        with mock.patch.object(self.connection._outlet, "waiting_bytes", waiting):
+        with mock.patch.object(self.connection.outlet, "waiting_bytes", waiting):
             for token in range(12):
                 self.assertTrue(self.connection.ask(push, token), token)
                 self.end_turn()

@@ -105,7 +105,7 @@ class ClientTests(ClientTestCase):
         self.assertFalse(self.connection.is_lost)
 
     def test_answers_of_another_version(self) -> None:
-        """The push fails, marked as what it is; the connection stays."""
+        """The push fails, marked as incompatible; the connection stays."""
         for token, body in enumerate(PUSH_ANSWERS_0_4, 1):
             self.connection.ask(PushEntryRequest(type=PushType.COMMIT), token)
             self.connection.dataReceived(encode_command(RemotingCommand(
@@ -136,7 +136,7 @@ class ClientTests(ClientTestCase):
         self.assertEqual(self.sink.incompatible, [])
 
     def test_wrong_kind_of_answer(self) -> None:
-        """A native answer says what it answers; another kind costs the connection and fails the question."""
+        """A native answer names its question; another kind costs the connection and fails the question."""
         self.connection.ask(BEAT, 11)
         self.connection.dataReceived(native_response(MetadataResponse(), 1))
         self.assertEqual(len(self.sink.broken), 1)
@@ -169,7 +169,7 @@ class ClientTests(ClientTestCase):
 
     def test_opaque_wraps(self) -> None:
         """It is a signed 32-bit number on the wire."""
-        self.connection._next_opaque = 0x7FFFFFFF
+        self.connection.next_opaque = 0x7FFFFFFF
         self.connection.ask(BEAT, 1)
         self.connection.ask(BEAT, 2)
         self.assertEqual([command.opaque for command in sent_commands(self.end_turn())], [0x7FFFFFFF, 1])
@@ -179,9 +179,9 @@ class ClientWireTests(ClientTestCase):
     """Which format a question goes out in."""
 
     def learn(self, version: int) -> None:
-        """The other end says what it understands."""
+        """The other end names its version."""
         self.connection.ask(ASK, 0)
-        opaque = self.connection._next_opaque - 1
+        opaque = self.connection.next_opaque - 1
         self.connection.dataReceived(remoting_response(MetadataResponse(wire_version=version), opaque))
         self.end_turn()
 

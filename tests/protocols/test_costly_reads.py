@@ -23,32 +23,32 @@ class CostlyReadTests(ServerTestCase):
 
     def test_late_turn(self) -> None:
         """A read of a client waits for the next turn, and no more is read meanwhile; order is kept."""
-        self.connection._turn.is_late = True
+        self.connection.turn.is_late = True
         self.connection.dataReceived(remoting_request(ASK, 1))
         self.connection.dataReceived(remoting_request(BEAT, 2))
         self.assertEqual((self.sink.requests, self.transport.producerState), ([], "paused"))
-        self.connection._turn._next_reads()
+        self.connection.turn.next_reads()
         self.assertEqual([request for _, request in self.sink.requests], [ASK, BEAT])
         self.assertEqual(self.transport.producerState, "producing")
 
     def test_late_turn_of_a_peer(self) -> None:
         """Heartbeats, votes and pushes come first."""
-        self.connection._turn.is_late = True
+        self.connection.turn.is_late = True
         self.connection.peer_id = "n1"
         self.connection.dataReceived(remoting_request(BEAT, 2))
         self.assertEqual(len(self.sink.requests), 1)
 
     def test_late_turn_and_a_lost_connection(self) -> None:
         """Nothing is handed over."""
-        self.connection._turn.is_late = True
+        self.connection.turn.is_late = True
         self.connection.dataReceived(remoting_request(ASK, 1))
         unplug(self.connection)
-        self.connection._turn._next_reads()
+        self.connection.turn.next_reads()
         self.assertEqual(self.sink.requests, [])
 
     def test_long_read_in_slices(self) -> None:
         """A long read gets a slice of each turn; nothing is lost, doubled, or out of order."""
-        turn = self.connection._turn
+        turn = self.connection.turn
         turn.is_late = True
         count = 3 * SLICE_BYTES // len(remoting_request(BEAT, 1))
         self.connection.dataReceived(b"".join(remoting_request(BEAT, 1 + opaque) for opaque in range(count)))
@@ -57,7 +57,7 @@ class CostlyReadTests(ServerTestCase):
         while self.connection.put_off.is_waiting:
             self.assertEqual(self.transport.producerState, "paused")
             turn.is_late = True
-            (_cost, _serial, read) = turn._long.pop() if turn._long else turn._short.pop()
+            (_cost, _serial, read) = turn.long_reads.pop() if turn.long_reads else turn.short_reads.pop()
             read()
             seen.append(len(self.sink.requests))
         self.assertEqual(len(seen), 4)
@@ -68,38 +68,38 @@ class CostlyReadTests(ServerTestCase):
         """Nothing is left waiting when the turn ends early: no other turn would come for it."""
         frame = remoting_request(BEAT, 1)
         count = SLICE_BYTES // len(frame) + 5
-        self.connection._turn.is_late = True
+        self.connection.turn.is_late = True
         self.connection.dataReceived(frame * count)
-        self.connection._turn._next_reads()
+        self.connection.turn.next_reads()
         self.assertEqual(len(self.sink.requests), count)
         self.assertFalse(self.connection.put_off.is_waiting)
 
     def test_held(self) -> None:
         """While the owner lets requests wait, reads wait after them, also those of a slice under way."""
-        reads, turn = self.connection.put_off, self.connection._turn
+        reads, turn = self.connection.put_off, self.connection.turn
         reads.hold()
         self.connection.dataReceived(remoting_request(BEAT, 1))
-        turn._next_reads()
+        turn.next_reads()
         self.assertEqual((self.sink.requests, self.transport.producerState), ([], "paused"))
         reads.release()
-        turn._next_reads()
+        turn.next_reads()
         self.assertEqual((len(self.sink.requests), self.transport.producerState), (1, "producing"))
         turn.is_late = True
         self.connection.dataReceived(remoting_request(BEAT, 2) * SLICE_BYTES)
         self.patch(self.sink, "requests_received", lambda *_: reads.hold())
-        turn._next_reads()
-        self.assertEqual((len(turn._long), len(turn._short), reads.is_waiting), (0, 0, True))
+        turn.next_reads()
+        self.assertEqual((len(turn.long_reads), len(turn.short_reads), reads.is_waiting), (0, 0, True))
 
     def test_lost_between_slices(self) -> None:
         """The rest is dropped."""
-        turn = self.connection._turn
+        turn = self.connection.turn
         turn.is_late = True
         self.connection.dataReceived(remoting_request(BEAT, 1) * SLICE_BYTES)
-        (_cost, _serial, read) = turn._long.pop()
+        (_cost, _serial, read) = turn.long_reads.pop()
         self.patch(self.sink, "requests_received", lambda *_: unplug(self.connection))
         read()
         self.assertFalse(self.connection.put_off.is_waiting)
-        self.assertEqual((len(turn._long), len(turn._short)), (0, 0))
+        self.assertEqual((len(turn.long_reads), len(turn.short_reads)), (0, 0))
 
     def test_ended_connection_keeps_no_memory(self) -> None:
         """Its reads refer to it no longer, so it does not wait for the collector of reference cycles."""
@@ -110,7 +110,7 @@ class CostlyReadTests(ServerTestCase):
 
         owner = Owner()
         reads = PutOffReads(
-            self.connection._turn, owner.handle, changed=lambda: None, cost_s=lambda: 0.0, uncut=lambda: 0,
+            self.connection.turn, owner.handle, changed=lambda: None, cost_s=lambda: 0.0, uncut=lambda: 0,
             must_wait=lambda: False,
         )
         kept = weakref.ref(owner)
@@ -158,7 +158,7 @@ class CostlyReadTests(ServerTestCase):
             self.assertEqual({len(call) for call in self.sink.calls[:-1]}, {most})
             self.assertEqual(len(self.sink.requests), 200)
         refused: list[int] = []
-        self.patch(self.connection._turn, "has_room", lambda: refused.append(len(self.sink.refused)) or True)
+        self.patch(self.connection.turn, "has_room", lambda: refused.append(len(self.sink.refused)) or True)
         self.connection.dataReceived(bad * 200)
         self.assertEqual((refused[0], len(self.sink.refused)), (PIECE_PRICE // 4, 200))
 

@@ -151,7 +151,7 @@ class MasterEndTests(SynchronousTestCase):
         self.assertRaises(AssertionError, self.connection.transfer, 0, bytes(FRAMES_MAX + 1), batch_size=1)
 
     def test_heartbeat(self) -> None:
-        """A header that says what comes next."""
+        """A header that announces the next bytes."""
         self.connection.heartbeat(326)
         self.assertEqual(self.transport.take(), TRANSFER_HEADER.pack(326, 0))
 
@@ -209,7 +209,7 @@ class SocketTests(SynchronousTestCase):
         self.assertEqual(self.transport.bufferSize, UNSENT_SIZE_MAX)
 
     def test_straight(self) -> None:
-        """What the socket takes never sees the transport."""
+        """Bytes that the socket takes never reach the transport."""
         self.connection.transfer(0, b"abc", batch_size=10)
         self.assertEqual(self.receive(), TRANSFER_HEADER.pack(0, 3) + b"abc")
         self.assertEqual(self.transport.value(), b"")

@@ -55,7 +55,7 @@ class Socket:
         self._later += b"".join(parts)
 
     def doWrite(self) -> None:
-        """What the reactor calls when the socket has room."""
+        """The call of the reactor when the socket has room."""
         self.calls.append("doWrite")
         self.dataBuffer, self._later = self.dataBuffer + self._later, b""
         taken = self.writeSomeData(self.dataBuffer)
@@ -130,7 +130,7 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.sent, b"abcdefghijkl")
 
     def test_emptied_by_the_reactor(self) -> None:
-        """Then the next goes after what the reactor sent, and those after it at once again."""
+        """Then the next goes after the bytes that the reactor sent, and those after it at once again."""
         self.socket.room = 0
         self.outlet.send(b"a")
         self.socket.room = 100
@@ -142,7 +142,7 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.calls, ["writeSomeData"])
 
     def test_not_yet_seen_by_the_reactor(self) -> None:
-        """What the transport took and has not looked at yet is in front of the next."""
+        """Bytes that the transport took and has not looked at yet are in front of the next."""
         self.socket.room = 0
         self.outlet.send(b"a")
         self.socket.room = 1

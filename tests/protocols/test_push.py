@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.protocols.test_push -*-
-"""The short ways for appends and for pushes say what the codec says, of sound frames and of broken ones."""
+"""The short ways for appends and for pushes agree with the codec, about sound frames and broken ones."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class NativeDialectTests(SynchronousTestCase):
     dialect = NativeDialect()
 
     def test_parts_are_the_frame(self) -> None:
-        """Whatever the message, the pieces joined are what the codec writes."""
+        """Of any message, the pieces joined are the bytes of the codec."""
         entries = EntryBatch(first_index=0, count=1, term=1, records=bytes(48))
         requests: list[Request] = [HeartBeatRequest(group="g"), AppendRequest(bodies=(b"a", b"b"))]
         responses: list[Response] = [AppendResponse(index=1), GetResponse(entries=entries)]

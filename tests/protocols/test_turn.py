@@ -78,7 +78,7 @@ class TurnTests(SynchronousTestCase):
         self.turn.is_late = True
         for name, cost_s in (("dear", 0.5), ("cheap", 0.0), ("also cheap", 0.0)):
             self.turn.put_off(lambda name=name: self.done.append(name), cost_s)  # type: ignore[misc]
-        self.turn._next_reads()
+        self.turn.next_reads()
         self.assertEqual(self.done, ["cheap", "also cheap", "dear"])
 
     def test_newcomers_do_not_starve_a_client(self) -> None:
@@ -181,7 +181,7 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_work_of_a_read(self) -> None:
-        """Waits for the end of the turn, with the work of other reads; so does what it writes."""
+        """Waits for the end of the turn, with the work of other reads; so does its output."""
 
         def deal_with(data: bytes) -> None:
             self.turn.work(lambda: self.turn.output(lambda: self.done.append(data.decode())))
@@ -220,7 +220,7 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.done, ["outer", "out"])
 
     def test_read_that_fails(self) -> None:
-        """What it had caused before still goes out."""
+        """Output from before the exception still goes out."""
 
         def deal_with(data: bytes) -> None:
             self.turn.output(lambda: self.done.append("out"))
@@ -244,7 +244,7 @@ class TurnTests(SynchronousTestCase):
 
         self.turn.read(large, b"")
         self.assertEqual((rooms, self.turn.is_late), ([True, False, True], True))
-        self.turn._next_reads()
+        self.turn.next_reads()
         self.turn.read(lambda _: rooms.append(self.turn.has_room()), b"")
         self.assertEqual((rooms[-1], self.turn.is_late), (True, False))
 

@@ -23,7 +23,7 @@ from dledger.raft_broker.service import RaftBrokerService
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.raft_broker.writer import unplaced
 from dledger.rocketmq.broker.common.config import broker_from_mapping
-from dledger.rocketmq.broker.service import BrokerPorts
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
@@ -118,10 +118,11 @@ class RaftCase(ServiceCase):
             )
 
         self.raft = RaftBrokerService(
-            config, self.clock, BrokerPorts(clients=listen, fast=fast),  # type: ignore[arg-type]
-            disk=self.disk, rng=random.Random(1), wall_s=lambda: WALL_S + self.clock.seconds(),
-            failed=self.reasons.append, make_member=make_member, endpoint_of=self.endpoint_of,
-            threads=self.threads,  # type: ignore[arg-type]
+            config, BrokerProcess(
+                reactor=self.clock, disk=self.disk, rng=random.Random(1),
+                wall_s=lambda: WALL_S + self.clock.seconds(), failed=self.reasons.append,
+                endpoint_of=self.endpoint_of, threads=self.threads,  # type: ignore[arg-type]
+            ), BrokerPorts(clients=listen, fast=fast), make_member=make_member,  # type: ignore[arg-type]
         )
         self.service = self.raft.broker
         return self.service

@@ -79,7 +79,7 @@ class DispatchTests(SynchronousTestCase):
         self.assertEqual([place for _, place in self.units()["T1", 0]], [0, 1])
 
     def test_size_differs(self) -> None:
-        """A message that is shorter than its entry is none: nobody knows what the rest is."""
+        """A message that is shorter than its entry is none: its other bytes have no meaning."""
         (record,) = self.ledger.records([message()])
         self.ledger.store.append_bodies((bytes(record) + b"rest",), 1)
         self.assertEqual(self.dispatch().passed_over, 1)

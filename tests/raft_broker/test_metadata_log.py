@@ -158,7 +158,7 @@ class MetadataLogTests(SynchronousTestCase):
         return settled
 
     def test_everything_at_first(self) -> None:
-        """A new master writes what it knows, piece by piece: a slave that reads from there lacks nothing."""
+        """A new master writes its tables, piece by piece: a slave that reads from there lacks nothing."""
         for number in range(PIECE_ENTRIES + 10):
             self.master.topics.put(TopicConfig(topic_name=f"t{number}"), NOW_MS)
         self.change()

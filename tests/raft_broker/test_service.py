@@ -186,8 +186,8 @@ class RoleTests(RaftCase):
 
     def lose(self) -> None:
         """Another member asks in a later term, and the member follows it."""
-        self.node._core._pass_term_gate(self.node.status().member.term + 5, "a vote")
-        self.node._driver.feed(ev.Ticked())
+        self.node.core._pass_term_gate(self.node.status().member.term + 5, "a vote")
+        self.node.driver.feed(ev.Ticked())
 
     def test_slave_first(self) -> None:
         """Until its member leads and all is dispatched, a broker takes no message: 14, nothing stored."""
@@ -286,7 +286,7 @@ class RoleTests(RaftCase):
         self.start()
         self.ask(send_of(b"one"))
         self.lose()
-        self.assertFalse(self.replication._stamps.is_open)
+        self.assertFalse(self.replication.stamps.is_open)
         self.settle(0.02)
         self.assertTrue(self.broker.config.is_slave)
         (answer,) = self.ask(send_of(b"two"))
@@ -311,11 +311,11 @@ class RoleTests(RaftCase):
         self.assertEqual(len(proposals), 1)
         self.lose()
         self.settle(0.5)
-        self.replication._stamps.close()
+        self.replication.stamps.close()
         while not self.node.is_leader:
             self.clock.advance(0.02)
-            self.replication._stamps.close()
-        self.node._driver.feed(proposals[0])  # type: ignore[arg-type]
+            self.replication.stamps.close()
+        self.node.driver.feed(proposals[0])  # type: ignore[arg-type]
         self.clock.advance(0)
         status = self.successResultOf(put.done)
         self.assertEqual((status.remoting_code, put.placed.offsets), (14, []))
@@ -469,11 +469,11 @@ class DelayTests(RaftCase):
         """The log refuses the delivery: the offset stays, and the message comes later."""
         self.start()
         self.ask(send_of(b"later", **DELAYED))
-        self.replication._stamps.close()
+        self.replication.stamps.close()
         self.settle(1.5)
         self.assertEqual(self.broker.metadata.delay_offsets.get(1), 0)
         queues = self.broker.store.queues
-        self.replication._stamps.open(queues.next_indexes())
+        self.replication.stamps.open(queues.next_indexes())
         self.settle(3.0)
         self.assertIn(b"later", self.pull().body)
         self.assertEqual((self.broker.metadata.delay_offsets.get(1), self.broker.schedule.delivered), (1, 1))

@@ -127,7 +127,7 @@ class StoreTests(SynchronousTestCase):
         self.close(store)
         self.assertFalse(self.ledger.disk.exists("base/abort"))
         again = self.open()
-        self.assertEqual((self.size(again), again._dispatcher.dispatched), (30, 0))
+        self.assertEqual((self.size(again), again.dispatcher.dispatched), (30, 0))
         self.assertEqual(again.log.queue_offsets, {("T1", 0): 30})
         self.assertTrue(again.is_ready)
 
@@ -143,7 +143,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.size(store), 25)
         store.abandon()
         again = self.open()
-        self.assertEqual((self.size(again), again._dispatcher.dispatched), (25, 15))
+        self.assertEqual((self.size(again), again.dispatcher.dispatched), (25, 15))
 
     def test_no_mark(self) -> None:
         """A directory of RocketMQ, or a lost or damaged mark: all queues are built again."""
@@ -154,7 +154,7 @@ class StoreTests(SynchronousTestCase):
         for damage in (lambda: disk.unlink(path), lambda: disk.write_file(path, b"x")):
             damage()
             again = self.open()
-            self.assertEqual((self.size(again), again._dispatcher.dispatched), (10, 10))
+            self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
             self.close(again)
 
     def test_deleted_queues(self) -> None:
@@ -174,10 +174,10 @@ class StoreTests(SynchronousTestCase):
             self.assertEqual(
                 again.queues.next_indexes(), {("T1", 0): 5, ("T2", 0): 5, ("T2", 3): 5}, deleted
             )
-            self.assertEqual(again._dispatcher.dispatched, 15)
+            self.assertEqual(again.dispatcher.dispatched, 15)
             self.close(again)
         again = self.open()
-        self.assertEqual(again._dispatcher.dispatched, 0)
+        self.assertEqual(again.dispatcher.dispatched, 0)
 
     def test_unreadable_units(self) -> None:
         """Units that the disk cannot read are made again from the entries, with their places."""
@@ -189,9 +189,9 @@ class StoreTests(SynchronousTestCase):
         queue = store.queues.get("T1", 0)
         assert queue is not None
         units = queue.read(0, 25)
-        for offset, file in queue._segments._handles.items():
-            queue._segments._handles[offset] = BadFile(file, {0})  # type: ignore[assignment]
-        bad = len(queue._segments._handles)
+        for offset, file in queue._segments.handles.items():
+            queue._segments.handles[offset] = BadFile(file, {0})  # type: ignore[assignment]
+        bad = len(queue._segments.handles)
         self.assertEqual(queue.read(0, 25), units)
         self.assertEqual(store.unit_mending.mended, 10 * (bad - 1) + 5)
         self.assertEqual(self.failures, [])
@@ -237,7 +237,7 @@ class StoreTests(SynchronousTestCase):
         self.assertRaises(DirectoryError, self.open)
 
     def test_facts(self) -> None:
-        """What it reports of itself."""
+        """Its facts for the runtime table."""
         self.ledger.store.append_bodies((b"foreign",), 1)
         facts = self.open().facts()
         self.assertEqual((facts["entriesPassedOver"], facts["indexProblem"]), (1, ""))

@@ -38,7 +38,7 @@ class S3Tests(CliCase):
         server.start()
         self.addCleanup(server.stop)
         url = "http://{}:{}".format(*server.get_host_and_port())
-        # (All servers of a process share what they hold.)
+        # (All servers of a process share their objects.)
         urlopen(Request(f"{url}/moto-api/reset", method="POST"), timeout=20).close()
         self.s3: Any = boto3.client("s3", endpoint_url=url, region_name="us-east-1",
                                     aws_access_key_id="x", aws_secret_access_key="y")

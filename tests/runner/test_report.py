@@ -65,13 +65,13 @@ class ReportTests(SynchronousTestCase):
         self.path = Path(self.mktemp()) / "build" / "report.json"
 
     def report(self, tree: str) -> Report:
-        """A report of three stages, with what the file has."""
+        """A report of three stages, with the content of its file."""
         report = Report(self.path, tree, ["a", "b", "c"])
         report.load()
         return report
 
     def written(self, report: Report) -> dict[str, object]:
-        """What the file says."""
+        """The content of the file."""
         report.write(seconds=2.0, slowness=1.5)
         return dict(json.loads(self.path.read_text()))
 

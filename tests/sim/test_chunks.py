@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.replication import catch_up, dispatcher
 from dledger.core.replication.catch_up import TurnBudget
 from dledger.testing.group.checks.chunks import ChunkRules
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import run_schedule
 from protocols.wire.codes import ResponseCode

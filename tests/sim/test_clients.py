@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.checks.history import NEVER, Call
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 

@@ -35,7 +35,7 @@ def outcomes(image: DiskImage) -> list[dict[str, bytes]]:
 
 
 class DiskTests(SynchronousTestCase):
-    """What a power cut may leave, and what it may not."""
+    """The states that a power cut may leave, and those that it may not."""
 
     def setUp(self) -> None:
         self.disk = CrashDisk()
@@ -110,7 +110,7 @@ class DiskTests(SynchronousTestCase):
                          {b"\0\0\0\0", None, b"", b"\0\0"})
 
     def test_images_do_not_change(self) -> None:
-        """An image is a value: what comes later is not in it."""
+        """An image is a value: later changes are not in it."""
         image = self.disk.image()
         self.file.pwrite(b"x", 0)
         self.file.datasync()

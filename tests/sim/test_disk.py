@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_disk -*-
-"""The simulated disk: what a power cut takes, and what the end of a process does not."""
+"""The simulated disk: the writes that a power cut takes, and the end of a process does not."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ class EndTests(SynchronousTestCase):
         cluster.end_faults()
         cluster.run(20)
         network = cluster.network
-        self.assertTrue(network._links)
-        self.assertEqual({end.extra_us for link in network._links.values() for end in link.ends}, {0})
+        self.assertTrue(network.links)
+        self.assertEqual({end.extra_us for link in network.links.values() for end in link.ends}, {0})
         self.assertEqual(network._next_extra_us, {}, "nor will those be that are made next")
 
     def test_no_bit_behind_the_end_of_a_file(self) -> None:

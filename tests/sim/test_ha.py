@@ -124,7 +124,7 @@ class ScheduleTests(HACase):
         self.assertTrue(any(is_found for _, is_found in found), found)
 
     def test_focus(self) -> None:
-        """A focus replaces what it names, and only that."""
+        """A focus replaces the settings that it names, and only those."""
         seed_options = drawn_options(5, HAFocus())
         settings = {"slaves": 7, "slave": {"ha_verify_size": 9}}
         focused = drawn_options(5, HAFocus(settings=settings, faults=("darken",)))

@@ -110,11 +110,11 @@ class CheckTests(SynchronousTestCase):
         self.assertIn("0 and 1", self.fails(log=(b"a", b"a")))
 
     def test_wrong_body(self) -> None:
-        """A read shows what the log has."""
+        """A read shows entries of the log."""
         self.assertIn("another body", self.fails(get(1, 2, 0, b"z")))
 
     def test_beyond_the_log(self) -> None:
-        """A read cannot show what the final log does not have."""
+        """A read cannot show entries that the final log lacks."""
         self.assertIn("ends at 1", self.fails(end(1, 2, 7)))
 
 

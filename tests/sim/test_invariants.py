@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import Role
-from dledger.testing.group.checks.invariants import InvariantError, Mirror
+from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.members.equal_files import FileJudge
 from protocols.wire.codes import ResponseCode
@@ -40,7 +41,7 @@ class InvariantTests(SynchronousTestCase):
         self.leader.call(lambda node: node.append((b"a", b"b", b"c")))
         self.cluster.run(2)
         self.follower = next(member for member in self.cluster.members.values() if member is not leader)
-        self.state = self.follower.core._member
+        self.state = self.follower.core.member
         self.invariants = self.cluster.invariants
         self.assertEqual(self.state.committed_index, 2)
 
@@ -125,16 +126,16 @@ class InvariantTests(SynchronousTestCase):
         self.broken(4, lambda: self.invariants.acknowledged(self.leader, 1, (b"x",)))
 
     def test_repaired_too_early(self) -> None:
-        """4: a damaged member is whole only when it holds what it may have helped to commit."""
-        self.invariants._seen[self.follower.member_id].repair_end_index = 2
+        """4: a damaged member is whole only when it holds all entries that it may have helped to commit."""
+        self.invariants.seen[self.follower.member_id].repair_end_index = 2
         self.state.start_term = 1
         self.invariants.mirror(self.follower.member_id).cut_to(1)
         self.assertIn("repaired", self.broken(4, self.stepped))
 
     def test_commit_of_an_earlier_term(self) -> None:
         """5: a leader commits by an entry of its own term."""
-        state = self.leader.core._member
-        self.invariants._seen[self.leader.member_id].committed_index = -1
+        state = self.leader.core.member
+        self.invariants.seen[self.leader.member_id].committed_index = -1
         state.term += 1
         self.leader.persisted_term = state.term
         self.broken(5, lambda: self.invariants.stepped(self.leader, state))
@@ -143,19 +144,19 @@ class InvariantTests(SynchronousTestCase):
         """6: a majority holds what is committed, on stable storage."""
         for member_id in self.cluster.members:
             if member_id != self.leader.member_id:
-                self.invariants._seen[member_id].mirror = Mirror()
-        self.invariants._seen[self.leader.member_id].committed_index = -1
-        state = self.leader.core._member
+                self.invariants.seen[member_id].mirror = Mirror()
+        self.invariants.seen[self.leader.member_id].committed_index = -1
+        state = self.leader.core.member
         self.broken(6, lambda: self.invariants.stepped(self.leader, state))
 
     def test_repairing_members_owe(self) -> None:
         """6: but a damaged one that remembers that it held the entry counts."""
         for member_id in self.cluster.members:
             if member_id != self.leader.member_id:
-                self.invariants._seen[member_id].mirror = Mirror()
-        self.follower.ledger._ledger.repair_end_index = 2
-        self.invariants._seen[self.leader.member_id].committed_index = -1
-        self.invariants.stepped(self.leader, self.leader.core._member)
+                self.invariants.seen[member_id].mirror = Mirror()
+        self.follower.ledger.parts.ledger.repair_end_index = 2
+        self.invariants.seen[self.leader.member_id].committed_index = -1
+        self.invariants.stepped(self.leader, self.leader.core.member)
 
     def test_acknowledged_before_durable(self) -> None:
         """6: a follower says that it holds what a power cut cannot take any more."""
@@ -177,7 +178,7 @@ class InvariantTests(SynchronousTestCase):
 
     def test_repairing_vote(self) -> None:
         """6: a repairing member gives no vote."""
-        self.follower.ledger._ledger.repair_end_index = 9
+        self.follower.ledger.parts.ledger.repair_end_index = 9
         request = VoteRequest(term=1, leader_id="n0")
         response = VoteResponse(term=1, vote_result=VoteResult.ACCEPT)
         self.broken(6, lambda: self.invariants.answers(self.follower, request, response))
@@ -246,5 +247,5 @@ class InvariantTests(SynchronousTestCase):
 
     def test_bounds(self) -> None:
         """8: tables are bounded."""
-        self.leader.core._appends._requests = self.leader.config.max_pending_requests_num + 1
+        self.leader.core.appends._requests = self.leader.config.max_pending_requests_num + 1
         self.broken(8, lambda: self.invariants.bounded(self.leader))

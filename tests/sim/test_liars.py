@@ -9,7 +9,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.injection.frames import corrupt, cut_frames
 from dledger.testing.group.injection.lies import SUBJECTS, Lies
 from dledger.testing.group.liars import LyingCluster, run_lying_schedule

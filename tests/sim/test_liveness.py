@@ -24,7 +24,7 @@ class LivenessTests(SynchronousTestCase):
         self.watch = LivenessWatch(self.cluster)
         for member in self.cluster.members.values():
             member.start()
-            member.core._elector._deadline_ms = 1 << 40
+            member.core.elector.deadline_ms = 1 << 40
         self.watch.start()
         self.bound_s = LEADERLESS_US / SECOND_US
 
@@ -52,7 +52,7 @@ class LivenessTests(SynchronousTestCase):
     def test_somebody_leads(self) -> None:
         """Nothing is wrong, and the longest time without a leader is known."""
         self.cluster.run(3)
-        self.cluster.members["n0"].core._elector._deadline_ms = 0
+        self.cluster.members["n0"].core.elector.deadline_ms = 0
         self.cluster.run(2 * self.bound_s)
         self.assertAlmostEqual(self.watch.longest_us / SECOND_US, 3, delta=1)
 

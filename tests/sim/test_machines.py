@@ -9,8 +9,8 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
-from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.checks.machines import POISON, MachineRules, RegisterMachine, register_of
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import SimClient
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import Focus, ScheduleOutcome, member_options, with_machines
@@ -73,7 +73,7 @@ class ScheduleTests(SynchronousTestCase):
         self.assertTrue(0.2 < sum(drawn) / len(drawn) < 0.4)
 
     def test_mutants_have_the_same(self) -> None:
-        """Their catalogue must not import what they change."""
+        """Their catalogue must not import the modules that they change."""
         self.assertEqual(Focus(**SHORT_LOGS_OF_MUTANTS), SHORT_LOGS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.injection.faults import Nemesis
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
@@ -76,7 +76,7 @@ class CheckTests(SynchronousTestCase):
     def test_changed_directory(self) -> None:
         """It runs on another one's directory, or has changed it."""
         found = self.misfortunes()
-        one, other, _ = found._members
+        one, other, _ = found.members
         contents = [found._content(member) for member in (one, other)]
         with self.assertRaises(InvariantError):
             found._exchange_back(one, other, contents)
@@ -90,13 +90,13 @@ class CheckTests(SynchronousTestCase):
         """It started with options that do not fit."""
         found = self.misfortunes()
         with self.assertRaises(InvariantError):
-            found._configure(found._members[0], {})
+            found._configure(found.members[0], {})
 
     def test_minority(self) -> None:
         """No majority loses its directories at a time."""
         found = self.misfortunes()
         found._damage.minority = set()
-        one, other, _ = found._members
+        one, other, _ = found.members
         self.assertTrue(found.may_lose(one))
         one.lose_directory()
         self.assertTrue(one.is_doubtful)

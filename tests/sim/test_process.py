@@ -93,7 +93,7 @@ class TimerTests(ProcessTestCase):
         self.assertEqual(self.happened, [2.0])
 
     def test_frozen(self) -> None:
-        """Timers of a frozen process run when it goes on; a LoopingCall counts what it missed."""
+        """Timers of a frozen process run when it goes on; a LoopingCall counts the missed calls."""
         looping = LoopingCall.withCount(self.happened.append)
         looping.clock = self.reactor  # type: ignore[assignment]
         looping.start(1, now=False)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_raft_brokers -*-
-"""Whole brokers on raft logs in a simulated world: schedules of faults, and what the rig notices."""
+"""Whole brokers on raft logs in a simulated world: schedules of faults, and the bugs that the rig notices."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from unittest import mock
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.runner import main
 
 

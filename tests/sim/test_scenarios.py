@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_scenarios -*-
-"""Every script in tests/scenarios holds, and the script language refuses what it does not know."""
+"""Every script in tests/scenarios holds, and the script language refuses unknown commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPTS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
 
 
 class ScenarioTests(SynchronousTestCase):
-    """One test for each script; its first comment says what it shows."""
+    """One test for each script; its first comment says which promise it shows."""
 
 
 def _test_of(script: Path) -> Callable[[ScenarioTests], None]:

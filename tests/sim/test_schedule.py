@@ -12,7 +12,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.handler import EntryHandler
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import Load
 from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus, member_options, run_schedule
@@ -92,7 +92,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertTrue(any(option.member_settings for option in options))
 
     def test_bodies_fit(self) -> None:
-        """No client sends what the store must refuse."""
+        """No client sends bodies that the store must refuse."""
         for seed in range(100):
             options, load = member_options(seed)
             size = options.settings["mapped_file_size_for_entry_data"]
@@ -100,7 +100,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertLessEqual(load.body_bytes_max + 56, size)
 
     def test_focus(self) -> None:
-        """A focus replaces what it names, and keeps memory stores away from faults."""
+        """A focus replaces the settings that it names, and keeps memory stores away from faults."""
         focus = Focus(settings={"a": 1}, faults=("kill",), load={"clients": 9}, group={"members": 5})
         options, load = focus.narrow(GroupOptions(settings={"a": 0, "store_type": "memory"}), Load())
         self.assertEqual(options.settings, {"a": 1, "store_type": "file"})

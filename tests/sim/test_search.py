@@ -242,7 +242,7 @@ class LedgerTests(SynchronousTestCase):
     """The ledger of the search."""
 
     def test_batches(self) -> None:
-        """Entries of one term at a time, and what they say."""
+        """Entries of one term at a time, and their content."""
         entries = (SearchedEntry(1, "n0"), SearchedEntry(1, "n0"), SearchedEntry(2, "n1"))
         ledger = SearchedLedger("n0", entries)
         batch = ledger.read_batch(0, max_count=9, max_bytes=9)

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
 from dledger.storage.files.reader_table import ReaderTable
-from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.checks.readers import ReaderRules, change_problem, undone, without
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import EVERYTHING, Focus, member_options, reader_load, run_schedule
 from dledger.testing.group.sim_readers import ReaderLoad, SimReaders

@@ -32,14 +32,14 @@ class StrangerTests(SynchronousTestCase):
         cluster = SimCluster(GroupOptions(), 1)
         cluster.start()
         cluster.run(4)
-        leader, term = cluster.leader, cluster.members["n0"].core._member.term
+        leader, term = cluster.leader, cluster.members["n0"].core.member.term
         stranger = Stranger(cluster)
         for _ in range(100):
             stranger.speak()
             cluster.run(0.1)
         cluster.run(25)
         self.assertIs(cluster.leader, leader)
-        self.assertEqual(cluster.members["n0"].core._member.term, term)
+        self.assertEqual(cluster.members["n0"].core.member.term, term)
         incoming = [one.node.status().connections.incoming for one in cluster.members.values()]
         self.assertEqual(incoming, [2, 2, 2])
         cluster.settle()

@@ -27,7 +27,7 @@ class Owner:
 
 
 class Ear(Protocol):
-    """Remembers what comes."""
+    """Remembers received bytes."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -306,7 +306,7 @@ class EndTests(StreamTestCase):
             self.assertTrue(bytes(range(9)).startswith(self.there.heard))
 
     def test_killed(self) -> None:
-        """A killed process's peer reads what it wrote, then hears of its end."""
+        """The peer of a killed process reads its last bytes, then hears of its end."""
         here = self.connect()
         self.there.transport.write(b"written")
         self.s.end()
@@ -315,7 +315,7 @@ class EndTests(StreamTestCase):
         self.assertEqual((here.heard, here.lost), (b"written", ["ConnectionLost"]))
 
     def test_without_power(self) -> None:
-        """A dead machine informs nobody; when it is up again it resets what comes on old connections."""
+        """A dead machine informs nobody; when it is up again it resets old connections."""
         here = self.connect()
         self.s.end()
         self.network.died("s", self.s, silently=True)
@@ -342,11 +342,11 @@ class EndTests(StreamTestCase):
         """What Python collects of a dead process sends nothing, and asks the network for no chance."""
         here = self.connect()
         self.c.end()
-        before = self.network._rng.getstate()
+        before = self.network.rng.getstate()
         here.transport.write(b"x")
         here.transport.abortConnection()
         StreamClient(self.network, "c", self.c, "s").connect(Factory.forProtocol(Ear))
-        self.assertEqual(self.network._rng.getstate(), before)
+        self.assertEqual(self.network.rng.getstate(), before)
         self.run_for(1)
         self.assertEqual(self.there.heard, b"")
 
@@ -355,7 +355,7 @@ class EndTests(StreamTestCase):
         for _ in range(3):
             self.connect().transport.loseConnection()
             self.run_for(1)
-        self.assertEqual(self.network._links, {})
+        self.assertEqual(self.network.links, {})
 
 
 class HiddenMakeTests(StreamTestCase):

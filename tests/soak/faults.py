@@ -159,7 +159,7 @@ class Faults:
         self._isolate(self._follower())
 
     def _leader_unheard(self) -> None:
-        """What it sends to the others is lost; it hears them."""
+        """Its messages to the others are lost; it hears them."""
         leader = self._world.leader()
         for name in self._world.members:
             if name != leader:
@@ -167,7 +167,7 @@ class Faults:
         self._hold(2.0)
 
     def _leader_deaf(self) -> None:
-        """What the others send is lost; they hear it."""
+        """The messages of the others are lost; they hear it."""
         leader = self._world.leader()
         for name in self._world.members:
             if name != leader:

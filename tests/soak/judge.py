@@ -17,7 +17,7 @@ from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 
 def calls_of(paths: Iterable[Path]) -> list[Call]:
     """
-    What the workers have written.
+    The files of the workers.
 
     Stamps are times of one clock; two that are equal count as calls at the same time.
     """

@@ -52,7 +52,7 @@ class World:
                 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs",
                                 str(member.directory)], check=True)
                 member.log_path = directory / f"{name}.log"
-            member._command[:0] = self.network.prefix(name)
+            member.command[:0] = self.network.prefix(name)
             if library is not None:
                 self.shims[name] = Shim(library, directory / f"{name}.shim", member.ledger_path)
                 member._environment.update(self.shims[name].environment)
@@ -115,7 +115,7 @@ class World:
     # -- looking ---------------------------------------------------------------------------------------
 
     def said(self) -> dict[str, MetadataResponse | None]:
-        """What the members say of themselves."""
+        """The members' own status."""
         return {name: member.metadata(seconds=1.0) for name, member in self.members.items()}
 
     def leader(self) -> str:

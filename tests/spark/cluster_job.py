@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_cluster -*-
 """
-A job for a cluster: writes what it found to a file, as JSON. Needs none of the other tests, so that it can be
+A job for a cluster: writes its findings to a file, as JSON. Needs none of the other tests, so that it can be
 sent alone.
 
     python cluster_job.py RESULT PATH BOOTSTRAP STORE PART... [--master URL] [--set NAME=VALUE]...

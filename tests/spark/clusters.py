@@ -178,7 +178,7 @@ def run_job(
 
     @param command: a program and its arguments, to which those of L{tests.spark.cluster_job} are appended.
     @param more: of its environment.
-    @return: what it found.
+    @return: its findings.
     @raise ChildError: it does not end in time.
     """
     result = place() / f"{name}.json"

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_members -*-
-"""A member for the tests that says what it is asked to say: one listening socket, one thread a connection."""
+"""A member for the tests that answers as a test asks: one listening socket, one thread a connection."""
 
 from __future__ import annotations
 

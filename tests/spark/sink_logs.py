@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Sized
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
 from dledger.ledger.producers import Known, NotedRun, SequenceTable
-from dledger.spark.sink.batch_append import BatchAppend
+from dledger.spark.sink.batch_append import BatchAppend, SinkBatch, SinkPatience
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, decode_marker, encode_marker
 from dledger.spark.sink.sink_log import (
     BatchOutcome,
@@ -37,7 +37,7 @@ class NoAnswer(BaseException):
 class MemoryLog:
     """
     @ivar entries: term and body of each.
-    @ivar producers: what the group knows of producers.
+    @ivar producers: the group's table of producers.
     @ivar first: entries in front of it have expired.
     @ivar fault: asked before each append with its number and its bodies: None lets it be; else the number of
         bodies that come into the log, and the exception. Fewer than all: a new term begins after them.
@@ -148,20 +148,24 @@ class MemoryLog:
 
     # -- drivers --------------------------------------------------------------------------------
 
-    def driver(self, rows: Sequence[bytes], batch: int = 0, **options: object) -> BatchAppend:
+    def driver(
+        self, rows: Sequence[bytes], batch: int = 0, *, sink: str = SINK, search_from: int = -1,
+        is_new: bool = False, frame_bytes: int = 8, attempts_max: int = 20, is_strict: bool = True,
+    ) -> BatchAppend:
         """A driver that has just begun, in a process of its own."""
         def new_run() -> str:
             self.ran += 1
             return f"{self.ran:016x}"
 
-        given: dict[str, object] = {
-            "sink": SINK, "batch": batch, "new_run": new_run, "sleep": lambda _: self.deliver(),
-            "settle_s": SETTLE_S, "frame_bytes": 8, **options,
-        }
-        batch_rows = BatchRows(count=len(rows), digest=digest_of_all(rows), all=lambda: iter(rows))
-        return BatchAppend(self, batch_rows, **given)  # type: ignore[arg-type]
+        return BatchAppend(
+            self, BatchRows(count=len(rows), digest=digest_of_all(rows), all=lambda: iter(rows)),
+            SinkBatch(sink=sink, number=batch, search_from=search_from, is_new=is_new),
+            new_run=new_run, frame_bytes=frame_bytes, is_strict=is_strict, patience=SinkPatience(
+                sleep=lambda _: self.deliver(), settle_s=SETTLE_S, attempts_max=attempts_max,
+            ),
+        )
 
-    def restart(self, rows: Sequence[bytes], batch: int = 0, **options: object) -> BatchOutcome:
+    def restart(self, rows: Sequence[bytes], batch: int = 0, **options: Any) -> BatchOutcome:
         """A driver that runs to its end without a fault."""
         self.fault, self.between, self.appends = lambda *_: None, lambda _: None, 0
         return self.driver(rows, batch, **options).run()
@@ -199,7 +203,7 @@ class WrittenLog(Protocol):
 
 class EarlierSink:
     """
-    What the sink of an earlier version left in a log: BEGIN, rows after ROWS, END; nothing is numbered.
+    Entries of the sink of an earlier version: BEGIN, rows after ROWS, END; nothing is numbered.
 
     @ivar run: of its process.
     """

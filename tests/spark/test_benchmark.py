@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_benchmark -*-
-"""The benchmark's ledger and its yardstick are what they claim to be; nothing is timed."""
+"""The benchmark's ledger and its yardstick are sound; nothing is timed."""
 
 from __future__ import annotations
 

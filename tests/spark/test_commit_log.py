@@ -143,7 +143,7 @@ class CommitLogTests(LedgerCase):
         self.assertEqual(scanned(self.options, wanted), [(place,) for place in self.log.written])
 
     def test_growing(self) -> None:
-        """One open log sees what comes, over the ends of files; limits by number end at records."""
+        """One open log sees new messages, over the ends of files; limits by number end at records."""
         log = Scan.of({name: str(value) for name, value in self.options.items()}).log()
         self.addCleanup(log.close)
         for number in range(200, 260):

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_cores -*-
-"""The benchmark of one core and two reads what it says; nothing is timed."""
+"""The benchmark of one core and two reads its own rows; nothing is timed."""
 
 from __future__ import annotations
 

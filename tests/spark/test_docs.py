@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_docs -*-
-"""docs/spark.md says what the code says: options and their defaults, columns and their types."""
+"""docs/spark.md agrees with the code: options and their defaults, columns and their types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual(found, [(option.name, option.default) for option in OPTIONS])
 
     def test_defaults(self) -> None:
-        """What the table calls a default is one."""
+        """Each default of the table is one."""
         options = ScanOptions()
         for option in OPTIONS:
             value = getattr(options, option.field)

@@ -35,7 +35,7 @@ NOW_MS = 1767323045678
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 HEADERS = {"type": b"order", "id": b"\xff"}
 WHOLE = envelope_head(NOW_MS, HEADERS) + b"a"
-#: Bodies of records, and what they are: body, time, headers.
+#: Bodies of records, and their parts: body, time, headers.
 BODIES = (
     (WHOLE, (b"a", NOW, list(HEADERS.items()))), (b"plain", (b"plain", None, [])), (b"", (b"", None, [])),
     (envelope_head(NOW_MS, {}), (b"", NOW, [])),
@@ -174,7 +174,7 @@ class ColumnsTests(LedgerCase):
                     st.builds(lambda body, time_ms: envelope_head(time_ms, HEADERS) + body,
                               st.binary(max_size=9), st.none() | st.integers(0, 10**14)), min_size=1))
     def test_as_the_client(self, bodies: list[bytes]) -> None:
-        """Spark shows what the client shows."""
+        """Spark shows the same as the client."""
         found = open_bodies(pa.array(bodies, pa.binary()), np.ones(len(bodies), dtype=np.bool_))
         entries = entries_of(batch_of(*bodies))
         self.assertEqual(found.bodies.to_pylist(), [one.body for one in entries])
@@ -184,7 +184,7 @@ class ColumnsTests(LedgerCase):
 
 
 class SinkTests(SynchronousTestCase):
-    """The sink is a writer of ours: what it appends is read as it was."""
+    """The sink is a writer of ours: its rows are read as they were."""
 
     def test_guarded(self) -> None:
         """A row that begins as an envelope is put into one; all others stay as they are."""

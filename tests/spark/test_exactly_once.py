@@ -3,7 +3,7 @@
 A stream into Parquet under SIGKILL: driver, JVM and workers die together, workers die alone, and the log
 grows and rolls meanwhile. In the end every entry is there once.
 
-What is waited for is what the query has written; nothing depends on how fast it does.
+The tests wait for the rows that the query has written; nothing depends on how fast it does.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Export:
         return self._process.stderr.readline()
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
-        """Send a signal, wait for the end; the status and what it said besides."""
+        """Send a signal, wait for the end; the status and its last lines."""
         if number is not None:
             self._process.send_signal(number)
         _nothing, said = self._process.communicate()

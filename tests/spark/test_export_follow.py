@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_export_follow -*-
-"""When a follower looks again, and what it does not wait for."""
+"""When a follower looks again, and that it does not wait for uncommitted entries."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class GroupTests(SparkCase):
         self.checkpoint = os.path.abspath(self.mktemp())
 
     def union(self) -> dict[str, Any]:
-        """What the recipe makes."""
+        """The rows of the recipe."""
         names: dict[str, Any] = {
             "spark": self.spark, "orders": self.ledger.path, "payments": self.other.path}
         exec(recipe("### Several groups"), names)  # noqa: S102

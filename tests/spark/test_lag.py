@@ -86,7 +86,7 @@ class NumberTests(SynchronousTestCase):
 
 
 class ReaderTests(LedgerCase):
-    """From what the reader reports, without Spark."""
+    """From the reader's own reports, without Spark."""
 
     def reader(self, path: str = "", **options: str) -> LogStreamReader:
         """Of a directory, or of members; closed at the end."""
@@ -128,7 +128,7 @@ class ReaderTests(LedgerCase):
         self.assertRaises(DamageError, reader.latestOffset, following, ReadAllAvailable())
 
     def test_members(self) -> None:
-        """Of a group: up to what it has committed."""
+        """Of a group: up to its committed index."""
         records = records_of(mixed_bodies(300, seed=2))
         member = FakeMember("n0", records)
         self.addCleanup(member.close)

@@ -165,7 +165,7 @@ class JavaTests(LiveCase):
     """A Java member's directory."""
 
     def test_live_and_stopped(self) -> None:
-        """What it has committed, while it runs and when it has stopped."""
+        """Its committed entries, while it runs and when it has stopped."""
         try:
             class_path()
         except JavaMissing as missing:

@@ -230,7 +230,7 @@ class GroupTests(LedgerCase):
         self.assertEqual((indexes, len(gone)), (list(range(300)), 1))
 
     def test_answers_that_make_no_sense(self) -> None:
-        """A member that sends something else is left; alone, it is named with what it did."""
+        """A member that sends something else is left; alone, it is named with its fault."""
         bad = self.members["n1"]
         good = bad.sound_answer
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_message_shapes -*-
 """
-Logs whose messages are alike, and logs with one message that is not: what the fast roads must not mix up.
+Logs whose messages are alike, and logs with one message that is not: these the fast roads must not mix up.
 
 The slow road is the codec of the wire, asked for one message after the other.
 """
@@ -32,7 +32,7 @@ _NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON_AND_ON_", 
 
 
 def slow_maps(stored: list[bytes]) -> list[Any]:
-    """What the codec says."""
+    """The answer of the codec."""
     return [list(decode_properties(one).items()) for one in stored]
 
 

@@ -245,7 +245,7 @@ class PropertyTests(SynchronousTestCase):
     """Properties as maps."""
 
     def test_as_the_codec(self) -> None:
-        """Any bytes: what the codec finds, in its order, in a batch and alone."""
+        """Any bytes: the findings of the codec, in its order, in a batch and alone."""
         chance = random.Random(3)
         pieces = (b"a", b"b", b"TAGS", b"\x01", b"\x02", b"\x01", b"\x02", b"\xc3\xbc", b"x y", b"")
         texts = [b"", b"a\x01b", b"a\x01b\x02", b"a\x01b\x02a\x01c\x02", b"\x01\x02", b"a\x01\x02", b"\x01b"]

@@ -92,7 +92,7 @@ class HiddenTests(LedgerCase):
         self.assertEqual(scanned({"path": self.path}, BODY), [(b"",)])
 
     def test_shown(self) -> None:
-        """C{includeControl} shows all, with a column that says what they are; C{includeMarkers} markers."""
+        """C{includeControl} shows all, with a column for their kind; C{includeMarkers} markers."""
         names = [("index", "BIGINT"), ("control", "STRING")]
         told = [(row[0], kind and str(kind)) for row, kind in zip(self.all, self.kinds, strict=True)]
         given = {"path": self.path, "includeControl": "true"}

@@ -26,7 +26,7 @@ class Keeper(FakeMember):
     Leads, and keeps readers.
 
     @ivar moves: name and index of each order.
-    @ivar code: what it answers to them.
+    @ivar code: of its answers to them.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_scale -*-
-"""Planning on large logs: what it costs grows with the parts, not with the entries or the segments."""
+"""Planning on large logs: its cost grows with the parts, not with the entries or the segments."""
 
 from __future__ import annotations
 

@@ -380,14 +380,14 @@ class LiveTests(LedgerCase):
         """Entries without a mark and a checkpoint are an error, not an empty log."""
         for name in ("commitmark", "checkpoint"):
             os.unlink(f"{self.path}/{name}")
-        self.patch(ends, "_PASSING_S", 0.0)
+        self.patch(ends, "PASSING_S", 0.0)
         error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
         self.assertIn("neither commitmark nor checkpoint is there", str(error))
 
     def test_a_checkpoint_older_than_the_files(self) -> None:
         """Without our mark it may name too few entries: an error, which names the mark."""
         os.unlink(f"{self.path}/commitmark")
-        self.patch(ends, "_PASSING_S", 0.0)
+        self.patch(ends, "PASSING_S", 0.0)
         self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
         self.ledger.append([b"committed, perhaps"])
         flush(self.ledger.store)
@@ -411,7 +411,7 @@ class LiveTests(LedgerCase):
         assert found is not None
         mark = attrs.evolve(found[1], committed_index=30, end_index=30, repair_end_index=59)
         Path(name).write_bytes(2 * encode_mark(mark, 99).ljust(512, b"\0"))
-        self.patch(ends, "_PASSING_S", 0.0)
+        self.patch(ends, "PASSING_S", 0.0)
         error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
         self.assertIn("the member is repairing: entries up to 59 were lost", str(error))
 

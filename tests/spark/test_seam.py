@@ -107,7 +107,7 @@ class BatchTests(SeamCase):
         self.assertEqual(first, len(self.rows))
 
     def test_members(self) -> None:
-        """From the members of a group; those are not asked for what they do not have."""
+        """From the members of a group; those are not asked for entries that they lack."""
         member = self.member(self.records(), begin=30)
         given = {"bootstrap": f"n0-{member.address}", "archive": self.archive, "requestTimeoutMs": "20000"}
         for options in ({}, {"minPartitions": "5"}):

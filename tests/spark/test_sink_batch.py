@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_batch -*-
-"""One batch in a log in memory: what it reads, what it refuses, and the one that goes on."""
+"""One batch in a log in memory: its reads, its refusals, and the run that goes on."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.log.restart(ROWS, 6).appended, 0)
 
     def test_looks_in_vain(self) -> None:
-        """An entry that goes while it is asked for: what comes in its place is passed by."""
+        """An entry that goes while it is asked for: the one in its place is passed by."""
         self.log.other(*[b"x"] * 3000)
         self.die(0, 2)
         self.read_of_others()

@@ -120,7 +120,7 @@ class CrashTests(SynchronousTestCase):
     def test_late(self) -> None:
         """
         A request of a driver that died comes at any time: while the next run asks, between its requests, or
-        after its end. It appends nothing, or what the next run counts.
+        after its end. It appends nothing, or rows that the next run counts.
         """
         for number in range(_REQUESTS):
             for moment in range(_REQUESTS):

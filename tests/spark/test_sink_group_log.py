@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_group_log -*-
-"""The sink's appends and reads, at members that say what they are asked to say."""
+"""The sink's appends and reads, at members with given answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.sink import group_log
-from dledger.spark.sink.batch_append import BatchAppend
+from dledger.spark.sink.batch_append import BatchAppend, SinkBatch, SinkPatience
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.options import SinkOptions
@@ -37,7 +37,7 @@ class Leader(FakeMember):
 
     @ivar producer: whose appends it takes.
     @ivar asked: number and bodies of each request.
-    @ivar answers: what it answers to appends, one after the other; then it takes them.
+    @ivar answers: its answers to appends, one after the other; then it takes them.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:
@@ -192,8 +192,8 @@ class GroupLogTests(SynchronousTestCase):
             leader.producer = producer_of("s")
             rows = BatchRows(count=2, digest=digest_of_all((b"a", b"b")), all=lambda: iter((b"a", b"b")))
             outcome = BatchAppend(
-                self.make(leader), rows, sink="s", batch=batch, new_run=lambda: "1" * 16, frame_bytes=100,
-                sleep=lambda _: None, settle_s=0.0,
+                self.make(leader), rows, SinkBatch(sink="s", number=batch), new_run=lambda: "1" * 16,
+                frame_bytes=100, patience=SinkPatience(sleep=lambda _: None, settle_s=0.0),
             ).run()
             self.assertEqual((outcome.appended, leader.pulls), (2, pulls), batch)
             self.assertEqual(leader.asked[-1][1][1:3], (b"a", b"b"))

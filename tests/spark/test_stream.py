@@ -31,7 +31,7 @@ from tests.spark.test_scan import LedgerCase
 
 
 class ReaderTests(LedgerCase):
-    """The reader itself, without Spark: what the engine relies on."""
+    """The reader itself, without Spark: its promises to the engine."""
 
     def reader(self, **options: object) -> LogStreamReader:
         """A new one, closed at the end."""

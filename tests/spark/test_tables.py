@@ -242,7 +242,7 @@ class SafetyTests(TableCase):
     """Commits whose outcome is not known, other writers, other logs."""
 
     def let_fail(self, owner: object, name: str, failures: list[Exception], *, is_made: bool) -> None:
-        """Let calls fail, whether they do what they should or not."""
+        """Let calls fail, before or after their work."""
         real = getattr(owner, name)
 
         def failing(*words: object, **more: object) -> object:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_tables_cli -*-
-"""C{dledger export --to}: killed and started again, what it refuses, and the recipes of docs/spark.md."""
+"""C{dledger export --to}: killed and started again, its refusals, and the recipes of docs/spark.md."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class RefusalTests(TableCase):
         self.assertIn("paths without ?, # and %", self.refusal("iceberg", Path(self.mktemp() + "#1")))
 
     def test_damaged_tables(self) -> None:
-        """What the packages cannot read."""
+        """Tables that the packages cannot read."""
         self.fill(3)
         out = self.out("delta")
         self.export("delta", out)

@@ -163,7 +163,7 @@ class SoundTests(QueueCase):
         self.check("rare", minPartitions=60)
 
     def test_embedded_in_time(self) -> None:
-        """What the checkpoint does not cover is walked, also where no queue names it."""
+        """Records that the checkpoint does not cover are walked, also where no queue names it."""
         self.said = self.warned()
         for until in (0, 4, 11):
             cut = until * SIZE

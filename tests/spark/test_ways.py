@@ -348,7 +348,7 @@ class CountTests(SparkCase):
         return sum(counts)
 
     def test_control(self) -> None:
-        """With C{includeControl} all are there, and say what they are."""
+        """With C{includeControl} all are there, with their kinds."""
         rows = self.read(self.path, includeControl=True).groupBy("control").count().collect()
         counts = {row["control"]: row["count"] for row in rows}
         self.assertEqual(counts.pop(None), len(self.bodies))

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_contract -*-
 """
-What the storage tests share: small files, foreign records, a disk that fails when asked to.
+For the storage tests: small files, foreign records, a disk that fails when asked to.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_archive -*-
-"""Archives: shipped, continued, verified; cut short at every file call; and what they refuse."""
+"""Archives: shipped, continued, verified; cut short at every file call; and their refusals."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ class RefusedRunTests(ArchiveCase):
             self.assertEqual(self.place.contents(), {f"{PLACE}/{name}": b"1"})
 
     def test_no_member(self) -> None:
-        """An archive, or a backup, is not read as a member's directory; the error says what it is."""
+        """An archive, or a backup, is not read as a member's directory; the error names its kind."""
         source = BackupSource.open(self.disk, ROOT)
         self.addCleanup(source.reader.close)
         take_backup(source, self.place, "saved", taken_s=1)

@@ -80,7 +80,7 @@ class CutShortTests(ArchiveCase):
                 place.fails_at = number
                 self.assertRaises(StoreError, self.ship, place)
                 place.fails_at = -1
-                place._locked.clear()
+                place.locked.clear()
                 found = read_archive(place, PLACE).manifest
                 self.assertGreaterEqual(0 if found is None else found.end_index + 1, count)
                 if found is not None:
@@ -183,7 +183,7 @@ class RestoreArchiveTests(ArchiveCase):
             except DLedgerError:
                 self.assertFalse(self.other.exists("new/dledger-n5"), number)
             self.other.fails_at = -1
-            self.other._locked.clear()
+            self.other.locked.clear()
             if self.other.exists("new/dledger-n5"):
                 store = self.started()
                 self.assertEqual((store.ledger_end_index, store.identity.is_unsure), (end, True))

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_backup -*-
-"""Backups: taken, continued, verified; cut short at every file call; and what they refuse."""
+"""Backups: taken, continued, verified; cut short at every file call; and their refusals."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class ExpiryTests(BackupCase):
         self.patch(reader, "HELD_FILES_MAX", 3)
         most = []
         take_backup(source, self.place, PLACE, taken_s=1,
-                    pace=lambda _: most.append(len(source.reader.data._handles)))
+                    pace=lambda _: most.append(len(source.reader.data.handles)))
         self.assertLessEqual(max(most), 5)
         source.reader.close()
 
@@ -480,7 +480,7 @@ class CutShortTests(BackupCase):
             place.fails_at = number
             self.assertRaises(StoreError, self.backup, place)
             place.fails_at = -1
-            place._locked.clear()
+            place.locked.clear()
             self.assertGreaterEqual(len(self.bodies(place)), 15)
             self.backup(place)
             self.assertEqual(self.bodies(place), list(map(body_of, range(35))), number)
@@ -495,7 +495,7 @@ class CutShortTests(BackupCase):
             place.fails_at = number
             self.assertRaises(StoreError, self.backup, place)
             place.fails_at = -1
-            place._locked.clear()
+            place.locked.clear()
             if read_backup_manifest(place, PLACE) is not None:
                 self.bodies(place)
             self.backup(place)

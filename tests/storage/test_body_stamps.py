@@ -87,7 +87,7 @@ class StoreTests(SynchronousTestCase):
 
     def test_full_disk(self) -> None:
         """The entry at the beginning of a term is taken though the disk is full; no other one is."""
-        room = self.store._room
+        room = self.store.parts.room
         self.patch(room.expiry, "why_full", "full")
         self.assertRaises(DLedgerError, self.store.append_bodies, (b"other body",), 1)
         self.store.append_bodies((b"term",), 1)

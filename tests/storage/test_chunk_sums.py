@@ -96,7 +96,7 @@ class MakingTests(SynchronousTestCase):
         store = opened()
         store.append_bodies(tuple(b"%d" % (number % 10) * 50 for number in range(60)), 1)
         chunks = self.check(store)
-        self.assertGreater(len(store._data.offsets), 4)
+        self.assertGreater(len(store.parts.data.offsets), 4)
         for chunk in chunks:
             self.assertEqual(chunk.position // DATA_SIZE, (chunk.end_position - 1) // DATA_SIZE)
         self.assertEqual(chunks, chunks_of(filled(*[50] * 60)))
@@ -188,7 +188,7 @@ class KeepingTests(SynchronousTestCase):
 
     def test_cut_without_room(self) -> None:
         """A cut that finds no room for its row is a cut all the same."""
-        failing = mock.patch.object(self.store._sums, "_write", side_effect=OSError(errno.ENOSPC, "no"))
+        failing = mock.patch.object(self.store.parts.sums, "_write", side_effect=OSError(errno.ENOSPC, "no"))
         with failing:
             self.store.truncate_to(entry_at(self.store, 16))
         self.assertEqual(chunks_of(self.store), [chunk for chunk in self.chunks if chunk.last_index <= 16])
@@ -234,7 +234,7 @@ class KeepingTests(SynchronousTestCase):
         deleted = self.store.house_keeping(1e10, 4, keep_from_index=39)
         self.assertTrue(deleted)
         self.assertEqual([int(name) for name in self.disk.listdir("base/dledger-n0/chunks")],
-                         [one for one in self.store._data.offsets if one in
+                         [one for one in self.store.parts.data.offsets if one in
                           {chunk.position - chunk.position % DATA_SIZE for chunk in self.chunks}])
 
     def test_torn_row(self) -> None:
@@ -269,7 +269,7 @@ class KeepingTests(SynchronousTestCase):
         """A disk that cannot write the rows costs the chunks, and no entry."""
         for number, kept in ((errno.EIO, False), (errno.ENOSPC, True)):
             store = filled(*[50] * 10)
-            failing = mock.patch.object(store._sums, "_write", side_effect=OSError(number, "no"))
+            failing = mock.patch.object(store.parts.sums, "_write", side_effect=OSError(number, "no"))
             with failing:
                 store.append_bodies((b"x" * 50,) * 10, 1)
             store.append_bodies((b"x" * 50,) * 10, 1)
@@ -428,5 +428,5 @@ class TakingTests(SynchronousTestCase):
         assert entries is not None
         store.append_entries(entries)
         self.assertEqual(store.end_position, begins[0].end_position)
-        self.assertEqual(store._data.pread(DATA_SIZE, 0), self.leader._data.pread(DATA_SIZE, 0))
+        self.assertEqual(store.parts.data.pread(DATA_SIZE, 0), self.leader.parts.data.pread(DATA_SIZE, 0))
         store.abandon()

@@ -329,13 +329,13 @@ class LostTests(SynchronousTestCase):
             else:
                 is_done = True
             disk.fails_at = -1
-            disk._locked.clear()
+            disk.locked.clear()
             other = attrs.evolve(config_of(), peers={"n0": "h:1", "n9": "h:9"})
             try:
                 store = FileStore.open(other, disk)
             except (DirectoryError, StoreError) as error:
                 self.assertIn("n0, n1, n2", str(error))
-                disk._locked.clear()
+                disk.locked.clear()
                 store = FileStore.open(config_of(), disk)
                 self.assertEqual(store.memberships, ())
             else:
@@ -460,7 +460,7 @@ class DamageTests(ListCase):
         self.assertEqual(self.disk.read_file(self.copy), self.data)
 
     def test_copy_first(self) -> None:
-        """The copy lists what the ledger has: it is written before the list, and both before the ledger."""
+        """The copy lists the ledger's members: it is written before the list, and both before the ledger."""
         hooked = HookedDisk()
         hooked.files, hooked.directories = self.disk.files, self.disk.directories
         store = FileStore.open(self.config, hooked)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_contract -*-
-"""What the core may expect of any store: the file store on real files, and the memory store."""
+"""The contract of any store with the core: the file store on real files, and the memory store."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DoorCase(SynchronousTestCase):
             self.assertIn(word, str(caught.exception))
         before.setdefault(f"{ROOT}/lock", b"")
         self.assertEqual(self.disk.contents(), before)
-        self.assertEqual(self.disk._locked, set())
+        self.assertEqual(self.disk.locked, set())
 
     def cut(self, path: str, size: int) -> None:
         """Shorten a file."""
@@ -146,7 +146,7 @@ class RefusalTests(DoorCase):
             with self.assertRaises(StoreError) as caught:
                 self.open()
             self.assertNotIsInstance(caught.exception, DirectoryError)
-            self.assertEqual(self.disk._locked, set())
+            self.assertEqual(self.disk.locked, set())
 
     def test_several_paths(self) -> None:
         """Several data directories are not supported, and it says so."""
@@ -213,7 +213,7 @@ class CrashLeftoverTests(DoorCase):
         disk.unlink(f"{DATA}/{0:020d}")
         store = FileStore.open(config_of(), disk)
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, -1))
-        self.assertEqual(store._data.offsets, [])
+        self.assertEqual(store.parts.data.offsets, [])
 
     def begun_anew(self, first_unsynced: int) -> HookedDisk:
         """
@@ -278,7 +278,7 @@ class CrashLeftoverTests(DoorCase):
         """A file that was made and holds nothing, after an orderly stop."""
         self.disk.write_file(f"{DATA}/{6 * DATA_SIZE:020d}", bytes(DATA_SIZE))
         store = self.open()
-        self.assertEqual(store._data.offsets[-1], 5 * DATA_SIZE)
+        self.assertEqual(store.parts.data.offsets[-1], 5 * DATA_SIZE)
 
     def test_first_index_file_missing_of_a_long_ledger(self) -> None:
         """Although only the end is scanned otherwise."""
@@ -301,7 +301,7 @@ class CrashLeftoverTests(DoorCase):
                 self.disk.unlink(f"{INDEX}/{number * INDEX_SIZE:020d}")
             store = self.open()
             self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
-            store._reads._recent.reset(60)
+            store.parts.reads.recent.reset(60)
             self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(60)])
             store.clean_close()
 
@@ -366,7 +366,7 @@ class JavaTests(SynchronousTestCase):
         store.clean_close()
         store = FileStore.open(config_of(), self.disk)
         store.truncate_to(store.read_batch(30, max_count=1, max_bytes=0))
-        # Java knows nothing of the mark: put back what it would have left alone.
+        # Java knows nothing of the mark: put back the files that it would have left alone.
         store.abandon()
         twin = HookedDisk()
         other = FileStore.open(config_of(), twin)
@@ -430,11 +430,11 @@ class JavaTests(SynchronousTestCase):
         end = store.end_position
         self.assertEqual(end // DATA_SIZE, 3)
         # The record after it lies one file further than our rule has it.
-        store._data.create(4 * DATA_SIZE)
-        store._data.create(5 * DATA_SIZE)
-        store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end % DATA_SIZE).to_bytes(4, "big"), end)
-        store._data.pwrite(b"\xff\xff\xff\xff\0\0\4\0", 4 * DATA_SIZE)
-        store._ledger.end_position = 5 * DATA_SIZE
+        store.parts.data.create(4 * DATA_SIZE)
+        store.parts.data.create(5 * DATA_SIZE)
+        store.parts.data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end % DATA_SIZE).to_bytes(4, "big"), end)
+        store.parts.data.pwrite(b"\xff\xff\xff\xff\0\0\4\0", 4 * DATA_SIZE)
+        store.parts.ledger.end_position = 5 * DATA_SIZE
         append_bare(store, [b"behind it"], 5)
         store.abandon()
         self.disk.unlink(f"{ROOT}/commitmark")

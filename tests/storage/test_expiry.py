@@ -48,9 +48,9 @@ class ExpiryTests(SynchronousTestCase):
             store.append_bodies((bytes([number]) * 50,), 1)
         flush(store)
         store.record_commit(59)
-        for hour, offset in enumerate(store._data.offsets):
-            self.disk.modified_s[store._data.path(offset)] = hour * HOUR_S
-        self.assertEqual(len(store._data.offsets), 6)
+        for hour, offset in enumerate(store.parts.data.offsets):
+            self.disk.modified_s[store.parts.data.path(offset)] = hour * HOUR_S
+        self.assertEqual(len(store.parts.data.offsets), 6)
         self.store = store
         return store
 
@@ -76,7 +76,8 @@ class ExpiryTests(SynchronousTestCase):
             config_of(file_reserved_hours=72, enable_disk_force_clean=True), self.disk
         )
         self.assertEqual(len(store.holes), 1)
-        store._producers.table = store._producers.readers = None  # as after a start that must read it
+        known = store.parts.producers
+        known.table = known.readers = None  # as after a start that must read it
         self.keep(73)
         self.assertEqual(store.holes, ())
         self.assertIsNotNone(store.readers)
@@ -89,16 +90,16 @@ class ExpiryTests(SynchronousTestCase):
         self.assertRaises(OSError, self.keep, 74)
         with mock.patch.object(self.disk, "space", side_effect=OSError(errno.EIO, "Input/output error")):
             self.assertRaises(OSError, self.keep, 74)
-        self.assertEqual((store.ledger_begin_index, len(store._data.offsets)), (0, 6))
+        self.assertEqual((store.ledger_begin_index, len(store.parts.data.offsets)), (0, 6))
         self.disk.failures = {("sync_directory", "/data"): errno.EIO, ("unlink", "/index/"): errno.EIO}
         self.assertEqual(self.keep(74), 3)
-        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (30, 3 * DATA_SIZE))
-        self.assertTrue(store._data.directory_dirty, "the next sync includes it")
-        index_files = len(store._index.offsets)
+        self.assertEqual((store.ledger_begin_index, store.parts.data.offsets[0]), (30, 3 * DATA_SIZE))
+        self.assertTrue(store.parts.data.directory_dirty, "the next sync includes it")
+        index_files = len(store.parts.index.offsets)
         self.disk.failures = {}
         self.assertEqual(store.read_batch(30, max_count=1, max_bytes=1).first_index, 30)
         self.assertEqual(self.keep(74), 0)
-        self.assertLess(len(store._index.offsets), index_files)
+        self.assertLess(len(store.parts.index.offsets), index_files)
 
     def test_by_age(self) -> None:
         """At the hour of the day, files that were last written before the reserved hours go."""
@@ -106,7 +107,7 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.keep(71), 0)
         self.assertEqual(self.keep(74, NOON), 0, "not the hour")
         self.assertEqual(self.keep(74), 3)
-        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (30, 3 * DATA_SIZE))
+        self.assertEqual((store.ledger_begin_index, store.parts.data.offsets[0]), (30, 3 * DATA_SIZE))
         self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(30, 60)])
         self.assertEqual(self.keep(1000), 2, "the last file stays")
         self.assertEqual(store.ledger_begin_index, 50)
@@ -117,8 +118,8 @@ class ExpiryTests(SynchronousTestCase):
         self.keep(75)
         found = read_mark(self.disk, f"{ROOT}/commitmark")
         assert found is not None
-        self.assertEqual(found[1].begin_position, store._data.offsets[0])
-        self.assertEqual(min(store._index.offsets), 40 // 10 * 320)
+        self.assertEqual(found[1].begin_position, store.parts.data.offsets[0])
+        self.assertEqual(min(store.parts.index.offsets), 40 // 10 * 320)
         store.abandon()
         again = FileStore.open(config_of(), self.disk)
         self.assertEqual((again.ledger_begin_index, again.ledger_end_index), (40, 59))
@@ -136,7 +137,7 @@ class ExpiryTests(SynchronousTestCase):
     def test_forced(self) -> None:
         """Above the force-clean ratio the age does not matter, but the commit does, and so does need."""
         store = self.start()
-        store._ledger.committed_index = 34
+        store.parts.ledger.committed_index = 34
         self.disk.used = 86
         self.assertEqual(self.keep(0, NOON, keep_from_index=5), 0)
         self.assertEqual(self.keep(0, NOON, keep_from_index=34), 3)
@@ -158,8 +159,8 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.drop(9), [
             "snapshots of the state machine have its entries: machine_keep_entries=7"
         ])
-        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (10, DATA_SIZE))
-        store._ledger.committed_index = 34
+        self.assertEqual((store.ledger_begin_index, store.parts.data.offsets[0]), (10, DATA_SIZE))
+        store.parts.ledger.committed_index = 34
         self.assertEqual(len(self.drop(59)), 2)
         self.assertEqual(store.ledger_begin_index, 30)
 
@@ -212,11 +213,11 @@ class ExpiryTests(SynchronousTestCase):
     def test_what_is_not_committed_stays(self) -> None:
         """Whatever its age; nor does the last one that is: leader and follower need one in common."""
         store = self.start()
-        store._ledger.committed_index = 19
+        store.parts.ledger.committed_index = 19
         self.assertEqual(self.keep(1000), 1)
-        store._ledger.committed_index = 20
+        store.parts.ledger.committed_index = 20
         self.assertEqual(self.keep(1000), 1)
-        store._ledger.committed_index = -1
+        store.parts.ledger.committed_index = -1
         self.assertEqual(self.keep(1000), 0)
 
     def test_by_total_size(self) -> None:

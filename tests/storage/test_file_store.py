@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_file_store -*-
-"""The file store's bytes, its order of writing, and what it does when the disk fails."""
+"""The file store's bytes, its order of writing, and its behaviour when the disk fails."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class LateMarkTests(HookedCase):
 
     def test_damage_below_a_late_mark(self) -> None:
         """
-        A power cut takes mark and index back to what they were before the last flushes, and a record below is
+        A power cut takes mark and index back to their state before the last flushes, and a record below is
         damaged: the entries after it in the data files all the same had been acknowledged, and stays.
         """
         record = 48 + 60
@@ -392,13 +392,13 @@ class FailureTests(HookedCase):
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.reopen()
-        self.store._reads._recent.reset(20)
+        self.store.parts.reads.recent.reset(20)
         self.disk.files[f"{ROOT}/index/{FIRST}"].data[5 * 32 + 20] ^= 1
         self.assertEqual(self.store.term_of(5), 1)
         self.assertEqual(self.store.holes, ())
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
-        self.assertEqual(self.store._room._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
+        self.assertEqual(self.store.parts.room.scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
 
 
 class RepairTests(HookedCase):

@@ -91,7 +91,7 @@ class ForceTests(IdentityCase):
         seen = seen_member(config, self.disk)
         assert seen.identity is not None
         self.assertEqual((seen.end_index, seen.identity.group_id, seen.identity.unsure), (1, THEIRS.id, 2))
-        self.disk._locked.clear()
+        self.disk.locked.clear()
         self.assertEqual(force_new_group(config, self.disk, OURS), 1)
         store = self.start(bootstrap=False, peers="n0-h:1")
         self.assertEqual(bodies_in(store), [b"a", b"b"])
@@ -105,7 +105,7 @@ class ForceTests(IdentityCase):
         store = self.start(bootstrap=False, peers=THREE)
         store.append_configuration(Membership(voters={"n0": "h:1", "n7": "h:7"}), 4)
         store.clean_close()
-        self.disk._locked.clear()
+        self.disk.locked.clear()
         self.assertEqual(force_new_group(config_of(peers="n0-h:1"), self.disk, OURS), 3)
         store = self.start(bootstrap=False, peers="n0-h:1")
         assert store.membership is not None
@@ -118,13 +118,13 @@ class ForceTests(IdentityCase):
         self.assertEqual(self.disk.contents(), before)
 
     def test_owes_nothing(self) -> None:
-        """A member that waits for lost entries goes on with what it has."""
+        """A member that waits for lost entries goes on with those that it has."""
         path = next(path for path in self.disk.files if "/data/" in path)
         self.disk.files[path].data[:] = bytes(len(self.disk.files[path].data))
         store = self.start(peers=THREE)
         self.assertEqual(store.repair_end_index, 1)
         store.abandon()
-        self.disk._locked.clear()
+        self.disk.locked.clear()
         self.assertEqual(force_new_group(config_of(peers="n0-h:1"), self.disk, OURS), -1)
         store = self.start(peers="n0-h:1")
         self.assertEqual(store.repair_end_index, -1)

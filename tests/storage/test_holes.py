@@ -226,7 +226,7 @@ class ReadTests(StoreCase):
                 self.is_whole()
                 self.assertTrue(self.store.is_end_proven)
                 last = ENTRY_HEADER.unpack_from(self.copies[59].records)
-                self.assertEqual(self.store._ledger.chain_crc, last[6])
+                self.assertEqual(self.store.parts.ledger.chain_crc, last[6])
 
     def test_first_header_names_another_entry(self) -> None:
         """A flipped index in the first header is no place to walk from: the index keeps the truth about the
@@ -249,7 +249,7 @@ class ReadTests(StoreCase):
             self.assertRaises(DamagedEntryError, entry_at, self.store, 19)
             self.assertEqual(entry_at(self.store, 20), self.copies[20])
             self.flip(20, at)
-            self.store._reads._read_on = (-1, -1, 0)
+            self.store.parts.reads._read_on = (-1, -1, 0)
             self.assertRaises(DamagedEntryError, entry_at, self.store, 20)
             self.assertEqual(entry_at(self.store, 22), self.copies[22])
 
@@ -261,7 +261,7 @@ class ReadTests(StoreCase):
         for index in (21, 22, 20):
             self.flip(index, 60, 2)
             self.assertRaises(DamagedEntryError, entry_at, self.store, index)
-            unit = self.store._reads._scanner.unit(20)
+            unit = self.store.parts.reads.scanner.unit(20)
             assert unit is not None
             self.assertEqual(unit[4], 2)
 
@@ -338,7 +338,7 @@ class ReadTests(StoreCase):
 
     def test_second_look_in_steps(self) -> None:
         """It takes a bounded number of bytes at a time."""
-        self.store._ledger.holes.add(Hole(first_index=2, last_index=50, position=self.position[2],
+        self.store.parts.ledger.holes.add(Hole(first_index=2, last_index=50, position=self.position[2],
                                           end_position=self.position[51]))
         self.assertRaises(DamagedEntryError, entry_at, self.store, 9)  # not proven yet
         looks = 0
@@ -353,7 +353,7 @@ class ReadTests(StoreCase):
         """The end of the ledger is known: its last entries are a hole like another one, until a start."""
         self.flip(58, 60)
         self.flip(59, 60)
-        with mock.patch.object(self.store._reads._batches, "read", return_value=None):
+        with mock.patch.object(self.store.parts.reads.batches, "read", return_value=None):
             self.assertRaises(DamagedEntryError, entry_at, self.store, 58)
         self.assertEqual(ranges(self.store), [(58, 59)])
         self.assertEqual((self.store.ledger_end_index, self.store.ledger_end_term), (59, 3))
@@ -368,7 +368,7 @@ class ReadTests(StoreCase):
 
     def test_unproven_but_remembered(self) -> None:
         """Whatever is remembered of an entry: what lies in a hole is not shown."""
-        self.store._ledger.holes.add(Hole(first_index=57, last_index=58, position=self.position[57],
+        self.store.parts.ledger.holes.add(Hole(first_index=57, last_index=58, position=self.position[57],
                                           end_position=self.position[59]))
         for index in (57, 58):
             self.assertRaises(DamagedEntryError, entry_at, self.store, index)
@@ -383,7 +383,7 @@ class ReadTests(StoreCase):
                 self.assertRaises(DamagedEntryError, entry_at, self.store, index)
         self.assertEqual(len(self.store.holes), 29)
         joined = joined_holes(self.store.holes, 5)
-        self.store._ledger.holes._set(joined)
+        self.store.parts.ledger.holes._set(joined)
         while self.store.holes:
             if not self.store.look_again():
                 self.store.fill_hole(self.copies[self.store.holes[0].first_index], is_committed=True)
@@ -538,7 +538,7 @@ class FillTests(StoreCase):
         """A record before or after that is damaged by now joins the hole."""
         self.flip(13, 3)
         self.flip(9, 4)
-        self.store._reads._recent.reset(60)
+        self.store.parts.reads.recent.reset(60)
         for _ in range(4):
             try:
                 self.store.fill_hole(self.batch(self.store.holes[0].first_index, 14), is_committed=True)
@@ -564,7 +564,7 @@ class JavaTests(StoreCase):
             append_bare(store, (bytes([index]) * (20 + index % 7 * 9),), 1 + index // 20)
 
     def test_committed_only(self) -> None:
-        """A wiped header is noticed; what comes back must be committed."""
+        """A wiped header is noticed; the entry that comes back must be committed."""
         self.flip(10, 4)
         self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
         self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[10], is_committed=False)
@@ -578,19 +578,19 @@ class BeginningTests(StoreCase):
     options = {"file_reserved_hours": 1}
 
     def test_first_record(self) -> None:
-        """Its header is held against the mark, which keeps what it knew."""
+        """Its header is held against the mark, which keeps its checksum."""
         self.store.record_commit(59)
         self.store.house_keeping(1e10, 4, keep_from_index=60)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)
-        crc = self.store._marks.begin_crc
+        crc = self.store.parts.marks.begin_crc
         for at in (7, 37, 60):
             self.flip(begin, at)
             self.reopen()
             if at == 60:
                 self.assertRaises(DamagedEntryError, entry_at, self.store, begin)
             self.assertEqual((self.store.ledger_begin_index, ranges(self.store)), (begin, [(begin, begin)]))
-            self.assertEqual(self.store._marks.begin_crc, crc)
+            self.assertEqual(self.store.parts.marks.begin_crc, crc)
             self.store.fill_hole(self.copies[begin], is_committed=True)
             self.assertEqual(entry_at(self.store, begin), self.copies[begin])
             self.reopen()

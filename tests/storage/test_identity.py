@@ -29,11 +29,11 @@ class IdentityCase(SynchronousTestCase):
 
     def start(self, boot: str = "boot 1", **options: Any) -> FileStore:
         """A process opens the directory."""
-        self.disk._locked.clear()
+        self.disk.locked.clear()
         return FileStore.open(config_of(**{"bootstrap": True, **options}), self.disk, boot_id=boot)
 
     def recorded(self) -> Identity:
-        """What the file says."""
+        """The content of the file."""
         found = read_identity(self.disk, PATH)
         assert found is not None
         return found[1]

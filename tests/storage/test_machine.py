@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_machine -*-
 """
-A store against a list: whatever is done to it, in whatever order, it holds what the list holds.
+A store against a list: whatever is done to it, in whatever order, it holds the entries of the list.
 
 Kills and clean stops lose nothing that was written; power cuts lose at most what was not flushed.
 """

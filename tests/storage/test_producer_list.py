@@ -62,7 +62,7 @@ class ListCase(SynchronousTestCase):
         return self.table(store).judge(producer, sequence, 1, store.ledger_end_index)
 
     def check(self, store: FileStore | None = None) -> None:
-        """The table says what the log says: about each sequence, and that the next one is new."""
+        """The table fits the log: each sequence is known, and the next one is new."""
         store = store or self.store
         log = in_log(store)
         for (producer, sequence), index in log.items():
@@ -78,8 +78,8 @@ class ListCase(SynchronousTestCase):
 
     def look_at(self, store: FileStore, first: int) -> None:
         """As if recovery had looked at the entries from C{first} on only."""
-        with mock.patch.object(store._producers, "_scanned_from", first):
-            store._producers.begin()
+        with mock.patch.object(store.parts.producers, "_scanned_from", first):
+            store.parts.producers.begin()
 
     def reopen(self, *, clean: bool = True) -> None:
         """After a stop, or as after kill -9."""

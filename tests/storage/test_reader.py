@@ -127,7 +127,7 @@ class ReadTests(ReaderCase):
         self.commit(59)
         reader = self.open()
         for _ in range(2):
-            self.store._data.drop_first()
+            self.store.parts.data.drop_first()
         with self.assertRaises(StoreError) as caught:
             list(reader.batches(0))
         self.assertIn("its file is gone", str(caught.exception))
@@ -169,7 +169,7 @@ class ReadTests(ReaderCase):
         """A last file without its length yet is not looked at."""
         self.fill()
         self.commit(59)
-        last = self.store._data.offsets[-1] + DATA_SIZE
+        last = self.store.parts.data.offsets[-1] + DATA_SIZE
         OsDisk().write_file(f"{self.path}/data/{last:020d}", b"")
         self.assertEqual(self.open().end_index, 59)
 
@@ -179,17 +179,17 @@ class ReadTests(ReaderCase):
         self.commit(59)
         end = self.store.end_position
         unit = struct.pack(">iqiqq", 1, end, 60, 60, 6)
-        self.store._index.create(60 * 32)
-        self.store._index.pwrite(unit, 60 * 32)
+        self.store.parts.index.create(60 * 32)
+        self.store.parts.index.pwrite(unit, 60 * 32)
         self.assertEqual(self.open().end_index, 59)
 
     def test_index_behind(self) -> None:
         """A record whose index unit has not come yet does not count either."""
         self.fill(2)
         self.assertEqual(self.open().end_index, 1)
-        self.store._index.pwrite(bytes(32), 32)
+        self.store.parts.index.pwrite(bytes(32), 32)
         self.assertEqual(self.open().end_index, 0)
-        self.store._index.pwrite(bytes(32), 0)
+        self.store.parts.index.pwrite(bytes(32), 0)
         self.assertEqual(self.open().end_index, -1)
 
     def test_java_worked_here_since(self) -> None:
@@ -223,7 +223,7 @@ class ReadTests(ReaderCase):
         self.commit(49)
         reader = self.open()
         self.assertEqual(sum(run.count for run in reader.runs(0)), 50)
-        self.assertLessEqual(len(reader.data._handles), 33)
+        self.assertLessEqual(len(reader.data.handles), 33)
 
     def test_damaged_index(self) -> None:
         """A unit that does not follow from the one before ends a run; at its start it is reported."""
@@ -245,7 +245,7 @@ class ReadTests(ReaderCase):
         self.store.append_bodies((b"x" * 100,) * 3, 1)
         self.commit(2)
         unit = struct.pack(">iqiqq", 1, 0, 48, 0, 1)
-        self.store._index.pwrite(unit, 0)
+        self.store.parts.index.pwrite(unit, 0)
         with self.assertRaises(StoreError):
             list(self.open().batches(0))
 

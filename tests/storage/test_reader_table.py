@@ -294,7 +294,7 @@ class PowerTests(SynchronousTestCase):
     """The process or the machine ends in every changing call of the disk."""
 
     def test_every_end(self) -> None:
-        """What the ledger has after a start, the readers have, and no more."""
+        """After a start the readers have the state of the ledger, and no more."""
         self.patch(producer_list, "SAVE_EVERY_BYTES", 1500)
         for death in (PowerLoss, ProcessKilled):
             for seed in range(2):

@@ -14,7 +14,7 @@ from protocols.wire.ledger.batches import EntryBatch
 
 
 def batch(first: int, count: int, term: int, size: int = 10) -> EntryBatch:
-    """A batch whose content says what it is."""
+    """A batch whose content names its index."""
     records = b"".join(bytes([(first + at) % 256]) * size for at in range(count))
     return EntryBatch(first_index=first, count=count, term=term, records=records)
 
@@ -94,8 +94,8 @@ class RecentBatchesTests(SynchronousTestCase):
             found = self.batches.read(first, max_count=max_count, max_bytes=max_bytes)
             assert found is not None
             self.assertEqual(found, batch(first, count, 1 if first < 5 else 2))
-        self.assertIs(self.batches.read(2, max_count=9, max_bytes=999), self.batches._batches[2])
-        self.assertIs(self.batches.read(6, max_count=9, max_bytes=999), self.batches._batches[6])
+        self.assertIs(self.batches.read(2, max_count=9, max_bytes=999), self.batches.by_index[2])
+        self.assertIs(self.batches.read(6, max_count=9, max_bytes=999), self.batches.by_index[6])
 
     def test_not_there(self) -> None:
         """Within a batch, too big, or unknown."""
@@ -109,12 +109,12 @@ class RecentBatchesTests(SynchronousTestCase):
         with mock.patch.multiple(recent, BATCH_BYTES_KEPT=1000, BATCHES_KEPT=20):
             for first in range(10, 60):
                 self.batches.add(batch(first, 1, 2, size=30))
-            self.assertEqual(len(self.batches._batches), 20)
+            self.assertEqual(len(self.batches.by_index), 20)
             for first in range(60, 80):
                 self.batches.add(batch(first, 1, 2, size=100))
-            self.assertLessEqual(self.batches._bytes, 1000)
-            self.assertEqual(self.batches._bytes,
-                             sum(len(one.records) for one in self.batches._batches.values()))
+            self.assertLessEqual(self.batches.held_bytes, 1000)
+            self.assertEqual(self.batches.held_bytes,
+                             sum(len(one.records) for one in self.batches.by_index.values()))
             self.batches.add(batch(80, 1, 2, size=400))
             self.assertIsNone(self.batches.read(80, max_count=9, max_bytes=999))
             self.assertIsNone(self.batches.read(79, max_count=9, max_bytes=999))

@@ -138,9 +138,9 @@ class NoRoomTests(HookedCase):
         """It is tried again though nothing else has changed since."""
         self.store.record_commit(9)
         self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
-        self.store._marks.write()
+        self.store.parts.marks.write()
         self.disk.failures.clear()
-        self.store._marks.write()
+        self.store.parts.marks.write()
         self.store.abandon()
         self.reopen_new()
         self.assertEqual(self.store.committed_index, 9)
@@ -156,15 +156,15 @@ class NoRoomTests(HookedCase):
 
     def test_cut_refused(self) -> None:
         """A cut that cannot be recorded is refused, and changes nothing; it is done when there is room."""
-        self.store._marks.all_synced()
+        self.store.parts.marks.all_synced()
         before, wanted = bodies_in(self.store), entry_at(self.store, 5)
-        durable = self.store._marks.durable
+        durable = self.store.parts.marks.durable
         self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
         for _ in range(2):
             error = self.assertRaises(DLedgerError, self.store.truncate_to, wanted)
             self.assertNotIsInstance(error, StoreError)
             self.assertIs(error.code, ResponseCode.DISK_FULL)
-        self.assertEqual((bodies_in(self.store), self.store._marks.durable), (before, durable))
+        self.assertEqual((bodies_in(self.store), self.store.parts.marks.durable), (before, durable))
         self.disk.failures.clear()
         self.store.truncate_to(wanted)
         self.assertEqual(bodies_in(self.store), before[:6])
@@ -183,13 +183,13 @@ class NoRoomTests(HookedCase):
 
     def test_torn_marks(self) -> None:
         """Marks of which a part was written never take the place of the sound one, whatever syncs between."""
-        self.store._marks.all_synced()
+        self.store.parts.marks.all_synced()
         self.disk.part = "commitmark"
         for committed_index in (5, 6, 7, 8):
             self.store.record_commit(committed_index)
             self.disk.room = 20
-            self.store._marks.write()
-            file = self.store._marks._file
+            self.store.parts.marks.write()
+            file = self.store.parts.marks._file
             file.synced(file._generation)
             found = read_mark(self.disk, f"{ROOT}/commitmark")
             assert found is not None

@@ -55,7 +55,7 @@ class PackTests(SynchronousTestCase):
     @given(BODIES, st.integers(0, 1016), st.integers(-(2**31), 2**31 - 1))
     @settings(max_examples=150, deadline=None, derandomize=True)
     def test_as_the_plain_rule(self, bodies: list[bytes], end_position: int, chain: int) -> None:
-        """The batch loop writes what the plain rule writes, and the follower's check agrees."""
+        """The batch loop writes the bytes of the plain rule, and the follower's check agrees."""
         records, written = twin(bodies, end_position, chain)
         packed = pack_bodies(tuple(bodies), first_index=5, term=3, end_position=end_position,
                              previous_chain_crc=chain, file_size=FILE)

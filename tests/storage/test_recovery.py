@@ -97,7 +97,7 @@ class TailTests(RecoveryCase):
             self.ends(34, -1)
 
     def test_loss(self) -> None:
-        """Of the last recorded entry, the member comes up repairing, up to what it had written."""
+        """Of the last recorded entry, the member comes up repairing, up to its last recorded entry."""
         self.flip(self.position[29] + 60)
         self.ends(28, 39)
 
@@ -256,7 +256,7 @@ class BlankTests(RecoveryCase):
         self.store = self.open()
         self.store.truncate_to(entry_at(self.store, 8))
         end = self.store.end_position
-        self.store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
+        self.store.parts.data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
         self.store.abandon()
         self.ends(8, -1)
         self.append(9, 12)
@@ -267,8 +267,8 @@ class BlankTests(RecoveryCase):
         self.store = self.open()
         self.store.truncate_to(entry_at(self.store, 8))
         end = self.store.end_position
-        self.store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
-        self.store._data.create(DATA_SIZE)
+        self.store.parts.data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
+        self.store.parts.data.create(DATA_SIZE)
         self.store.abandon()
         self.ends(8, -1)
 
@@ -281,12 +281,12 @@ class BeginningTests(RecoveryCase):
         self.open()
         self.store.record_commit(39)
         for _ in range(2):
-            self.store._data.drop_first()
-        first = self.store._room._scanner.first_record(self.store._data.offsets[0])
+            self.store.parts.data.drop_first()
+        first = self.store.parts.room.scanner.first_record(self.store.parts.data.offsets[0])
         assert first is not None
-        self.store._ledger.begin_index = first[0]
-        self.store._marks.note_begin()
-        self.store._marks.write()
+        self.store.parts.ledger.begin_index = first[0]
+        self.store.parts.marks.note_begin()
+        self.store.parts.marks.write()
         self.first = self.store.ledger_begin_index
         self.store.abandon()
 
@@ -410,7 +410,7 @@ class ScanTests(SynchronousTestCase):
                 store = FileStore.open(config_of(), disk)
                 for number in range(100):
                     store.append_bodies((bytes([number]) * 50,), 1)
-                late = store._data.offsets[-3]
+                late = store.parts.data.offsets[-3]
                 index = next(at for at in range(100) if store.position_of(at) == late)
                 store.abandon()
                 disk.unlink(f"{ROOT}/commitmark")
@@ -475,7 +475,7 @@ class ScanTests(SynchronousTestCase):
         # And one of which the file does not hold the end.
         end = store.end_position
         header = our_record(b"x", index=4, term=1, pos=end)[:4] + (3 << 20).to_bytes(4, "big")
-        store._data.pwrite(header, end)
+        store.parts.data.pwrite(header, end)
         store.abandon()
         self.assertEqual(FileStore.open(config, disk).ledger_end_index, 3)
 
@@ -502,7 +502,7 @@ class NoRecordTests(SynchronousTestCase):
         """A size below that of a header, too close to the end of the file for one."""
         for word in (b"\0\0\0\1\0\0\0\5", b"\0\0\0\1\x80\0\0\0", b"abcdefgh", b"\0\0\0\1\0\0\0\x1c"):
             self.setUp()
-            self.store._data.pwrite(word, self.store.end_position)
+            self.store.parts.data.pwrite(word, self.store.end_position)
             self.ends_there()
 
     def test_record_without_room_for_a_blank(self) -> None:
@@ -511,7 +511,7 @@ class NoRecordTests(SynchronousTestCase):
         store.append_bodies((bytes(900),), 1)
         record = bare_record(bytes(28), index=1, term=1, pos=948)
         self.assertEqual(948 + len(record), DATA_SIZE)
-        store._data.pwrite(record, 948)
+        store.parts.data.pwrite(record, 948)
         store.abandon()
         self.assertEqual(FileStore.open(config_of("other"), self.disk).ledger_end_index, 0)
 

@@ -145,7 +145,7 @@ class RefusedTests(RestoreCase):
             except DLedgerError:
                 self.assertFalse(self.other.exists(PATH), number)
             self.other.fails_at = -1
-            self.other._locked.clear()
+            self.other.locked.clear()
             if self.other.exists(PATH):
                 store = self.started()
                 self.assertEqual(len(bodies_in(store)), 40)

@@ -49,7 +49,7 @@ def one_pass(store: FileStore, bytes_max: int = 200) -> list[ScrubStep]:
 
 
 def repair(store: FileStore, twin: dict[int, EntryBatch]) -> bool:
-    """What the core does with holes. @return: whether all are closed."""
+    """The core's part in mending holes. @return: whether all are closed."""
     for _ in range(_STEPS_MAX):
         if not store.holes:
             return True

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_store_flush -*-
-"""What a flush brings to stable storage, what the mark records, when the checkpoint is written."""
+"""The bytes that a flush brings to stable storage, the end in the mark, the time of a checkpoint."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FlushTests(HookedCase):
         closed = {path for operation, path in self.disk.calls if operation == "close"}
         self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark",
                                   f"{ROOT}/identity"})
-        self.assertEqual(self.disk._locked, set())
+        self.assertEqual(self.disk.locked, set())
 
     def test_checkpoint_with_a_flush(self) -> None:
         """A checkpoint that is due goes with the next flush, in its thread, with the index."""
@@ -157,7 +157,7 @@ class FlushTests(HookedCase):
         flush(self.store)
         self.store.check_point()
         for news, written in ((lambda: None, 0), (lambda: self.store.record_commit(1), 1),
-                              (lambda: self.store._index.pwrite(b"\0", 300), 1)):
+                              (lambda: self.store.parts.index.pwrite(b"\0", 300), 1)):
             news()
             self.disk.calls.clear()
             self.store.check_point()
@@ -169,7 +169,7 @@ class FlushTests(HookedCase):
         """A due checkpoint is taken by a flush that has nothing else to do, and then it is done."""
         self.store.append_bodies((b"x",) * 3, 1)
         self.store.check_point()
-        self.store._flush.sync_files()
+        self.store.parts.flush.sync_files()
         self.disk.calls.clear()
         flush(self.store)
         self.assertEqual(self.disk.count("write_file", "checkpoint"), 1)

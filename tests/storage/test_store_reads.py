@@ -78,10 +78,10 @@ class CallTests(HookedCase):
     def test_units_that_cannot_be_read_any_more(self) -> None:
         """Recovery could read the index, and the disk cannot now: nothing is remembered, all is served."""
         self.store.append_bodies((b"a", b"b", b"c"), 1)
-        ledger, marks = self.store._ledger, self.store._marks
+        ledger, marks = self.store.parts.ledger, self.store.parts.marks
         self.disk.failures = {("pread", "/index/"): BROKEN}
         reads = StoreReads(ledger, marks, 0, HoleFinder(ledger, marks))
-        self.assertTrue(reads._recent.is_empty)
+        self.assertTrue(reads.recent.is_empty)
         self.disk.failures.clear()
         self.assertEqual(bodies_of(reads.read_batch(0, max_count=9, max_bytes=999)), [b"a", b"b", b"c"])
 
@@ -110,8 +110,8 @@ class CallTests(HookedCase):
         batch = (b"",) * 10_000
         for _ in range(2 * ENTRIES_KEPT // 10_000 + 2):
             self.store.append_bodies(batch, 1)
-        self.assertLessEqual(len(self.store._reads._recent._positions), 2 * ENTRIES_KEPT)
-        self.assertGreater(self.store._reads._recent.first_index, 0)
+        self.assertLessEqual(len(self.store.parts.reads.recent.positions), 2 * ENTRIES_KEPT)
+        self.assertGreater(self.store.parts.reads.recent.first_index, 0)
         self.assertEqual(self.store.position_of(7), 7 * 48)
         self.assertEqual(self.store.term_of(7), 1)
 
@@ -129,8 +129,8 @@ class ColdReadTests(HookedCase):
 
     def forget(self) -> None:
         """Nothing is remembered."""
-        self.store._reads._recent.reset(60)
-        self.store._reads._batches.clear()
+        self.store.parts.reads.recent.reset(60)
+        self.store.parts.reads.batches.clear()
 
     def unit(self, index: int) -> bytearray:
         """The file that holds the unit of an entry, and its data."""
@@ -177,7 +177,7 @@ class ColdReadTests(HookedCase):
         self.store.truncate_to(copies[9])
         for copy in copies[10:]:
             self.store.append_entries(copy)
-        self.store._reads._batches.clear()
+        self.store.parts.reads.batches.clear()
         self.assertEqual([self.store.term_of(index) for index in range(60)], [1] * 40 + [2] * 20)
         self.assertEqual([entry_at(self.store, index) for index in range(60)], copies)
 
@@ -185,8 +185,9 @@ class ColdReadTests(HookedCase):
         """A data file that was cut under a running store."""
         for size in (0, 20, 70):
             self.setUp()
-            path = f"{ROOT}/data/{self.store._data.offsets[2]:020d}"
-            index = next(at for at in range(60) if self.store.position_of(at) == self.store._data.offsets[2])
+            path = f"{ROOT}/data/{self.store.parts.data.offsets[2]:020d}"
+            offset = self.store.parts.data.offsets[2]
+            index = next(at for at in range(60) if self.store.position_of(at) == offset)
             del self.disk.files[path].data[size:]
             self.disk.files[path].size = size
             self.forget()
@@ -209,7 +210,7 @@ class ColdReadTests(HookedCase):
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)
         self.store.read_batch(begin, max_count=1, max_bytes=0)
-        path = f"{ROOT}/data/{self.store._data.offsets[0]:020d}"
+        path = f"{ROOT}/data/{self.store.parts.data.offsets[0]:020d}"
         self.disk.files[path].data[37] ^= 1
         self.forget()
         with self.assertRaises(DamagedEntryError):

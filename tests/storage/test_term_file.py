@@ -127,7 +127,7 @@ class TermFileTests(SynchronousTestCase):
         self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(5, "n0"))
 
     def test_start_without_room_in_place(self) -> None:
-        """A start goes on with what the twin has, and not with what it lacks."""
+        """A start goes on with the terms of the twin, and not with a missing one."""
         self.terms.save(3, "n1")
         self.disk.failures = {("write_file", ""): FULL, ("pwrite", ""): FULL}
         again = TermFile(self.disk, "base/dledger-n0")

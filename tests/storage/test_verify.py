@@ -71,7 +71,7 @@ class VerifyTests(SynchronousTestCase):
                          (60, 0, 59, 50))
         self.assertEqual((report.without_body_crc, report.without_chain_crc, report.settled_index),
                          (1, 0, 59), "the CRC of the empty body is 0")
-        self.assertEqual(report.blanks, len(self.store._data.offsets) - 1)
+        self.assertEqual(report.blanks, len(self.store.parts.data.offsets) - 1)
         self.assertEqual(report.data_bytes, sum(48 + number * 31 % 150 for number in range(60)))
 
     def test_live_and_killed(self) -> None:
@@ -247,7 +247,7 @@ class VerifyTests(SynchronousTestCase):
     def test_end_that_is_missing(self) -> None:
         """The ledger is shorter than what is on record."""
         self.close()
-        for offset in self.store._data.offsets[2:]:
+        for offset in self.store.parts.data.offsets[2:]:
             self.disk.unlink(f"{ROOT}/data/{offset:020d}")
         self.assertTrue(any("is recorded up to 59" in one.sentence for one in self.verify().findings))
 
@@ -309,7 +309,7 @@ class VerifyTests(SynchronousTestCase):
         self.close()
         seen: list[tuple[int, int]] = []
         verify_directory(self.disk, ROOT, progress=lambda done, total: seen.append((done, total)))
-        total = len(self.store._data.offsets) * DATA_SIZE
+        total = len(self.store.parts.data.offsets) * DATA_SIZE
         self.assertEqual({one[1] for one in seen}, {total})
         self.assertEqual(seen, sorted(seen))
 

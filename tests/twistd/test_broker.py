@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.twistd.test_broker -*-
-"""Options of C{twistd dledger-broker}: what they make, and what is said of those that make no sense."""
+"""Options of C{twistd dledger-broker}: their service, and the errors of those that make no sense."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class RefusedTests(SynchronousTestCase):
 
 
 class ServiceTests(SynchronousTestCase):
-    """The plugin, and what it makes."""
+    """The plugin and its service."""
 
     def test_plugin(self) -> None:
         """C{twistd} knows it."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.twistd.test_common -*-
-"""What the services of C{twistd} share."""
+"""The common parts of the services of C{twistd}."""
 
 from __future__ import annotations
 

@@ -79,10 +79,10 @@ class SignalTests(RereadCase):
 
 
 class TakeTests(RereadCase):
-    """What the service does with it."""
+    """The service's part of it."""
 
     def test_taken(self) -> None:
-        """What it takes is in force, with the value of before in the log; the rest needs a restart."""
+        """Changed options are in force, with the value of before in the log; the rest needs a restart."""
         options = self.parsed("retention_bytes = 1000\ntick_ms = 20\n")
         rereading, asked = Rereading(options), []
 

@@ -159,7 +159,7 @@ class SpansTests(SynchronousTestCase):
 
 
 class EnvironmentTests(SynchronousTestCase):
-    """What the variables of OpenTelemetry do."""
+    """The effect of the variables of OpenTelemetry."""
 
     def setUp(self) -> None:
         # (OpenTelemetry holds the mapping itself.)
@@ -255,14 +255,14 @@ class OptionTests(SynchronousTestCase):
         made = self.service("--set", "tracing=true", "--group", "g").extras.make_driver
         self.assertIs(made.func, TracedDriver)
         traced = made.keywords["trace"]
-        self.assertEqual(traced._spans._common, {"dledger.group": "g", "dledger.member": "n0"})
+        self.assertEqual(traced._spans.common, {"dledger.group": "g", "dledger.member": "n0"})
         self.assertFalse(traced._has_machine)
         ((call, _args, _options),) = self.reactor.triggers["during"]["shutdown"]
         call()
         self.assertEqual(left, [True])
 
     def test_refused(self) -> None:
-        """In one line: what is not installed, and what the environment says wrong."""
+        """In one line: the package that is not installed, or the wrong variable."""
 
         def wrong() -> None:
             raise ValueError("OTEL_TRACES_EXPORTER=x: no")
@@ -285,14 +285,14 @@ class BrokerOptionTests(SynchronousTestCase):
     RAFT = ("enableDLegerCommitLog=true", "dLegerPeers=n0-127.0.0.1:20911", "dLegerSelfId=n0")
 
     def trace_of(self, *settings: str) -> Any:
-        """What the broker that twistd makes has."""
+        """The trace of the broker that twistd makes."""
         words = [word for setting in settings for word in ("--set", setting)]
         options = broker.Options()
         options.parseOptions(["--store", self.mktemp(), "--name", "b", *words])
         self.reactor = MemoryReactorClock()
         made = broker.make_service(options, whole_reactor(self.reactor))
         whole = made.broker if isinstance(made, RaftBrokerService) else made
-        return whole._around.trace
+        return whole.around.trace
 
     def test_off(self) -> None:
         """None, and OpenTelemetry is not asked."""
@@ -307,6 +307,6 @@ class BrokerOptionTests(SynchronousTestCase):
         for log in ((), self.RAFT):
             found = self.trace_of("tracing=true", *log)
             self.assertEqual(
-                found._spans._common, {"dledger.cluster": "DefaultCluster", "dledger.broker": "b"}
+                found._spans.common, {"dledger.cluster": "DefaultCluster", "dledger.broker": "b"}
             )
             self.assertEqual(len(self.reactor.triggers["during"]["shutdown"]), 1)

@@ -70,7 +70,7 @@ class RecordTests(SynchronousTestCase):
     @house
     @given(bodies, st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.integers(0, 1 << 62), ints)
     def test_pack_record(self, body: bytes, index: int, term: int, pos: int, previous: int) -> None:
-        """The packed record says what it was given, and its checksums are those of the definition."""
+        """The packed record has the given values, and its checksums are those of the definition."""
         record, chain = pack_record(body, index=index, term=term, pos=pos, previous_chain_crc=previous)
         header = decode_header(record)
         self.assertEqual((header.magic, header.size, header.body_length), (1, 48 + len(body), len(body)))

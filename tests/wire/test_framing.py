@@ -257,7 +257,7 @@ class CostTests(SynchronousTestCase):
         self.assertEqual(buffer.looked_through, len(STREAM))
 
     def test_memory(self) -> None:
-        """A peer that only claims a long frame costs what it sent."""
+        """A peer that only claims a long frame costs the bytes that it sent."""
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
         buffer = FrameBuffer()

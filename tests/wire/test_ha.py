@@ -50,7 +50,7 @@ class GoldenTests(SynchronousTestCase):
 
 
 class TwinTests(SynchronousTestCase):
-    """The packed twin does what the declaration says, on generated values and every truncation."""
+    """The packed twin agrees with the declaration, on generated values and every truncation."""
 
     def test_header(self) -> None:
         """Both ways; a truncated header is read by neither."""

@@ -445,7 +445,7 @@ class PushTests(SynchronousTestCase):
     """The one message with a shape of its own."""
 
     def test_single_and_batch(self) -> None:
-        """The same entry travels as either, and comes back as what it was."""
+        """The same entry travels as either, and comes back unchanged."""
         single = PushEntryRequest(entries=HELLO)
         batch = attrs.evolve(single, is_batch=True)
         for request, key in ((single, "entry"), (batch, "batchEntry")):

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.wire.test_messages -*-
-"""Values of the protocol: what they default to."""
+"""Values of the protocol: their defaults."""
 
 from __future__ import annotations
 

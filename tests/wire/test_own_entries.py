@@ -32,7 +32,7 @@ class RuleTests(SynchronousTestCase):
     """What each kind of entry is."""
 
     def test_channels(self) -> None:
-        """Whatever has a channel is no program's; the first word of its body says what it is."""
+        """Whatever has a channel is no program's; the first word of its body names its kind."""
         producer = encode_producer_entry([ProducerRun("p", 0, 1, 1)])
         reader = encode_reader_entry(ReaderState("billing", -1, 0))
         for channel, body, kind in (

@@ -125,7 +125,7 @@ class GoldenTests(SynchronousTestCase):
     """Frames written by hand."""
 
     def test_both_ways(self) -> None:
-        """They are what the encoder writes and the decoder reads."""
+        """They fit the encoder and the decoder."""
         for opaque, message, frame in (
             (7, PUSH, PUSH_FRAME), (7, ANSWER, ANSWER_FRAME), (-1, APPEND, APPEND_FRAME)
         ):
@@ -195,7 +195,7 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class TwinTests(SynchronousTestCase):
-    """What packs the frames is what the declarations declare."""
+    """The packers of frames fit the declarations."""
 
     def twins(self, declaration: Struct) -> None:
         """Equal on generated values and on every truncation."""
@@ -359,7 +359,7 @@ class RefusalTests(SynchronousTestCase):
         self.refused(changed(PUSH, count=-1), "with -1 entries")
 
     def test_records(self) -> None:
-        """What the fixed part says of the records is true."""
+        """The fixed part counts and measures the records right."""
         get = GetResponse(entries=three())
         for message in (PushEntryRequest(entries=three(), is_batch=True), get):
             for name, value in (("first_index", 3), ("count", 2), ("count", 4), ("entries_term", 1),

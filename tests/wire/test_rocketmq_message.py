@@ -208,7 +208,7 @@ class ShapeTests(SynchronousTestCase):
                 self.assertRaises(WireError, check_message, b"ab" + record[:length], 2)
 
     def test_flags_follow_addresses(self) -> None:
-        """C{make_message} sets what the broker would; a contradiction cannot be written."""
+        """C{make_message} sets the fields that the broker would set; a contradiction cannot be written."""
         self.assertEqual([message.sys_flag & 0x30 for message in SHAPES], [0, 0, 0x10, 0x20, 0x30])
         wrong = attrs.evolve(PLAIN, sys_flag=0x10)
         self.assertRaises(ValueError, encode_message, wrong)

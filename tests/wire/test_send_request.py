@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.wire.test_send_request -*-
-"""The short way for sends: what it reads is what the long way reads, of every frame."""
+"""The short way for sends reads the same from every frame as the long way."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ReadTests(SynchronousTestCase):
         self.assertLessEqual(len(self.reader._shapes), SHAPES_MAX)
 
     def test_damage(self) -> None:
-        """Of any damaged frame the short way says what the long way says, or nothing."""
+        """Of any damaged frame the short way agrees with the long way, or gives up."""
         rng = random.Random(7)
         sound = [java(opaque=at, e=at % 4, i=f"KEYS\x01{at}\x02WAIT\x01true", b=f"T{at % 3}", body=b"x" * at)
                  for at in range(20)]

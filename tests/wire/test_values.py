@@ -13,7 +13,7 @@ from protocols.wire.values import value_class
 
 @attrs.frozen(kw_only=True)
 class Frozen:
-    """What it is compared with."""
+    """The plain twin of the function."""
 
     index: int
     bodies: tuple[bytes, ...] = ()

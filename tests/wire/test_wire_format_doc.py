@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.wire.test_wire_format_doc -*-
-"""docs/wire-format.md says what the declarations and constants say."""
+"""docs/wire-format.md agrees with the declarations and constants."""
 
 from __future__ import annotations
 

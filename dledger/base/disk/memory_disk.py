@@ -71,7 +71,11 @@ class MemoryFile:
 
 
 class MemoryDisk:
-    """A file system; see L{dledger.base.disk.disk.Disk}."""
+    """
+    A file system; see L{dledger.base.disk.disk.Disk}.
+
+    @ivar locked: paths of the files that are locked; the end of a process releases all of its own.
+    """
 
     def __init__(self, *, modified_s: float = math.inf) -> None:
         """
@@ -81,7 +85,7 @@ class MemoryDisk:
         self._modified_s = modified_s
         self.files: dict[str, _Content] = {}
         self.directories: set[str] = {"", "/", "."}
-        self._locked: set[str] = set()
+        self.locked: set[str] = set()
 
     def _find(self, path: str) -> _Content:
         found = self.files.get(path)
@@ -164,11 +168,11 @@ class MemoryDisk:
 
     def lock(self, path: str) -> File:
         """See L{dledger.base.disk.disk.Disk.lock}."""
-        if path in self._locked:
+        if path in self.locked:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
-        self._locked.add(path)
+        self.locked.add(path)
         self.files.setdefault(path, _Content())
-        return MemoryFile(path, self.files[path], self._locked)
+        return MemoryFile(path, self.files[path], self.locked)
 
     def clone(self) -> MemoryDisk:
         """A disk with the same files, no lock held."""

@@ -117,7 +117,7 @@ class SegmentReader:
     """
     A row of segments, read only. Another process may make, delete and write files in the meantime.
 
-    @ivar offsets: of the files, rising; as of the last L{show}.
+    @ivar offsets: of the files, rising; as of the last L{show}. C{handles}: the open files, by offset.
     @ivar file_size: bytes of every file; 0 if there is none.
     @ivar unreadable: what the disk could not read, and how much of it is borne.
     """
@@ -129,15 +129,15 @@ class SegmentReader:
         self.directory = directory
         self.file_size = 0
         self.offsets: list[int] = []
-        self._handles: dict[int, File] = {}
+        self.handles: dict[int, File] = {}
         self._handles_max = handles_max
 
     def show(self, offsets: Sequence[int], file_size: int) -> None:
         """These are the files now; files that are gone are closed."""
         self.offsets = list(offsets)
         self.file_size = file_size
-        for offset in set(self._handles).difference(offsets):
-            self._handles.pop(offset).close()
+        for offset in set(self.handles).difference(offsets):
+            self.handles.pop(offset).close()
 
     def path(self, offset: int) -> str:
         """Path of the file at C{offset}."""
@@ -161,8 +161,8 @@ class SegmentReader:
         count = max(2, min(max_bytes // max(self.file_size, 1), max_files))
         wanted = self.offsets[first : first + count]
         self._handles_max = max(self._handles_max, len(wanted) + 1)
-        for offset in [one for one in self._handles if one < position - self.file_size]:
-            self._handles.pop(offset).close()
+        for offset in [one for one in self.handles if one < position - self.file_size]:
+            self.handles.pop(offset).close()
         for offset in wanted:
             try:
                 self._file(offset)
@@ -192,10 +192,10 @@ class SegmentReader:
             return self.unreadable.read_around(file, size, start)
 
     def _file(self, offset: int) -> File:
-        file = self._handles.get(offset)
+        file = self.handles.get(offset)
         if file is None:
-            file = self._handles[offset] = self._open(offset)
-            if len(self._handles) > self._handles_max:
+            file = self.handles[offset] = self._open(offset)
+            if len(self.handles) > self._handles_max:
                 self._shed(offset)
         return file
 
@@ -209,9 +209,9 @@ class SegmentReader:
 
     def _shed(self, keep: int) -> bool:
         """Close a file other than C{keep} that may be closed. @return: whether there was one."""
-        for offset, file in list(self._handles.items()):
+        for offset, file in list(self.handles.items()):
             if offset != keep and not self._is_in_use(offset, file):
-                del self._handles[offset]
+                del self.handles[offset]
                 file.close()
                 return True
         return False
@@ -222,9 +222,9 @@ class SegmentReader:
 
     def close(self) -> None:
         """Release all handles."""
-        for file in self._handles.values():
+        for file in self.handles.values():
             file.close()
-        self._handles = {}
+        self.handles = {}
 
 
 class SegmentList(SegmentReader):
@@ -263,7 +263,7 @@ class SegmentList(SegmentReader):
         return bool(self.offsets) and position < self.offsets[-1] + self.file_size
 
     def _file(self, offset: int) -> File:
-        file = self._handles.get(offset)
+        file = self.handles.get(offset)
         if file is None:
             assert self.has(offset), (self.directory, offset, self.offsets[:1], self.offsets[-1:])
             return super()._file(offset)
@@ -284,10 +284,10 @@ class SegmentList(SegmentReader):
         file = self._disk.open(self.path(offset), create=True, size=self.file_size, reserved=reserved)
         self.reserved_end = offset + reserved
         self.offsets.append(offset)
-        self._handles[offset] = file
+        self.handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
-        if len(self._handles) > self._handles_max:
+        if len(self.handles) > self._handles_max:
             self._shed(offset)
 
     def reserve(self, position: int, end: int) -> None:
@@ -316,7 +316,7 @@ class SegmentList(SegmentReader):
         """Write at stream offset C{position}, within one file."""
         start = position % self.file_size
         assert start + len(data) <= self.file_size
-        base, handles = position - start, self._handles
+        base, handles = position - start, self.handles
         file = handles[base] if base in handles else self._file(base)
         self.dirty[base] = file
         file.pwrite(data, start)
@@ -380,7 +380,7 @@ class SegmentList(SegmentReader):
 
     def _release(self, offset: int) -> None:
         self.reserved_end = 0
-        file = self._handles.pop(offset, None)
+        file = self.handles.pop(offset, None)
         self.dirty.pop(offset, None)
         if file is None:
             return
@@ -462,8 +462,8 @@ class SegmentList(SegmentReader):
 
     def close(self) -> None:
         """Release all handles, except those that a flush in another thread uses."""
-        for file in self._handles.values():
+        for file in self.handles.values():
             if file not in self.busy:
                 file.close()
-        self._handles = {}
+        self.handles = {}
         self.dirty = {}

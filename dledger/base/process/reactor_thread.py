@@ -105,6 +105,7 @@ class ReactorThread:
 
     Invariant: C{_open} holds every outcome until it is set; it is empty when the thread ends.
 
+    @ivar thread: runs the reactor; it ends some time after L{stop}.
     @ivar reactor: runs until L{stop}; use it only through L{run}, L{start}, L{begin} and L{wait}.
     """
 
@@ -117,8 +118,8 @@ class ReactorThread:
         self._gate = threading.Lock()
         self._is_over = False
         self._open: set[_Settable] = set()
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self.thread.start()
 
     def _main(self) -> None:
         reactor = self.reactor
@@ -231,8 +232,8 @@ class ReactorThread:
                 self.reactor.callLater(0, self._end_reactor)
 
         self._call(end)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_STOP_WAIT_S)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(_STOP_WAIT_S)
         self._tell_closed()
 
     def _tell_closed(self) -> None:

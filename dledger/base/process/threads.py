@@ -41,17 +41,19 @@ class LoneThread:
     """
     One thread for calls that may never return: its end is not waited for beyond L{END_S}, and it does not
     hold the process.
+
+    @ivar thread: runs the calls; after L{stop} it may still be in the last one.
     """
 
     def __init__(self, reactor: Reactor, *, name: str) -> None:
         """@param name: name of the thread, for people."""
         self._reactor = reactor
         self._calls: SimpleQueue[tuple[Callable[[], None], Deferred[None]] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self.thread = Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread; must precede the first L{run}."""
-        self._thread.start()
+        self.thread.start()
 
     def run(self, call: Callable[[], None]) -> Deferred[None]:
         """@return: fires on the reactor when C{call} has returned in the thread; calls run in order."""
@@ -72,7 +74,7 @@ class LoneThread:
     def stop(self) -> None:
         """Let the present call end for a moment, then go on without it."""
         self._calls.put(None)
-        self._thread.join(END_S)
+        self.thread.join(END_S)
 
 
 class DiskThreads:

@@ -39,6 +39,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
     @ivar folding: decides which repeated log lines of strangers are written.
     @ivar connections_refused: number of connections refused: beyond a bound or a share, or during the close.
     @ivar connections_replaced: number of connections that ended for a newer one.
+    @ivar connections_max: this number may be open.
     """
 
     log = Logger()
@@ -51,7 +52,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
         """
         self._turn = turn
         self._connections: dict[_C, None] = {}
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._is_closing = False
         self._replaced_now = 0
         self.clients = ClientPlaces(connections_max, share_percent=share_percent)
@@ -61,13 +62,13 @@ class ListeningSide(ServerFactory, Generic[_C]):
 
     def limit(self, connections_max: int, share_percent: int) -> None:
         """Other limits from now on, see L{__init__}; open connections stay."""
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self.clients.limit(connections_max, share_percent=share_percent)
 
     def keep_share(self, share_percent: int) -> None:
         """See L{limit}."""
         if share_percent != self.clients.share_percent:
-            self.limit(self._connections_max, share_percent)
+            self.limit(self.connections_max, share_percent)
 
     @property
     def connections(self) -> int:
@@ -76,7 +77,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
 
     def buildProtocol(self, addr: IAddress | None) -> _C | None:
         if self._is_closing or not self._has_room():
-            reason = f"{len(self._connections)} are open, {self._connections_max} are allowed"
+            reason = f"{len(self._connections)} are open, {self.connections_max} are allowed"
             self._refused(str(addr), reason)
             return None
         connection = self._make_connection()
@@ -89,7 +90,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
         if repeated is not None:
             self.log.warn(
                 "connection from {address} refused: {reason}", address=address, reason=reason,
-                connections=len(self._connections), connections_max=self._connections_max, **repeated,
+                connections=len(self._connections), connections_max=self.connections_max, **repeated,
             )
 
     def has_place(self, connection: _C) -> bool:
@@ -112,7 +113,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
         return reason
 
     def _has_room(self) -> bool:
-        if len(self._connections) < self._connections_max:
+        if len(self._connections) < self.connections_max:
             return True
         stranger = next((one for one in self._connections if not one.account.is_proven), None)
         if stranger is None or self._replaced_now >= REPLACED_A_TURN:

@@ -60,12 +60,13 @@ class Members:
     """
     Connections to the members, and the search for the leader.
 
-    Invariant: C{_keepers} hold probed connections.
+    Invariant: C{keepers}, one for each member, hold probed connections.
 
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
     @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
     @ivar group_id: id of the group, as the first member that knows it reported; empty before.
+    @ivar given, named: the addresses that the program gave, and those that each member named last.
     """
 
     log = Logger()
@@ -93,9 +94,9 @@ class Members:
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
         self.addresses = checked_members(peers)
-        self._given = dict(self.addresses)
-        self._told: dict[str, str] = {}  # the last address that a member named, which may have moved
-        self._named: dict[str, Mapping[str, str]] = {}  # by each member: its last word
+        self.given = dict(self.addresses)
+        self.told: dict[str, str] = {}  # the last address that a member named, which may have moved
+        self.named: dict[str, Mapping[str, str]] = {}
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.group_id = ""
@@ -107,7 +108,7 @@ class Members:
         self._token = token
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
-        self._keepers: dict[str, Keeper[MemberLink]] = {}
+        self.keepers: dict[str, Keeper[MemberLink]] = {}
         self._gatherings: set[Gathering[MetadataResponse]] = set()
         self._search: Deferred[MemberLink | None] | None = None
         self._seekers: list[Deferred[MemberLink | None]] = []
@@ -120,7 +121,7 @@ class Members:
 
     def connected(self, member_id: str) -> MemberLink | None:
         """The live connection to a member, or None."""
-        keeper = self._keepers.get(member_id)
+        keeper = self.keepers.get(member_id)
         link = keeper.connection if keeper is not None else None
         return link if link is not None and link.is_connected else None
 
@@ -129,9 +130,9 @@ class Members:
         @return: fires with a probed connection; fails with the reason (also noted in
             C{problems}). Cancelling stops the wait only.
         """
-        keeper = self._keepers.get(member_id)
+        keeper = self.keepers.get(member_id)
         if keeper is None:
-            keeper = self._keepers[member_id] = Keeper(partial(self._attempt, member_id))
+            keeper = self.keepers[member_id] = Keeper(partial(self._attempt, member_id))
             if self._is_closed:
                 keeper.close(_closed())
         link = keeper.connection
@@ -149,7 +150,7 @@ class Members:
 
     async def _connect(self, member_id: str) -> MemberLink:
         """Where it was last, where the other members say that it is, and where the caller said."""
-        found = (self.addresses, self._told, self._given)
+        found = (self.addresses, self.told, self.given)
         addresses = dict.fromkeys(one[member_id] for one in found if member_id in one)
         failed: Exception = DLedgerError(ResponseCode.UNKNOWN_MEMBER, reason=f"{member_id!r} is not a member")
         for address in addresses:
@@ -201,13 +202,13 @@ class Members:
             )
 
     def _lost(self, link: MemberLink) -> None:
-        keeper = self._keepers.get(link.member_id)
+        keeper = self.keepers.get(link.member_id)
         if keeper is not None:
             keeper.lost(link)
 
     @property
     def _links(self) -> list[MemberLink]:
-        return [keeper.connection for keeper in self._keepers.values() if keeper.connection is not None]
+        return [keeper.connection for keeper in self.keepers.values() if keeper.connection is not None]
 
     async def metadata(self, connection: MemberLink) -> MetadataResponse:
         """
@@ -224,7 +225,7 @@ class Members:
         response: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(response, MetadataResponse)
         if response.code in (ResponseCode.SUCCESS, ResponseCode.NOT_LEADER):
-            self._learn(connection.member_id, response.peers)
+            self.learn(connection.member_id, response.peers)
         if response.code is ResponseCode.NOT_LEADER:
             raise DLedgerError(response.code, reason=f"member {connection.member_id!r} stops")
         if response.code is ResponseCode.FORBIDDEN:
@@ -254,25 +255,24 @@ class Members:
         """
         refuse_another_group(link, self.group_id, **facts)
 
-    def _learn(self, teller: str, peers: Mapping[str, str]) -> None:
-        named = dict(islice(peers.items(), MEMBERS_MAX))
-        if not named:
+    def learn(self, teller: str, peers: Mapping[str, str]) -> None:
+        """A member named these members and their addresses."""
+        if not (named := dict(islice(peers.items(), MEMBERS_MAX))):
             return
-        self._named[teller] = named
-        known = {*self._given, teller}.union(*self._named.values())
+        self.named[teller] = named
+        known = {*self.given, teller}.union(*self.named.values())
         for member_id in [one for one in self.addresses if one not in known and self.connected(one) is None]:
             self._forget(member_id)
         for member_id, address in named.items():
             if member_id in self.addresses or len(self.addresses) < ADDRESSES_MAX:
-                # Keep addresses that the caller gave: perhaps only they work from this host.
-                self.addresses.setdefault(member_id, address)
-                self._told[member_id] = address
+                self.addresses.setdefault(member_id, address)  # a given one: perhaps it alone works from here
+                self.told[member_id] = address
 
     def _forget(self, member_id: str) -> None:
         """No member names it any more."""
-        for found in (self.addresses, self._told, self._named, self.problems):
+        for found in (self.addresses, self.told, self.named, self.problems):
             found.pop(member_id, None)
-        keeper = self._keepers.pop(member_id, None)
+        keeper = self.keepers.pop(member_id, None)
         if keeper is not None:
             keeper.close(DLedgerError(ResponseCode.UNKNOWN_MEMBER, reason=f"{member_id!r} is not a member"))
 
@@ -457,7 +457,7 @@ class Members:
         self._refresh.cancel()
         for gathering in list(self._gatherings):
             gathering.close()
-        for keeper in list(self._keepers.values()):
+        for keeper in list(self.keepers.values()):
             keeper.close(_closed())
         for link in self._links:
             link.close()

@@ -40,6 +40,25 @@ _POLL_MAX_S = 1.0
 _RENEWALS = 3
 
 
+@attrs.frozen(kw_only=True)
+class ReaderOptions:
+    """
+    The part that a program takes in a reader, see L{dledger.client.client.LogClient.reader}.
+
+    @ivar name: of the reader. C{holder}: of the process; empty: a random one.
+    @ivar begin: where a reader begins that the group does not know.
+    @ivar share: entries of the process at a time; 0: all.
+    """
+
+    name: str
+    begin: int = 0
+    share: int = 0
+    lease_s: float = 10.0
+    follow: bool = True
+    timeout_s: float | None = None
+    holder: str = ""
+
+
 class NamedReader:
     """
     One process of a reader: an asynchronous iterator of entries. Call L{close} at the end.
@@ -54,29 +73,23 @@ class NamedReader:
 
     def __init__(
         self, calls: ReaderCalls, tail_from: Callable[[int], Tail],
-        find_begin: Callable[[], Awaitable[int]] | None, name: str, *, begin: int = 0,
-        share: int = 0, lease_s: float = 10.0, follow: bool = True, timeout_s: float | None = None,
-        holder: str = "",
+        find_begin: Callable[[], Awaitable[int]] | None, options: ReaderOptions,
     ) -> None:
         """
-        See L{dledger.client.client.LogClient.reader}.
-
         @param tail_from: makes a tail that follows the log.
-        @param find_begin: finds the index where a new reader begins; None: that is C{begin}.
+        @param find_begin: finds the index where a new reader begins; None: that is C{options.begin}.
         """
-        self.name = name
+        self.name = name = options.name
         self._calls = calls
         self._tail_from = tail_from
         self._find_begin = find_begin
+        self._options = options
         self._clock = calls.client.clock
         self._request = ReaderRequest(
-            name=name, holder=holder or _new_holder(calls.client.members.rng),
-            lease_ms=int(lease_s * 1000), share=share, index=begin,
+            name=name, holder=options.holder or _new_holder(calls.client.members.rng),
+            lease_ms=int(options.lease_s * 1000), share=options.share, index=options.begin,
         )
         refuse_problem(reader_name_problem(name) or reader_name_problem(self._request.holder, "holder"))
-        self._lease_s = lease_s
-        self._follow = follow
-        self._timeout_s = timeout_s
         self._stop_index: int | None = None
         self._token = -1
         self._part_end = -1
@@ -86,7 +99,7 @@ class NamedReader:
         self._renewed_s = 0.0
         self._tail: Tail | None = None
         self._buffer: deque[Entry] = deque()
-        self._renewal: IDelayedCall | None = None
+        self.renewal: IDelayedCall | None = None
         self._pause: Deferred[None] | None = None
         self._problem: DLedgerError | None = None
         self._is_closed = False
@@ -190,11 +203,11 @@ class NamedReader:
                         return False
                     self._begin(answer, asked_s)
                     return True
-                if not self._follow:
+                if not self._options.follow:
                     return False
             waited_s = self._clock.seconds() - began_s
-            limit_s = self._timeout_s
-            if limit_s is None and not self._follow:
+            limit_s = self._options.timeout_s
+            if limit_s is None and not self._options.follow:
                 limit_s = self._calls.client.timeout_s
             if limit_s is not None and waited_s >= limit_s:
                 if held is None:
@@ -208,7 +221,7 @@ class NamedReader:
         return self._is_closed
 
     def _stop_at(self, committed_index: int) -> None:
-        if not self._follow and self._stop_index is None:
+        if not self._options.follow and self._stop_index is None:
             self._stop_index = committed_index
 
     async def _rest(self, pause_s: float) -> None:
@@ -241,7 +254,7 @@ class NamedReader:
         self._part_end = -1
         self._late.take()
         self._drop_tail()
-        renewal, self._renewal = self._renewal, None
+        renewal, self.renewal = self.renewal, None
         if renewal is not None and renewal.active():
             renewal.cancel()
 
@@ -253,10 +266,10 @@ class NamedReader:
     # -- the lease ----------------------------------------------------------------------------------
 
     def _plan_renewal(self) -> None:
-        self._renewal = self._clock.callLater(self._lease_s / _RENEWALS, self._renew_in_time)
+        self.renewal = self._clock.callLater(self._options.lease_s / _RENEWALS, self._renew_in_time)
 
     def _renew_in_time(self) -> None:
-        self._renewal = None
+        self.renewal = None
         Deferred.fromCoroutine(self._renew()).addErrback(lambda _: None)  # (The next request shows.)
 
     async def _renew(self) -> None:
@@ -269,7 +282,7 @@ class NamedReader:
                 self._note(error)
             raise
         finally:
-            if token == self._token and self._part_end >= 0 and self._renewal is None and not self._is_closed:
+            if token == self._token and self._part_end >= 0 and self.renewal is None and not self._is_closed:
                 self._plan_renewal()
 
     def _note(self, error: DLedgerError) -> None:
@@ -284,7 +297,7 @@ class NamedReader:
     def must_check(self) -> bool:
         """Whether L{check_lease} must be called before an entry of a batch is used."""
         return self._problem is not None or (
-            self._part_end >= 0 and self._clock.seconds() - self._renewed_s >= self._lease_s
+            self._part_end >= 0 and self._clock.seconds() - self._renewed_s >= self._options.lease_s
         )
 
     def check_lease(self) -> Deferred[None]:

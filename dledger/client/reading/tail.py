@@ -47,6 +47,29 @@ _POLL_S = 0.1
 _LOOK_BACK_MAX = 65_536
 
 
+@attrs.frozen(kw_only=True)
+class TailOptions:
+    """
+    The entries that a L{Tail} gives, and how long it waits for them.
+
+    @ivar from_index: first index; a negative one counts back from the committed end.
+    @ivar follow: read for ever; else end at the committed index of the start.
+    @ivar timeout_s: give up after that many seconds without a serving member; None: never.
+    @ivar answer_timeout_s: a member that has not answered by then is left.
+    @ivar batch_bytes_max: of the records in one answer, but at least one record.
+    @ivar wait_ms: a member without a new entry waits that long for one before it answers.
+    @ivar control: also show the log's own entries (C{Entry.is_control}).
+    """
+
+    from_index: int
+    follow: bool
+    timeout_s: float | None
+    answer_timeout_s: float
+    batch_bytes_max: int = 1 << 20
+    wait_ms: int = 1_000
+    control: bool = False
+
+
 class Tail(ReadingAhead[list[Entry]]):
     """
     An asynchronous iterator over entries; also usable batch by batch.
@@ -56,38 +79,15 @@ class Tail(ReadingAhead[list[Entry]]):
 
     log = Logger()
 
-    def __init__(
-        self,
-        members: Members,
-        *,
-        clock: IReactorTime,
-        from_index: int,
-        follow: bool,
-        timeout_s: float | None,
-        answer_timeout_s: float,
-        batch_bytes_max: int = 1 << 20,
-        wait_ms: int = 1_000,
-        control: bool = False,
-    ) -> None:
-        """
-        @param from_index: first index; a negative one counts back from the committed end.
-        @param follow: read for ever; else end at the committed index of the start.
-        @param timeout_s: give up after that many seconds without a serving member; None: never.
-        @param control: also show the log's own entries (C{Entry.is_control}).
-        """
+    def __init__(self, members: Members, clock: IReactorTime, options: TailOptions) -> None:
         super().__init__(list)
-        self.next_index = from_index if from_index >= 0 else -1
-        self._from_index = from_index
+        self.options = options
+        self.next_index = options.from_index if options.from_index >= 0 else -1
         self._members = members
         # An index that the program names is one of the log that it knows.
-        self._group_id = members.group_id if from_index > 0 else ""
-        self._shows_control = control
+        self._group_id = members.group_id if options.from_index > 0 else ""
         self._clock = clock
-        self._follow = follow
-        self._timeout_s = timeout_s
-        self._answer_timeout_s = answer_timeout_s
-        self._batch_bytes_max = batch_bytes_max
-        self._wait_ms = wait_ms if follow else 0
+        self._wait_ms = options.wait_ms if options.follow else 0
         self._before: Entry | None = None  # the one before C{next_index}; None: not known
         self._end_index = -1  # last index wanted, inclusive; -1: not known
         self._is_placed = False
@@ -177,7 +177,7 @@ class Tail(ReadingAhead[list[Entry]]):
         return []
 
     def _shown(self, entries: list[Entry]) -> list[Entry]:
-        return entries if self._shows_control else [entry for entry in entries if not entry.is_control]
+        return entries if self.options.control else [entry for entry in entries if not entry.is_control]
 
     async def _tell_first(self, entries: list[Entry]) -> None:
         """
@@ -197,7 +197,7 @@ class Tail(ReadingAhead[list[Entry]]):
                 group=self._members.group, remote_id=who, begin_index=index, end_index=index,
                 max_bytes=1, wait_ms=0,
             )
-        answer: Response = await connection.ask(request, self._answer_timeout_s)
+        answer: Response = await connection.ask(request, self.options.answer_timeout_s)
         assert isinstance(answer, GetResponse | PullResponse)
         if answer.code is ResponseCode.SUCCESS and answer.entries is not None:
             before = entries_of(answer.entries)[-1]
@@ -234,10 +234,11 @@ class Tail(ReadingAhead[list[Entry]]):
 
     async def _place(self) -> None:
         """Find where to begin and, unless following, where to end."""
-        if self._follow and self._from_index >= 0:
+        if self.options.follow and self.options.from_index >= 0:
             self._is_placed = True
             return
-        infos = [info for info in await self._members.ask_all(self._answer_timeout_s) if not info.problem]
+        answers = await self._members.ask_all(self.options.answer_timeout_s)
+        infos = [info for info in answers if not info.problem]
         if not infos:
             problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
             self._problem = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no member answers ({problems})")
@@ -245,33 +246,31 @@ class Tail(ReadingAhead[list[Entry]]):
             return
         committed = max(info.committed_index for info in infos)
         if committed < -1:
-            if self._from_index < 0:
+            if self.options.from_index < 0:
                 raise DLedgerError(
                     ResponseCode.UNSUPPORTED,
                     reason="these members do not report their end index: give a first index of 0 or more",
                 )
-        elif self._from_index < 0:
+        elif self.options.from_index < 0:
             begins = [info.begin_index for info in infos if info.begin_index >= 0]
             begin = max(min(begins, default=0), 0)
-            self.next_index = max(committed + 1 + self._from_index, begin)
-            if not self._shows_control:
+            self.next_index = max(committed + 1 + self.options.from_index, begin)
+            if not self.options.control:
                 self.next_index = await self._behind_control(committed, begin)
         self._is_placed = True
-        if not self._follow and committed >= -1:
+        if not self.options.follow and committed >= -1:
             self._end_index = committed
             if committed < max(self.next_index, 0):
                 self._is_done = True
 
     async def _behind_control(self, committed: int, begin: int) -> int:
         """Index of the first of the last entries that are wanted, not counting those that are not shown."""
-        wanted, first, step = -self._from_index, committed + 1, 0
+        wanted, first, step = -self.options.from_index, committed + 1, 0
         while wanted and first > begin:
             step = min(max(2 * step, wanted), max(wanted, _LOOK_BACK_MAX))
             end, first = first, max(first - step, begin)
-            part = Tail(
-                self._members, clock=self._clock, from_index=first, follow=False, timeout_s=self._timeout_s,
-                answer_timeout_s=self._answer_timeout_s, batch_bytes_max=self._batch_bytes_max,
-            )
+            options = attrs.evolve(self.options, from_index=first, follow=False, control=False)
+            part = Tail(self._members, self._clock, options)
             part.next_index = first
             part._end_index = end - 1
             part._is_placed = True
@@ -330,7 +329,7 @@ class Tail(ReadingAhead[list[Entry]]):
 
     async def _pause(self) -> None:
         waited_s = self._clock.seconds() - self._served_s
-        if self._timeout_s is not None and waited_s >= self._timeout_s:
+        if self.options.timeout_s is not None and waited_s >= self.options.timeout_s:
             assert self._problem is not None
             raise self._problem
         await deferLater(self._clock, self._backoff.next_s())
@@ -338,10 +337,10 @@ class Tail(ReadingAhead[list[Entry]]):
     async def _pull_from(self, connection: MemberLink) -> list[Entry]:
         request = PullRequest(
             group=self._members.group, remote_id=connection.member_id, begin_index=self.next_index,
-            end_index=self._end_index, max_bytes=self._batch_bytes_max, wait_ms=self._wait_ms,
+            end_index=self._end_index, max_bytes=self.options.batch_bytes_max, wait_ms=self._wait_ms,
         )
         asked_s = self._clock.seconds()
-        answer: Response = await connection.ask(request, self._answer_timeout_s + self._wait_ms / 1000)
+        answer: Response = await connection.ask(request, self.options.answer_timeout_s + self._wait_ms / 1000)
         assert isinstance(answer, PullResponse)
         if answer.code is ResponseCode.UNSUPPORTED:
             self._gets_only.add(connection.member_id)
@@ -372,7 +371,7 @@ class Tail(ReadingAhead[list[Entry]]):
         if self._before is not None or self.next_index < 1 or not shows_times(connection):
             return
         self._before = await entry_before(
-            self.next_index, pulling(connection, self._members.group, self._answer_timeout_s)
+            self.next_index, pulling(connection, self._members.group, self.options.answer_timeout_s)
         )
 
     async def _get_from(self, connection: MemberLink) -> list[Entry] | None:
@@ -393,11 +392,11 @@ class Tail(ReadingAhead[list[Entry]]):
                     group=self._members.group, remote_id=connection.member_id, begin_index=index,
                     consistency=Consistency.COMMITTED,
                 ),
-                self._answer_timeout_s,
+                self.options.answer_timeout_s,
             )
             for index in range(first, last + 1)
         }
-        answers = await Gathering(self._clock, asked, deadline_s=2 * self._answer_timeout_s).outcome
+        answers = await Gathering(self._clock, asked, deadline_s=2 * self.options.answer_timeout_s).outcome
         entries: list[Entry] = []
         for index in range(first, last + 1):
             answer = answers.get(str(index))
@@ -416,7 +415,7 @@ class Tail(ReadingAhead[list[Entry]]):
 
     async def _no_entry(self, connection: MemberLink, answer: GetResponse) -> list[Entry] | None:
         if answer.code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
-            if not self._follow:
+            if not self.options.follow:
                 return None if self._end_index < 0 else []
             if answer.leader_id is None and connection.wire_version >= 1:
                 raise RequestLost(f"{connection.member_id} is cut off from its group, or no member of it")

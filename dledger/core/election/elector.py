@@ -103,6 +103,8 @@ class LeaderElector:
     """
     Invariant: C{_outstanding} and C{_granted} belong to the round under way; a round is known by the ids of
     its requests.
+
+    @ivar deadline_ms: when the member asks for votes, or for votes again, if nothing happens before.
     """
 
     member: MemberState
@@ -110,7 +112,7 @@ class LeaderElector:
     roles: RoleChanges
     campaign: Campaign = Campaign.NONE
     is_transfer: bool = False
-    _deadline_ms: int = 0
+    deadline_ms: int = 0
     _leader_interval_ms: int = 0
     _jitter: float = 0.0
     _last_tick_ms: int = -1
@@ -148,7 +150,7 @@ class LeaderElector:
             self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
         patience, now_ms = self.patience_ms(), self.member.out.now_ms
         self._leader_heard_ms = now_ms
-        self._deadline_ms = now_ms + patience + int(self._jitter * patience / 2)
+        self.deadline_ms = now_ms + patience + int(self._jitter * patience / 2)
         if self.campaign is Campaign.ASKING:
             self._end_round()
 
@@ -170,13 +172,13 @@ class LeaderElector:
         now_ms = member.out.now_ms
         self._leader_heard_ms = now_ms - self.patience_ms()
         wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
-        self._deadline_ms = min(self._deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
+        self.deadline_ms = min(self.deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
 
     def start(self) -> None:
         """The member starts: listen for a leader before asking for votes."""
         self._jitter = self.rng.random()
         if not self.member.voter_ids:
-            self._deadline_ms = self.member.out.now_ms
+            self.deadline_ms = self.member.out.now_ms
         else:
             self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
 
@@ -185,16 +187,16 @@ class LeaderElector:
         The role or the leader is gone (stepped down, higher term): wait for one random time. A member that
         waits already (not C{had_leader}) waits no longer: one that cannot win must not hold it up.
         """
-        self._jitter, self._leader_interval_ms, known_ms = self.rng.random(), 0, self._deadline_ms
+        self._jitter, self._leader_interval_ms, known_ms = self.rng.random(), 0, self.deadline_ms
         self._end_round()
         self._wait_for_round(self.patience_ms() // 2)
         if not had_leader:
-            self._deadline_ms = min(self._deadline_ms, known_ms)
+            self.deadline_ms = min(self.deadline_ms, known_ms)
 
     def _wait_for_round(self, at_least_ms: int) -> None:
         config = self.member.config
         wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
-        self._deadline_ms = self.member.out.now_ms + at_least_ms + wait
+        self.deadline_ms = self.member.out.now_ms + at_least_ms + wait
 
     def tick(self) -> None:
         """Time has passed."""
@@ -205,20 +207,18 @@ class LeaderElector:
             return
         config = self.member.config
         if stalled_ms > config.heart_beat_time_interval_ms + 4 * config.tick_ms:
-            # This member stood still (stopped process, long pause). Messages that the leader sent meanwhile
-            # are unread: read them first.
-            self._deadline_ms = max(self._deadline_ms, now_ms + config.heart_beat_time_interval_ms)
+            # This member stood still (stopped process, long pause): the leader's messages are unread.
+            self.deadline_ms = max(self.deadline_ms, now_ms + config.heart_beat_time_interval_ms)
         if self._not_ready and self.campaign is Campaign.VOTING:
             again, self._not_ready = self._not_ready, set()
             for peer_id in sorted(again):
                 self._ask(peer_id)
-        if now_ms >= self._deadline_ms:
+        if now_ms >= self.deadline_ms:
             self._patience_over()
 
     def _patience_over(self) -> None:
         member = self.member
-        if not member.may_lead:
-            # It cannot lead. It only stops naming a leader.
+        if not member.may_lead:  # it only stops naming a leader
             if member.leader_id is not None:
                 self.roles.become_follower(None)
             if member.next_term > TERM_MAX:

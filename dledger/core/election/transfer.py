@@ -73,27 +73,30 @@ class Taking:
 class LeadershipTransfer:
     """
     Invariant: at most one transfer in each direction; every token is answered once.
+
+    @ivar giving: the transfer from this member, if one is under way.
+    @ivar next_check_ms: when a leader looks again for a preferred leader that has caught up.
     """
 
     member: MemberState
     elector: LeaderElector
     ended: Callable[[ResponseCode], None]
-    _giving: GivingUp | None = None
+    giving: GivingUp | None = None
     _taking: Taking | None = None
-    _next_check_ms: int = 0
+    next_check_ms: int = 0
     _pause_until_ms: int = 0
     _offer_again_ms: dict[str, int] = attrs.Factory(dict)
 
     @property
     def transferee_id(self) -> str | None:
         """The member that leadership is being handed to; until the end appends are refused."""
-        giving = self._giving
+        giving = self.giving
         return giving.transferee_id if giving is not None and giving.term == self.member.term else None
 
     @property
     def is_giving(self) -> bool:
         """Whether the end of a transfer from this member is awaited."""
-        return self._giving is not None
+        return self.giving is not None
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class LeadershipTransfer:
             return ResponseCode.INCONSISTENT_TERM
         if not member.is_leader:
             return ResponseCode.NOT_LEADER
-        if self._giving is not None or member.out.now_ms < self._pause_until_ms:
+        if self.giving is not None or member.out.now_ms < self._pause_until_ms:
             return ResponseCode.LEADER_TRANSFERRING
         silent_ms = member.out.now_ms - member.last_heard_ms.get(request.transferee_id, -(1 << 40))
         if silent_ms >= self.elector.patience_ms():
@@ -143,7 +146,7 @@ class LeadershipTransfer:
         member = self.member
         # Time for the taker to catch up, to win an election and to answer.
         deadline_ms = member.out.now_ms + 2 * member.config.leadership_transfer_wait_timeout
-        self._giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
+        self.giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
         member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
         self.elector.expect(transferee_id, until_ms=deadline_ms)
         for peer_id in member.peer_ids:
@@ -154,7 +157,7 @@ class LeadershipTransfer:
     def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """Hand over to the live peer that is least behind, if there is one, because this member stops."""
         live = self._live(tuple(dispatchers), dispatchers)
-        if live and self._giving is None:
+        if live and self.giving is None:
             self._begin(live[0], None, None, dispatchers)
 
     def _live(
@@ -187,7 +190,7 @@ class LeadershipTransfer:
 
     def advance(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """Ask the taker to take over if it has caught up."""
-        giving, member = self._giving, self.member
+        giving, member = self.giving, self.member
         if giving is None or giving.ask_id is not None or giving.term != member.term or not member.is_leader:
             return
         if dispatchers[giving.transferee_id].match_index < member.ledger_end_index:
@@ -217,7 +220,7 @@ class LeadershipTransfer:
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """The taker answered. On success the term gate has already ended this leadership."""
-        giving = self._giving
+        giving = self.giving
         if giving is None or giving.ask_id != request_id:
             return
         code = response.code if isinstance(response, LeadershipTransferResponse) else ResponseCode.UNKNOWN
@@ -225,11 +228,11 @@ class LeadershipTransfer:
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """The taker cannot be asked."""
-        if self._giving is not None and self._giving.ask_id == request_id:
+        if self.giving is not None and self.giving.ask_id == request_id:
             self._end_giving(ResponseCode.NETWORK_ERROR)
 
     def _end_giving(self, code: ResponseCode, *, term: int = -1) -> None:
-        giving, self._giving = self._giving, None
+        giving, self.giving = self.giving, None
         assert giving is not None
         if code is not ResponseCode.SUCCESS:
             # Overtaken is not failed: the taker may have led meanwhile, and given leadership back at once.
@@ -284,12 +287,12 @@ class LeadershipTransfer:
     def tick(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """Time passed: end overdue transfers, look for a preferred leader."""
         now_ms = self.member.out.now_ms
-        if self._giving is not None and now_ms >= self._giving.deadline_ms:
+        if self.giving is not None and now_ms >= self.giving.deadline_ms:
             self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self._taking is not None and now_ms >= self._taking.deadline_ms:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
-        if self.member.is_leader and now_ms >= self._next_check_ms:
-            self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
+        if self.member.is_leader and now_ms >= self.next_check_ms:
+            self.next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
             self._hand_over_to_ward(dispatchers)
             self.leave_if_full(dispatchers)
             self._leave_if_slow(dispatchers)
@@ -298,7 +301,7 @@ class LeadershipTransfer:
     def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """This member leads only until that one, or any other member, has its entries."""
         ward_id = self.member.ward_id
-        if ward_id is None or self._giving is not None:
+        if ward_id is None or self.giving is not None:
             return
         # (The one that asked may have died since, and another one may have come.)
         live = self._live((ward_id,), dispatchers) or self._live(tuple(dispatchers), dispatchers)
@@ -312,7 +315,7 @@ class LeadershipTransfer:
         """
         member, now_ms = self.member, self.member.out.now_ms
         is_unfit = member.is_full or member.seeks_java_leader or member.machine.is_unfit
-        if not (member.is_leader and is_unfit) or self._giving is not None:
+        if not (member.is_leader and is_unfit) or self.giving is not None:
             return
         live = self._live(tuple(dispatchers), dispatchers)
         # (A full disk is worse: without room nobody's command gets into the log.)
@@ -332,7 +335,7 @@ class LeadershipTransfer:
         able = member.machine.able(self._live(tuple(dispatchers), dispatchers))
         live = [one for one in able if one not in member.full_peers]
         peer_id = member.pace.better(live, now_ms, member.config.slow_flush_hand_over_ms)
-        if peer_id is None or self._giving is not None or now_ms < self._pause_until_ms:
+        if peer_id is None or self.giving is not None or now_ms < self._pause_until_ms:
             return
         member.out.report(
             "leaving-slow-disk", transferee_id=peer_id, term=member.term,
@@ -344,7 +347,7 @@ class LeadershipTransfer:
 
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids
-        if not preferred or self.member.self_id in preferred or self._giving is not None:
+        if not preferred or self.member.self_id in preferred or self.giving is not None:
             return
         if self.member.out.now_ms < self._pause_until_ms:
             return
@@ -362,12 +365,12 @@ class LeadershipTransfer:
         """The connection of a request is lost: do not answer the request."""
         if self._taking is not None and self._taking.token == token:
             self._taking = None
-        if self._giving is not None and self._giving.token == token:
-            self._giving.token = None
+        if self.giving is not None and self.giving.token == token:
+            self.giving.token = None
 
     def fail_all(self) -> None:
         """The member stops."""
-        if self._giving is not None:
+        if self.giving is not None:
             self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
         self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
 

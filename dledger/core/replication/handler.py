@@ -55,10 +55,11 @@ class QueuedPush:
 @attrs.define
 class EntryHandler:
     """
-    Invariant: C{matched_index} is at most the ledger's end; C{_queued_bytes} is the sum over
+    Invariant: C{matched_index} is at most the ledger's end; C{queued_bytes} is the sum over
     C{_queue}; C{_writing} is set only between a write effect and its outcome.
 
     @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
+    @ivar queued_bytes: size of the pushes that arrived before their predecessors and wait for these.
     @ivar is_diverged: this member and its leader cannot agree: it refused L{DIVERGED_AFTER} pushes that ask
         for a change of its ledger, and took none since.
     @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow on the channel of
@@ -76,7 +77,7 @@ class EntryHandler:
     _matched_channel: int = -1
     _channel: int = -1
     _queue: dict[int, QueuedPush] = attrs.Factory(dict)
-    _queued_bytes: int = 0
+    queued_bytes: int = 0
     _writing: tuple[int, PushEntryRequest] | None = None
     _durable: ThresholdWaiters = attrs.Factory(
         lambda self: ThresholdWaiters(capacity=self.member.config.max_queued_pushes), takes_self=True
@@ -288,7 +289,7 @@ class EntryHandler:
             return
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
-            self._queued_bytes -= following.entries.size
+            self.queued_bytes -= following.entries.size
             self._write(following.token, following.request, following.entries)
 
     def on_write_refused(self, code: ResponseCode, reason: str) -> None:
@@ -327,16 +328,16 @@ class EntryHandler:
         config = self.member.config
         older = self._queue.pop(entries.first_index, None)
         if older is not None:
-            self._queued_bytes -= older.entries.size
+            self.queued_bytes -= older.entries.size
             self._answer(older.token, older.request, ResponseCode.REPEATED_PUSH)
         size = entries.size
         if (
             len(self._queue) >= config.max_queued_pushes
-            or self._queued_bytes + size > 2 * config.max_inflight_push_bytes
+            or self.queued_bytes + size > 2 * config.max_inflight_push_bytes
         ):
             self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
             return
-        self._queued_bytes += size
+        self.queued_bytes += size
         self._queue[entries.first_index] = QueuedPush(token, request, entries, self.member.out.now_ms)
 
     # -- time -------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ class EntryHandler:
             if not passed and member.out.now_ms - queued.arrived_ms < patience:
                 continue
             del self._queue[first_index]
-            self._queued_bytes -= queued.entries.size
+            self.queued_bytes -= queued.entries.size
             if passed:
                 self._answer_known(queued.token, queued.request, queued.entries)
             else:
@@ -394,7 +395,7 @@ class EntryHandler:
         for first_index, queued in self._queue.items():
             if queued.token == token:
                 del self._queue[first_index]
-                self._queued_bytes -= queued.entries.size
+                self.queued_bytes -= queued.entries.size
                 break
         if self._durable.remove(token):
             del self._answers[token]
@@ -402,7 +403,7 @@ class EntryHandler:
     def _purge(self) -> None:
         """Answer and forget every queued APPEND."""
         queue, self._queue = self._queue, {}
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         for queued in queue.values():
             self._answer(queued.token, queued.request, ResponseCode.INCONSISTENT_STATE)
 

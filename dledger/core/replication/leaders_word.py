@@ -78,9 +78,8 @@ class _EndSearch:
 @attrs.define
 class LeadersWord:
     """
-    Invariant: C{_end_index} was reported by the leader of C{_term} after this process began; -2: not reported
-    yet.
-
+    @ivar end_index: the end of its ledger that the leader of C{_term} reported after this process began; -2:
+        not reported yet.
     @ivar step_down: ends a leadership or a campaign, with the reason.
     """
 
@@ -88,7 +87,7 @@ class LeadersWord:
     handler: EntryHandler
     step_down: Callable[[str], None]
     _term: int = -1
-    _end_index: int = -2
+    end_index: int = -2
     _own_end_index: int = -1
     _asked_ms: int = -(1 << 40)
     _search: _EndSearch | None = None
@@ -101,7 +100,7 @@ class LeadersWord:
         if member.is_leader:
             self._sure_behind(self._own_end_index)
             return
-        is_known = self._term == member.term and self._end_index >= -1
+        is_known = self._term == member.term and self.end_index >= -1
         if is_known or self._is_searching(member.leader_id) or (
             member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms
         ):
@@ -125,7 +124,7 @@ class LeadersWord:
             return
         if response.term == member.term and response.end_index >= -1:
             self._term = member.term
-            self._end_index = response.end_index
+            self.end_index = response.end_index
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
             self.check()  # the entries may have come before this answer
@@ -169,7 +168,7 @@ class LeadersWord:
             return
         self._search = None
         self._term = member.term
-        self._end_index = search.low
+        self.end_index = search.low
         if search.low < 0 and member.ledger_end_index < 0:
             self.sure()  # neither has an entry, so no push will come
         self.check()
@@ -191,16 +190,16 @@ class LeadersWord:
         """A COMMIT of the leader found this member in step: a Java leader's ledger ended at C{index}."""
         if is_java:
             self._term = self.member.term
-            self._end_index = index
+            self.end_index = index
 
     def check(self) -> None:
         """Entries came, were flushed, or the leader's end became known."""
         member, matched_index = self.member, self.handler.matched_index
         if not member.is_unsure or matched_index != member.ledger_end_index:
             return
-        has_all = self._term == member.term and matched_index >= self._end_index >= -1
+        has_all = self._term == member.term and matched_index >= self.end_index >= -1
         if has_all or member.ledger_end_term > member.start_term:
-            self._sure_behind(self._end_index if has_all else matched_index)
+            self._sure_behind(self.end_index if has_all else matched_index)
 
     def lead(self) -> None:
         """All members gave their votes: none has more entries than this one."""

@@ -58,7 +58,7 @@ from dledger.rocketmq.broker.common.config import (
     option_name,
 )
 from dledger.rocketmq.broker.ha.allowed import ANYONE
-from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.namesrv.config import NAME_SERVER_PORT, NameServerConfig
 from dledger.rocketmq.namesrv.service import NameServerService
 from dledger.values.addresses import Address
@@ -384,12 +384,14 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
         clients=serverFromString(reactor, options["listen"]), fast=fast,
         slaves=serverFromString(reactor, options["ha-listen"]),
     )
-    rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
+    process = BrokerProcess(
+        reactor=reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"), wall_s=time.time,
+        failed=end_process(reactor, lambda: exit_with(1)),
+    )
     service: BrokerService | RaftBrokerService
     if broker.raft.enable_dleger_commit_log:
         both = service = RaftBrokerService(
-            broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(),
+            broker, process, ports, boot_id=read_boot_id(),
             make_admin=_admin_maker(
                 options, reactor, lambda: both.member_status(), lambda to: both.transfer(to)
             ),
@@ -397,8 +399,7 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
         traced = both.broker
     else:
         traced = service = BrokerService(
-            broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            make_admin=_admin_maker(options, reactor),
+            broker, process, ports, make_admin=_admin_maker(options, reactor),
         )
     if broker.tracing:
         traced.trace_with(make_spans(

@@ -36,14 +36,18 @@ _RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 
 
 class OpenTelemetrySpans:
-    """See L{dledger.base.tracing.spans.Spans}."""
+    """
+    See L{dledger.base.tracing.spans.Spans}.
+
+    @ivar common: facts that every span has.
+    """
 
     log = Logger()
 
     def __init__(self, provider: trace.TracerProvider, common: Mapping[str, str]) -> None:
         """@param common: facts of each span, such as the name of the member."""
         self._tracer = provider.get_tracer("dledger", dledger.__version__)
-        self._common = _named(common)
+        self.common = _named(common)
         self._has_failed = False
 
     def begin(
@@ -58,7 +62,7 @@ class OpenTelemetrySpans:
             if isinstance(parent, trace.Span):
                 context = trace.set_span_in_context(parent, context)
             return self._tracer.start_span(
-                f"dledger.{name}", context, attributes=self._common | _named(facts),
+                f"dledger.{name}", context, attributes=self.common | _named(facts),
                 links=[trace.Link(_remote(one)) for one in links],
             )
         except Exception:

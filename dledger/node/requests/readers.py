@@ -96,8 +96,8 @@ class ReaderCore(Protocol):
         """Highest index known to be committed, inclusive."""
 
     @property
-    def members(self) -> LeadView:
-        """Who leads."""
+    def member(self) -> LeadView:
+        """Whether this member leads, and in which term."""
 
     @property
     def gone_elsewhere_index(self) -> int:
@@ -153,33 +153,35 @@ class ReaderDesk:
     """
     Answers the requests of readers at this member.
 
-    Invariant: C{_under_way} has the readers about which something is under way.
+    Invariant: C{under_way} has the readers about which something is under way.
+
+    @ivar append: appends an entry of a reader; None: the log is a broker's, which alone appends.
+    @ivar reads: prove that this member still leads.
+    @ivar hold_bytes: entries that a slow reader may keep from retention; 0: none.
+    @ivar under_way: the requests of each reader, which take turns.
     """
 
     log = Logger()
 
     def __init__(
         self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
-        append: Callable[[bytes], Deferred[AppendResult]], now_ms: Callable[[], int],
-        broken: Callable[[BaseException], None], counters: Counters, is_refused: bool,
+        append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
+        broken: Callable[[BaseException], None], counters: Counters,
     ) -> None:
         """
-        @param append: appends a reader entry.
         @param broken: called with an exception that is a bug of ours.
-        @param is_refused: the log is a broker's, which alone appends.
         """
         self._group = config.group
-        self._hold_bytes = config.readers_hold_bytes
+        self.hold_bytes = config.readers_hold_bytes
         self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
-        self._append = append
-        self._reads = reads
+        self.append = append
+        self.reads = reads
         self._broken = broken
         self._counters = counters
-        self._is_refused = is_refused
         self._leases = _Leases(now_ms)
-        self._under_way: dict[str, InTurn] = {}
+        self.under_way: dict[str, InTurn] = {}
         self._asked = 0
 
     def ask(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
@@ -211,9 +213,14 @@ class ReaderDesk:
             code=error.code, group=self._group, leader_id=self._core.leader_id, reason=reason
         )
 
+    async def _write(self, state: ReaderState, previous: int) -> AppendResult:
+        """Append the next state of a reader, which follows its entry at C{previous}."""
+        assert self.append is not None, "a broker's log is never asked for it"
+        return await self.append(encode_reader_entry(state._replace(previous=previous)))
+
     async def _outcome(self, request: ReaderRequest) -> ReaderResponse:
         """@raise DLedgerError: it is refused, or its outcome is not known."""
-        if self._is_refused:
+        if self.append is None:
             raise DLedgerError(
                 ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: consume its messages"
             )
@@ -223,7 +230,7 @@ class ReaderDesk:
         if problem:
             raise _unexpected(problem)
         if request.does == "list":
-            await self._reads.read_index()
+            await self.reads.read_index()
             self._known()
             return ReaderResponse(group=self._group, readers=encode_readers(self.infos()))
         if request.does == "renew":
@@ -233,15 +240,15 @@ class ReaderDesk:
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
         """The result of C{ask}, which begins when everything earlier about this reader has ended."""
-        turns = self._under_way.setdefault(name, InTurn())
+        turns = self.under_way.setdefault(name, InTurn())
         try:
             return await turns.run(lambda: Deferred.fromCoroutine(ask()))
         finally:
             if not turns.outstanding:
-                self._under_way.pop(name, None)
+                self.under_way.pop(name, None)
 
     async def _decide_now(self, request: ReaderRequest) -> ReaderResponse:
-        await self._reads.read_index()
+        await self.reads.read_index()
         return await self._decide(request)
 
     def _known(self) -> Mapping[str, KnownReader]:
@@ -251,13 +258,13 @@ class ReaderDesk:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
                 "damaged entries may name readers; a peer gives them back"
             ))
-        self._leases.begin(self._core.members.term)
+        self._leases.begin(self._core.member.term)
         return table.at(self._core.committed_index)
 
     def _leased(self, request: ReaderRequest) -> tuple[ReaderState, ReaderPart]:
         """@raise DLedgerError: NOT_LEADER; LEASE_LOST: nobody has this lease."""
         known = self._known().get(request.name)
-        if not self._core.members.is_leader:
+        if not self._core.member.is_leader:
             raise DLedgerError(ResponseCode.NOT_LEADER)
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
@@ -266,7 +273,7 @@ class ReaderDesk:
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
         """See rule 6."""
-        await self._reads.read_index()
+        await self.reads.read_index()
         state, part = self._leased(request)
         self._leases.heard(request.name, part.token)
         return self._told(state, part)
@@ -274,7 +281,7 @@ class ReaderDesk:
     def _told(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
         return ReaderResponse(
-            group=self._group, term=self._core.members.term, token=token, begin_index=begin, end_index=end,
+            group=self._group, term=self._core.member.term, token=token, begin_index=begin, end_index=end,
             next_index=state.next_index, committed_index=self._core.committed_index,
         )
 
@@ -288,7 +295,7 @@ class ReaderDesk:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
             before = -1 if known is None else known.index
-            result = await self._append(encode_reader_entry(decision.state._replace(previous=before)))
+            result = await self._write(decision.state, before)
             known = self._known().get(name)
             if known is None or known.index != result.index:
                 raise DLedgerError(
@@ -363,7 +370,7 @@ class ReaderDesk:
             min(one.state.next_index, one.index)
             for one in table.at(self._core.committed_index).values() if not one.state.is_forgotten
         ), default=nothing)
-        if needed == nothing or not self._hold_bytes:
+        if needed == nothing or not self.hold_bytes:
             return needed - 1
         return max(needed, self._bounded_index()) - 1
 
@@ -373,7 +380,7 @@ class ReaderDesk:
         low, high = max(ledger.ledger_begin_index, 0), ledger.ledger_end_index + 1
         while low < high:
             middle = (low + high) // 2
-            if bytes_behind(ledger, middle - 1) > self._hold_bytes:
+            if bytes_behind(ledger, middle - 1) > self.hold_bytes:
                 low = middle + 1
             else:
                 high = middle
@@ -382,9 +389,9 @@ class ReaderDesk:
     def sweep(self) -> None:
         """Take note of leases; of a leader: write the oldest entry of a reader again, see rule 5."""
         table = self._ledger.readers
-        if table is None or not self._core.members.is_leader or self._is_refused:
+        if table is None or not self._core.member.is_leader or self.append is None:
             return
-        self._leases.begin(self._core.members.term)
+        self._leases.begin(self._core.member.term)
         known = table.at(self._core.committed_index)
         if not known:
             return
@@ -403,7 +410,7 @@ class ReaderDesk:
 
     def _begin_own(self, name: str, change: _Change) -> None:
         """Begin a change of a reader that nobody has asked for, unless something is under way."""
-        if name not in self._under_way:
+        if name not in self.under_way:
             Deferred.fromCoroutine(self._own(name, change)).addErrback(self._failed)
 
     async def _own(self, name: str, change: _Change) -> None:
@@ -413,20 +420,20 @@ class ReaderDesk:
             return  # not now: the next sweep tries again
 
     async def _refresh_now(self, name: str) -> None:
-        await self._reads.read_index()
+        await self.reads.read_index()
         known = self._known().get(name)
         if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
-            await self._append(encode_reader_entry(known.state._replace(previous=known.index)))
+            await self._write(known.state, known.index)
 
 
     async def _forget_unused(self, name: str) -> None:
-        await self._reads.read_index()
+        await self.reads.read_index()
         known = self._known().get(name)
         if known is None or known.state.is_forgotten or self._leases.unused_ms(name) < self._expire_ms:
             return
         decision = rules.forgotten(known.state)
         assert decision.state is not None
-        await self._append(encode_reader_entry(decision.state._replace(previous=known.index)))
+        await self._write(decision.state, known.index)
         self.log.info(
             "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
             "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,

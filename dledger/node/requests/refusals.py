@@ -42,8 +42,8 @@ class CoreView(Protocol):
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
 
     @property
-    def members(self) -> KnownMembers:
-        """The members of the group."""
+    def member(self) -> KnownMembers:
+        """The state of this member: the members of the group, as it knows them."""
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """The members and the leader."""
@@ -77,7 +77,7 @@ class Refusals:
             return attrs.evolve(refusal, health=str(error.facts.get("reason", "")))
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
-            return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
+            return attrs.evolve(refusal, peers=self._core.member.membership.addresses)
         if isinstance(refusal, MembershipResponse):
             return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
         return refusal

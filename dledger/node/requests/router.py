@@ -138,7 +138,7 @@ class RequestRouter:
         self._seats: Seats = EndlessSeats()
         self.door = Door(config.group, refusals.refuse, voice.note)
         self.questions = CoreQuestions(inside, next_token)
-        self._speakers = Speakers(config.self_id, inside.core.members, self.door, voice.note)
+        self._speakers = Speakers(config.self_id, inside.core.member, self.door, voice.note)
         self._appends = appends = AppendRequests(
             answerers.appends, answerers.machine, refusals.refuse, voice.report,
             config.body_bytes_max if takes_appends else NO_APPENDS,

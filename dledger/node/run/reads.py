@@ -32,6 +32,7 @@ from dledger.node.reporting.status import Counters, count
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency
@@ -115,9 +116,12 @@ class _Waiter:
 
 class Reads:
     """
-    Invariant: a read is in exactly one of C{_asked}, C{_waiters} and C{_parked}, or it was answered;
-    C{_tokens} are those of C{_asked} that the core has not been given yet. C{_waits_of} counts the
+    Invariant: a read is in exactly one of C{_asked}, C{_waiters} and C{parked}, or it was answered;
+    C{_tokens} are those of C{_asked} that the core has not been given yet. C{waits_of} counts the
     C{_waiters} of each connection.
+
+    @ivar parked: reads that wait for room in the budget, by connection.
+    @ivar request_reads: asks the core to prove that it leads.
     """
 
     def __init__(
@@ -127,26 +131,25 @@ class Reads:
         store: Readable,
         committed_index: Callable[[], int],
         request_reads: Callable[[ReadRequested], None],
-        at_end_of_turn: Callable[[Callable[[], None]], None],
+        turn: Turn,
         next_token: Callable[[], int],
-        seconds: Callable[[], float],
         refuse: Refuse,
         counters: Counters,
     ) -> None:
         self._group = group
         self._store = store
         self._committed_index = committed_index
-        self._request_reads = request_reads
-        self._at_end_of_turn = at_end_of_turn
+        self.request_reads = request_reads
+        self._at_end_of_turn = turn.work
         self._next_token = next_token
-        self._seconds = seconds
+        self._seconds = turn.seconds
         self._refuse = refuse
         self._counters = counters
         self._tokens: list[int] = []
         self._asked: dict[int, _Asked | _LocalRead] = {}
         self._waiters: list[_Waiter] = []
-        self._parked: dict[ServerConnection, deque[tuple[Ticket, GetRequest | PullRequest, int]]] = {}
-        self._waits_of: dict[ServerConnection, int] = {}
+        self.parked: dict[ServerConnection, deque[tuple[Ticket, GetRequest | PullRequest, int]]] = {}
+        self.waits_of: dict[ServerConnection, int] = {}
         self._reads_left = READS_PER_TURN
         self._bytes_left = READ_BYTES_PER_TURN
         self._began_s = 0.0
@@ -156,7 +159,7 @@ class Reads:
     def slowest_index(self) -> int:
         """Lowest index that a waiting reader will read next; far above all entries without one."""
         wanted = [waiter.index for waiter in self._waiters]
-        wanted += [parked.begin_index or 0 for queue in self._parked.values() for _, parked, _ in queue]
+        wanted += [parked.begin_index or 0 for queue in self.parked.values() for _, parked, _ in queue]
         return min(wanted, default=1 << 62)
 
     @property
@@ -230,7 +233,7 @@ class Reads:
     def _end_of_turn(self) -> None:
         tokens, self._tokens = self._tokens, []
         if tokens:
-            self._request_reads(ReadRequested(tuple(tokens)))
+            self.request_reads(ReadRequested(tuple(tokens)))
 
     def _must_wait(self, request: PullRequest) -> bool:
         return request.wait_ms > 0 and request.begin_index > self._committed_index() and (
@@ -244,12 +247,12 @@ class Reads:
             error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters))
             self._refuse(connection, ticket, request, error)
             return
-        waits = self._waits_of.get(connection, 0)
+        waits = self.waits_of.get(connection, 0)
         if waits >= PULL_WAITERS_OF_ONE_MAX:
             error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters_of_connection=waits)
             self._refuse(connection, ticket, request, error)
             return
-        self._waits_of[connection] = waits + 1
+        self.waits_of[connection] = waits + 1
         deadline_s = self._seconds() + min(request.wait_ms, PULL_WAIT_MS_MAX) / 1000
         self._waiters.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
 
@@ -308,8 +311,8 @@ class Reads:
 
     def sweep(self, now_s: float) -> None:
         """End waits whose time is over, without entries; serve parked reads. Called regularly."""
-        if self._parked:  # the budget may have been exhausted by other connections
-            self._serve_parked(list(self._parked))
+        if self.parked:  # the budget may have been exhausted by other connections
+            self._serve_parked(list(self.parked))
         if self._waiters:
             self._end_waits(lambda waiter: waiter.deadline_s <= now_s)
 
@@ -327,16 +330,16 @@ class Reads:
                 waiter.local.callback(committed_index)
 
     def _waited(self, connection: ServerConnection) -> None:
-        waits = self._waits_of.get(connection, 0)
+        waits = self.waits_of.get(connection, 0)
         if waits > 1:
-            self._waits_of[connection] = waits - 1
+            self.waits_of[connection] = waits - 1
         else:
-            self._waits_of.pop(connection, None)
+            self.waits_of.pop(connection, None)
 
     def connection_lost(self, connection: ServerConnection) -> None:
         """The connection is lost: forget its parked and waiting reads."""
-        self._parked.pop(connection, None)
-        if self._waits_of.pop(connection, 0):
+        self.parked.pop(connection, None)
+        if self.waits_of.pop(connection, 0):
             self._waiters = [
                 waiter
                 for waiter in self._waiters
@@ -345,7 +348,7 @@ class Reads:
 
     def drained(self, connection: ServerConnection) -> None:
         """The connection takes answers again: serve its parked reads."""
-        if connection in self._parked:
+        if connection in self.parked:
             self._serve_parked([connection])
 
     def _may_serve(self, connection: ServerConnection) -> bool:
@@ -367,22 +370,22 @@ class Reads:
         """Another turn may serve as much again, parked reads first."""
         self._reads_left = READS_PER_TURN
         self._bytes_left = READ_BYTES_PER_TURN
-        if self._parked:
-            self._serve_parked(list(self._parked))
+        if self.parked:
+            self._serve_parked(list(self.parked))
 
     def _serve_parked(self, connections: list[ServerConnection]) -> None:
         """Serve one parked read of each connection, then the next of each, while they may be served."""
         while connections:
             waiting, connections = connections, []
             for connection in waiting:
-                parked = self._parked.get(connection)
+                parked = self.parked.get(connection)
                 if parked is None or not self._may_serve(connection):
                     continue
                 ticket, request, read_index = parked.popleft()
                 if parked:
                     connections.append(connection)
                 else:
-                    del self._parked[connection]
+                    del self.parked[connection]
                 self._serve_now(connection, ticket, request, read_index)
 
     def stop(self) -> None:
@@ -401,8 +404,8 @@ class Reads:
     ) -> None:
         if connection.is_lost:
             return
-        if connection in self._parked or not self._may_serve(connection):
-            self._parked.setdefault(connection, deque()).append((ticket, request, read_index))
+        if connection in self.parked or not self._may_serve(connection):
+            self.parked.setdefault(connection, deque()).append((ticket, request, read_index))
             return
         self._serve_now(connection, ticket, request, read_index)
 

@@ -56,8 +56,11 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
 
     Invariant: while requests of a connection wait, its reads are held; the requests are in a call of the
-    turn, or, until there is room for their answers, in C{_unread}.
+    turn, or, until there is room for their answers, in C{unread}.
 
+    @ivar unread: the requests that wait for room, by connection.
+    @ivar handlers_by_code: what answers each request code.
+    @ivar small_codes: the request codes whose answers are always small.
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
     @ivar unknown: requests without a handler.
@@ -80,15 +83,15 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         self.budgets = Budgets()
         self._groups = tuple(groups)
         self._gate = gate
-        self._handlers: dict[int, Handler] = {}
-        self._small_codes = frozenset[int]().union(*(group.small_codes for group in groups))
+        self.handlers_by_code: dict[int, Handler] = {}
+        self.small_codes = frozenset[int]().union(*(group.small_codes for group in groups))
         for group in groups:
             handlers = group.handlers()
-            twice = sorted(handlers.keys() & self._handlers.keys())
+            twice = sorted(handlers.keys() & self.handlers_by_code.keys())
             assert not twice, f"codes {twice} have handlers already"
-            self._handlers.update(handlers)
+            self.handlers_by_code.update(handlers)
         self._failed_codes: set[tuple[int, str]] = set()
-        self._unread: dict[CommandConnection, deque[RemotingCommand]] = {}
+        self.unread: dict[CommandConnection, deque[RemotingCommand]] = {}
         self.wire_errors = 0
         self.unknown = 0
         self.refusals = refusals or RefusalCounts()
@@ -97,7 +100,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     @property
     def codes(self) -> tuple[int, ...]:
         """Request codes that have a handler."""
-        return tuple(sorted(self._handlers))
+        return tuple(sorted(self.handlers_by_code))
 
     def _make_connection(self) -> CommandConnection:
         return CommandConnection(self, self._turn, budgets=self.budgets)
@@ -125,7 +128,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         """Whether there is room for the answer to a request; those to unknown codes are small."""
         if connection.is_clogged:
             return False
-        is_small = command.code in self._small_codes or command.code not in self._handlers
+        is_small = command.code in self.small_codes or command.code not in self.handlers_by_code
         return is_small or connection.may_answer
 
     def _next(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
@@ -144,14 +147,14 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             return
         if not self._may_handle(connection, commands[0]):
             connection.is_waited_for = True
-            self._unread[connection] = commands
+            self.unread[connection] = commands
             return
         connection.spent_s += self._turn.read(lambda _: self._go_on(connection, commands), b"")
         if not (commands or connection.is_lost):
             connection.put_off.release()
 
     def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
-        handler = self._handlers.get(command.code)
+        handler = self.handlers_by_code.get(command.code)
         if handler is None:
             self.unknown += 1
             self.refusals.refused(
@@ -185,7 +188,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def drained(self, connection: CommandConnection) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.drained}."""
-        unread = self._unread.pop(connection, None)
+        unread = self.unread.pop(connection, None)
         if unread is not None:
             self._wait(connection, unread)
         for group in self._groups:
@@ -194,7 +197,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     def sweep(self, now_s: float) -> None:
         """See L{ListeningSide.sweep}; also looks whether there is room again."""
         super().sweep(now_s)
-        unread, self._unread = self._unread, {}
+        unread, self.unread = self.unread, {}
         for connection, commands in unread.items():
             if not connection.is_lost:
                 self._wait(connection, commands)
@@ -209,6 +212,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         super().connection_lost(connection, reason)
-        self._unread.pop(connection, None)
+        self.unread.pop(connection, None)
         for group in self._groups:
             group.connection_lost(connection)

@@ -109,7 +109,7 @@ class Following:
             metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
             local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
         )
-        self.synchronize.reached = self._reached
+        self.synchronize.reached = self.reached
 
     def start(self) -> None:
         """Follow the master that the options name; without one, wait for a name server's answer."""
@@ -156,7 +156,7 @@ class Following:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
         return master
 
-    async def _reached(self) -> None:
+    async def reached(self) -> None:
         """
         Wait until our log has reached the present end of the master's.
 

@@ -115,6 +115,19 @@ class _Server:
     asking: Deferred[RemotingCommand] | None = None
 
 
+@attrs.frozen(kw_only=True)
+class MasterSearch:
+    """
+    What a slave wants of the name servers besides being known.
+
+    @ivar learned: called with the master's address, and its address for slaves, that an answer names.
+    @ivar is_wanted: whether to ask often, as the master is not known.
+    """
+
+    learned: Callable[[str | None, str | None], None] = lambda master, ha: None
+    is_wanted: Callable[[], bool] = lambda: False
+
+
 class NameServerRegistrar:
     """
     Keeps this broker registered with its name servers.
@@ -130,8 +143,7 @@ class NameServerRegistrar:
         self, addresses: Sequence[str], asker: NameServerAsker, identity: Callable[[], BrokerIdentity],
         topics: Topics, *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
-        learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
-        seeks_master: Callable[[], bool] = lambda: False,
+        master: MasterSearch | None = None,
     ) -> None:
         """
         @param addresses: C{host:port} of each name server; may be empty.
@@ -148,8 +160,7 @@ class NameServerRegistrar:
         self._clock = clock
         self._interval_s = min(max(interval_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
         self._timeout_s = timeout_s
-        self._learned = learned
-        self._seeks_master = seeks_master
+        self._search = master or MasterSearch()
         self._master: tuple[str | None, str | None] = (None, None)
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
@@ -294,8 +305,8 @@ class NameServerRegistrar:
         found = (answer.ext_fields.get("masterAddr") or None, answer.ext_fields.get("haServerAddr") or None)
         if found != (None, None) and found != self._master and not self._is_stopped:
             self._master = found
-            self._learned(*found)
-        if self._seeks_master() or self._clock.seconds() < self._unsettled_until_s:
+            self._search.learned(*found)
+        if self._search.is_wanted() or self._clock.seconds() < self._unsettled_until_s:
             server.due_s = self._clock.seconds() + SEEK_S
 
     def _look_at_other(self, server: _Server, other: str) -> None:

@@ -58,10 +58,10 @@ from dledger.rocketmq.broker.delays.recalls import RecallCommands
 from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
-from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
 from dledger.rocketmq.broker.popping.in_order import InOrder
@@ -163,8 +163,8 @@ class BrokerParts(BrokerEvents):
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
-            timeout_s=config.register_broker_timeout_mills / 1000, learned=self._learned,
-            seeks_master=self.replication.seeks_master,
+            timeout_s=config.register_broker_timeout_mills / 1000,
+            master=MasterSearch(learned=self._learned, is_wanted=self.replication.seeks_master),
         )
 
     # -- parts -----------------------------------------------------------------------------------
@@ -284,8 +284,10 @@ class BrokerParts(BrokerEvents):
         if gate is not None:
             groups = (*groups, gate)
         return CommandRouter(
-            self.turn, groups, together=self.sends, plain=self.sends if gate is None else None,
-            native=self.native if gate is None else GuardedNatives(gate, self.native),
+            self.turn, groups, SendDoors(
+                together=self.sends, plain=self.sends if gate is None else None,
+                native=self.native if gate is None else GuardedNatives(gate, self.native),
+            ),
             refusals=self.refusals,
             gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),

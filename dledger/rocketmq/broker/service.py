@@ -78,28 +78,45 @@ class BrokerPorts:
     slaves: IStreamServerEndpoint | None = None
 
 
+@attrs.frozen(kw_only=True)
+class BrokerProcess:
+    """
+    The process in which a broker runs, and the machine below it.
+
+    @ivar reactor: its clock should be monotonic.
+    @ivar wall_s: seconds since 1970.
+    @ivar failed: called with the reason when the broker cannot start or continue; the process should end
+        then.
+    @ivar threads: for the disk; None: threads of its own.
+    @ivar endpoint_of: from C{host:port} to the endpoint of that address; None: resolves host names.
+    """
+
+    reactor: Reactor
+    disk: Disk
+    rng: random.Random
+    wall_s: Callable[[], float]
+    failed: Callable[[str], None]
+    threads: DiskRunner | None = None
+    endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None
+
+
 class BrokerService(Service):
     """
     One broker.
 
     @ivar broker: all its parts; None until L{startService} has opened the store, then never replaced.
     @ivar keys: its TLS keys; None without TLS, and before L{startService}.
+    @ivar around: clock, threads, connections and trace of its parts.
     """
 
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
-        wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskRunner | None = None,
-        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None, kind: LogKind | None = None,
-        make_admin: Callable[[BrokerService], IService] | None = None,
+        self, config: BrokerConfig, process: BrokerProcess, ports: BrokerPorts, *,
+        kind: LogKind | None = None, make_admin: Callable[[BrokerService], IService] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}.
-        @param reactor: its clock should be monotonic.
-        @param wall_s: seconds since 1970.
-        @param failed: called with the reason when the broker cannot start or continue; the process should end
-        @param endpoint_of: from C{host:port} to the endpoint of that address; by default resolves host names.
         @param kind: see L{BrokerParts}.
         @param make_admin: makes the service of its pages; None: it has none. May raise C{ValueError}.
         """
@@ -109,13 +126,15 @@ class BrokerService(Service):
         self.config = config
         self.broker: BrokerParts | None = None
         self._kind = kind
-        self._reactor = reactor
+        self._reactor = reactor = process.reactor
         self._ports = ports
-        self._tell_failed = failed
-        self._threads: DiskRunner = threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
-        self._around = BrokerSurroundings(
-            reactor=reactor, disk=disk, rng=rng, wall_s=wall_s, run_in_thread=self._threads.run,
-            endpoint_of=endpoint_of or self._hostname_endpoint, failed=self._give_up, ha_listen=ports.slaves,
+        self._tell_failed = process.failed
+        threads = process.threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
+        self._threads: DiskRunner = threads
+        self.around = BrokerSurroundings(
+            reactor=reactor, disk=process.disk, rng=process.rng, wall_s=process.wall_s,
+            run_in_thread=threads.run, endpoint_of=process.endpoint_of or self._hostname_endpoint,
+            failed=self._give_up, ha_listen=ports.slaves,
         )
         self._key_watch = KeyWatch(None, self.role)
         self._ticks = 0
@@ -127,7 +146,7 @@ class BrokerService(Service):
 
     def trace_with(self, spans: Spans) -> None:
         """Make spans of its messages. Called before L{startService}."""
-        self._around = attrs.evolve(self._around, trace=MessageTrace(spans))
+        self.around = attrs.evolve(self.around, trace=MessageTrace(spans))
 
     @property
     def role(self) -> str:
@@ -151,7 +170,7 @@ class BrokerService(Service):
         """
         may_change = run_time_options(self.config)
         values = {name: value for name, value in wanted.items() if name in may_change}
-        self._key_watch.check(self._around.wall_s())
+        self._key_watch.check(self.around.wall_s())
         return self.broker.reread(values) if self.broker is not None and values else frozenset()
 
     def measures(self) -> BrokerMeasures | None:
@@ -209,7 +228,7 @@ class BrokerService(Service):
         if self._admin is not None:
             self._admin.startService()
         try:
-            broker = self.broker = BrokerParts(self.config, self._around, self._kind)
+            broker = self.broker = BrokerParts(self.config, self.around, self._kind)
         except ValueError as error:
             self._give_up(f"cannot start with access control: {error}")
             return
@@ -222,13 +241,13 @@ class BrokerService(Service):
     def _secure(self) -> None:
         """@raise ValueError: a file of keys is missing or not sound."""
         tls = BrokerTls.of(self.config, self._reactor)
-        ports, around = self._ports, self._around
+        ports, around = self._ports, self.around
         self.keys = tls.keys
         self._key_watch = KeyWatch(tls.keys, self.role)
         clients = tls.port(ports.clients)
         assert clients is not None
         self._ports = attrs.evolve(ports, clients=clients, fast=tls.port(ports.fast))
-        self._around = attrs.evolve(
+        self.around = attrs.evolve(
             around, endpoint_of=tls.endpoint_of(around.endpoint_of),
             ha_listen=tls.port(around.ha_listen, for_slaves=True),
         )
@@ -284,7 +303,7 @@ class BrokerService(Service):
         self.broker.tick()
         self._ticks += 1
         if self._ticks % KEYS_TICKS == 0:
-            self._key_watch.check(self._around.wall_s())
+            self._key_watch.check(self.around.wall_s())
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -337,8 +356,8 @@ class BrokerService(Service):
             waited_s += 0.02
         broker.router.abort_all("the broker has stopped")
         broker.client.close()
-        if self._around.trace is not None:
-            self._around.trace.stop()
+        if self.around.trace is not None:
+            self.around.trace.stop()
         await broker.saver.close()
         await self._close_files(broker)
 

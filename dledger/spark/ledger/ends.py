@@ -49,9 +49,9 @@ _SLOT_BYTES = 512
 #: Files of data, and of index, that stay open.
 _HANDLES_MAX = 32
 #: Pause before the second look at a contradiction, seconds.
-_LOOK_AGAIN_S = 0.002
+LOOK_AGAIN_S = 0.002
 #: A state that a live member passes through, such as a checkpoint that is being replaced, may last this long.
-_PASSING_S = 1.0
+PASSING_S = 1.0
 _DISK = ReadOnlyDisk()
 
 
@@ -113,7 +113,7 @@ class MemberFiles:
         @raise ReadError: the directory cannot be read, or nothing says how far it is committed.
         """
         before: object = None
-        deadline = time.monotonic() + _PASSING_S
+        deadline = time.monotonic() + PASSING_S
         while True:
             try:
                 self._look()
@@ -129,7 +129,7 @@ class MemberFiles:
             if not may_pass or time.monotonic() >= deadline:
                 raise self._error(problem)
             before = now
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(LOOK_AGAIN_S)
 
     def _error(self, problem: _Unfit) -> ReadError:
         if not problem.is_damage:

@@ -77,6 +77,37 @@ class _Standing:
     end: SinkMarker | None = None
 
 
+@attrs.frozen(kw_only=True)
+class SinkBatch:
+    """
+    One batch of one sink.
+
+    @ivar search_from: where the group does not know the sink: no marker of it is in front of this index;
+        -1: not known, then batch 0 is searched for if a marker of the sink is among the newest entries.
+    @ivar is_new: nobody has used this name of a sink before.
+    """
+
+    sink: str
+    number: int
+    search_from: int = -1
+    is_new: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class SinkPatience:
+    """
+    How an append waits for others.
+
+    @ivar sleep: waits this number of seconds.
+    @ivar settle_s: pause after which no request of an earlier version is under way.
+    @ivar attempts_max: of attempts that others disturb.
+    """
+
+    sleep: Callable[[float], None]
+    settle_s: float
+    attempts_max: int = 20
+
+
 class BatchAppend:
     """
     One batch of one sink, for one call of L{run}.
@@ -86,43 +117,24 @@ class BatchAppend:
     """
 
     def __init__(
-        self,
-        log: SinkLog,
-        rows: BatchRows,
-        *,
-        sink: str,
-        batch: int,
-        new_run: Callable[[], str],
-        sleep: Callable[[float], None],
-        settle_s: float,
-        frame_bytes: int,
-        search_from: int = -1,
-        is_new: bool = False,
-        attempts_max: int = 20,
-        is_strict: bool = True,
+        self, log: SinkLog, rows: BatchRows, batch: SinkBatch, *, new_run: Callable[[], str],
+        patience: SinkPatience, frame_bytes: int, is_strict: bool = True,
     ) -> None:
         """
         @param new_run: gives another 16 hexadecimal digits each time.
-        @param settle_s: pause after which no request of an earlier version is under way.
         @param frame_bytes: of rows in one request, but at least one row.
-        @param search_from: where the group does not know the sink: no marker of it is in front of this index;
-            -1: not known, then batch 0 is searched for if a marker of the sink is among the newest entries.
-        @param is_new: nobody has used this name of a sink before.
-        @param attempts_max: of attempts that others disturb.
         @param is_strict: false: where the proof is missing, warn and go on.
         """
         self._log = log
         self._rows = rows
-        self._sink = sink
-        self._batch = batch
-        self._producer = producer_of(sink)
+        self._sink = batch.sink
+        self._batch = batch.number
+        self._producer = producer_of(batch.sink)
         self._new_run = new_run
-        self._sleep = sleep
-        self._settle_s = settle_s
+        self._patience = patience
         self._frame_bytes = frame_bytes
-        self._search_from = search_from
-        self._attempts_max = attempts_max
-        self._is_new = is_new
+        self._search_from = batch.search_from
+        self._is_new = batch.is_new
         self._is_strict = is_strict
         self._runs: list[str] = []
         self._quiet_from = -1
@@ -138,17 +150,17 @@ class BatchAppend:
         if not self._rows.count:
             return BatchOutcome(appended=0)  # a batch without rows leaves no trace
         problem: Exception | None = None
-        for _ in range(self._attempts_max):
+        for _ in range(self._patience.attempts_max):
             self._runs.append(self._new_run())
             try:
                 return self._attempt()
             except (OutOfStepError, _Disturbed) as error:
                 problem = error
-            self._sleep(_PAUSE_S)
+            self._patience.sleep(_PAUSE_S)
         raise SinkError(
-            f"{self._name}: gave up after {self._attempts_max} attempts, the last one: {problem}. Some rows "
-            "may be in the log; the batch is continued when it is run again. If the leader lacks a part of "
-            "the log after the last entries of the sink, hand its leadership to another member first"
+            f"{self._name}: gave up after {self._patience.attempts_max} attempts, the last one: {problem}. "
+            "Some rows may be in the log; the batch is continued when it is run again. If the leader lacks a "
+            "part of the log after the last entries of the sink, hand its leadership to another member first"
         )
 
     @property
@@ -278,7 +290,7 @@ class BatchAppend:
                 self._check_bounded(found)
                 return _Standing(sequence=sequence, since=begin, held=self._held(found, begin))
             self._quiet_from = begin
-            self._sleep(self._settle_s)
+            self._patience.sleep(self._patience.settle_s)
             self._runs.append(self._new_run())
 
     def _held(self, found: FoundBatch, end: int) -> Counter[int]:

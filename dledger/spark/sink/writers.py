@@ -29,7 +29,7 @@ from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.member_tls import check_files
 from dledger.spark.ledger.members import parse_bootstrap
 from dledger.spark.scans.arrival import Shipped
-from dledger.spark.sink.batch_append import BatchAppend
+from dledger.spark.sink.batch_append import BatchAppend, SinkBatch, SinkPatience
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.options import SinkOptions
 from dledger.spark.sink.staging import StagedRows, body_column, rows_of_tasks, stage
@@ -79,10 +79,12 @@ class _Writer(Shipped):
         options = self._options
         with closing(GroupLog(options)) as log:
             outcome = BatchAppend(
-                log, rows_of_tasks(tasks), sink=self._name, batch=batch, new_run=lambda: secrets.token_hex(8),
-                sleep=time.sleep, settle_s=options.settle_ms / 1000, frame_bytes=options.frame_bytes,
-                search_from=options.search_from, is_new=not options.sink_id,
-                is_strict=options.fail_on_data_loss,
+                log, rows_of_tasks(tasks), SinkBatch(
+                    sink=self._name, number=batch, search_from=options.search_from, is_new=not options.sink_id
+                ),
+                new_run=lambda: secrets.token_hex(8),
+                patience=SinkPatience(sleep=time.sleep, settle_s=options.settle_ms / 1000),
+                frame_bytes=options.frame_bytes, is_strict=options.fail_on_data_loss,
             ).run()
         if outcome.doubled:
             skipped(f"sink {self._name!r}: {outcome.doubled} rows of batch {batch} are in the log twice: a "

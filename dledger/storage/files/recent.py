@@ -23,25 +23,27 @@ class RecentEntries:
     """
     Position and term of the latest entries.
 
-    Invariant: C{_positions} is dense from C{first_index} on. C{_term_starts} rise; the first is not above
+    Invariant: C{positions} is dense from C{first_index} on. C{_term_starts} rise; the first is not above
     C{first_index}, unless no entry is known.
+
+    @ivar positions: offsets of the records from C{first_index} on.
     """
 
     def __init__(self) -> None:
         self.first_index = 0
-        self._positions: array[int] = array("q")
+        self.positions: array[int] = array("q")
         self._term_starts: list[int] = []
         self._terms: list[int] = []
 
     @property
     def is_empty(self) -> bool:
         """Whether no entry is known."""
-        return not self._positions
+        return not self.positions
 
     def reset(self, first_index: int) -> None:
         """Forget everything; the next entry is C{first_index}."""
         self.first_index = first_index
-        self._positions = array("q")
+        self.positions = array("q")
         self._term_starts = []
         self._terms = []
 
@@ -52,16 +54,16 @@ class RecentEntries:
         @param terms: index and term at each change of term.
         @param term_before: of the entry before them; -1: there is none, or it is known here.
         """
-        if term_before >= 0 and not self._positions:
+        if term_before >= 0 and not self.positions:
             terms = [(self.first_index, term_before), *terms]  # nothing is known that they could continue
         for index, term in terms:
             if not self._terms or self._terms[-1] != term:
                 self._term_starts.append(index)
                 self._terms.append(term)
-        self._positions.extend(positions)
-        if len(self._positions) > 2 * ENTRIES_KEPT:
-            gone = len(self._positions) - ENTRIES_KEPT
-            del self._positions[:gone]
+        self.positions.extend(positions)
+        if len(self.positions) > 2 * ENTRIES_KEPT:
+            gone = len(self.positions) - ENTRIES_KEPT
+            del self.positions[:gone]
             self.first_index += gone
             keep = bisect_right(self._term_starts, self.first_index) - 1
             del self._term_starts[:keep], self._terms[:keep]
@@ -71,28 +73,33 @@ class RecentEntries:
         if next_index <= self.first_index:
             self.reset(next_index)
             return
-        del self._positions[next_index - self.first_index :]
+        del self.positions[next_index - self.first_index :]
         keep = bisect_left(self._term_starts, next_index)
         del self._term_starts[keep:], self._terms[keep:]
 
     def position(self, index: int) -> int:
         """Stream offset of an entry; -1 if not known."""
         at = index - self.first_index
-        return self._positions[at] if 0 <= at < len(self._positions) else -1
+        return self.positions[at] if 0 <= at < len(self.positions) else -1
 
     def term(self, index: int) -> int:
         """Term of an entry; -1 if not known."""
-        if not self.first_index <= index < self.first_index + len(self._positions):
+        if not self.first_index <= index < self.first_index + len(self.positions):
             return -1
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
 
 class RecentBatches:
-    """The batches written last, by first index. Invariant: they are consecutive."""
+    """
+    The batches written last, by first index. Invariant: they are consecutive.
+
+    @ivar held_bytes: size of their records.
+    @ivar by_index: the batches by their first index.
+    """
 
     def __init__(self) -> None:
-        self._batches: dict[int, EntryBatch] = {}
-        self._bytes = 0
+        self.by_index: dict[int, EntryBatch] = {}
+        self.held_bytes = 0
 
     def add(self, batch: EntryBatch) -> None:
         """Add a batch of one term after the last one, in one piece."""
@@ -100,11 +107,11 @@ class RecentBatches:
         if size > BATCH_BYTES_KEPT // 4:
             self.clear()
             return
-        self._batches[batch.first_index] = batch
-        self._bytes += size
-        while self._bytes > BATCH_BYTES_KEPT or len(self._batches) > BATCHES_KEPT:
-            oldest = next(iter(self._batches))
-            self._bytes -= len(self._batches.pop(oldest).records)
+        self.by_index[batch.first_index] = batch
+        self.held_bytes += size
+        while self.held_bytes > BATCH_BYTES_KEPT or len(self.by_index) > BATCHES_KEPT:
+            oldest = next(iter(self.by_index))
+            self.held_bytes -= len(self.by_index.pop(oldest).records)
 
     def add_written(self, batch: EntryBatch, sizes: list[int]) -> None:
         """
@@ -126,14 +133,14 @@ class RecentBatches:
 
     def clear(self) -> None:
         """Forget all batches: entries were cut, or one was not added."""
-        self._batches.clear()
-        self._bytes = 0
+        self.by_index.clear()
+        self.held_bytes = 0
 
     def read(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch | None:
         """
         The whole batches of one term from C{first_index} on that fit both limits; None if none fits.
         """
-        batches = self._batches
+        batches = self.by_index
         if first_index not in batches:
             return None
         batch = batches[first_index]
@@ -150,7 +157,7 @@ class RecentBatches:
             pieces.append(following.records)
             count += following.count
             size += len(following.records)
-            following = self._batches.get(first_index + count)
+            following = self.by_index.get(first_index + count)
         if len(pieces) == 1:
             return batch
         return EntryBatch(first_index=first_index, count=count, term=term, records=b"".join(pieces))

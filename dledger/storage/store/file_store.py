@@ -71,6 +71,7 @@ class FileStore:
     """
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
+    @ivar parts: its files, with the readers and writers of them: to look at, or to damage, in tests.
     @ivar identity: whose ledger this is, and what is recorded about it.
     @ivar read_batch: see L{StoreReads.read_batch}.
     @ivar scrub, scrub_from: see L{SegmentScrub.step}, L{SegmentScrub.begin_at}.
@@ -100,11 +101,12 @@ class FileStore:
         self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
         self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
         self._records = RecordWriter(ledger, self._room)
-        self._cuts = StoreCuts(StoreParts(
+        self.parts = StoreParts(
             ledger=ledger, data=self._data, index=self._index, marks=self._marks, reads=self._reads,
             sums=self._sums, members=self._members, producers=self._producers, room=self._room,
             flush=self._flush,
-        ), self._write)
+        )
+        self._cuts = StoreCuts(self.parts, self._write)
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:

@@ -48,7 +48,7 @@ class WriteRecords(Protocol):
 
 @attrs.frozen(kw_only=True)
 class StoreParts:
-    """The parts of a store that a cut concerns."""
+    """The parts of a store: those that a cut concerns."""
 
     ledger: OpenLedger
     data: SegmentList

@@ -42,6 +42,9 @@ class StoreReads:
     """
     Invariant: the remembered entries are entries of the ledger; its owner reports every change of the ledger
     to L{written}, L{cut} or L{begin_anew}.
+
+    @ivar batches, recent: the batches, and the terms and places of entries, that are remembered.
+    @ivar scanner: reads units of the index, and records.
     """
 
     def __init__(
@@ -53,10 +56,10 @@ class StoreReads:
         self._data = ledger.data
         self._index = ledger.index
         self._storing = ledger.guard.storing
-        self._scanner = Scanner(ledger.data, ledger.index)
+        self.scanner = Scanner(ledger.data, ledger.index)
         self._finder = finder
-        self._batches = RecentBatches()
-        self._recent = RecentEntries()
+        self.batches = RecentBatches()
+        self.recent = RecentEntries()
         #: Epoch, index after the last read, and the C{chainCrc} before it: for callers that read on.
         self._read_on = (-1, -1, 0)
         self._preload(scanned_from_index)
@@ -65,7 +68,7 @@ class StoreReads:
         """Remember the latest of the entries that recovery has checked: data and index agree there."""
         end = self._ledger.end_index
         first = max(scanned_from_index, end - _PRELOAD + 1)
-        self._recent.reset(end + 1)
+        self.recent.reset(end + 1)
         if end < 0:
             return
         units = b""
@@ -80,8 +83,8 @@ class StoreReads:
             positions.append(pos)
             if not terms or terms[-1][1] != term:
                 terms.append((index, term))
-        self._recent.reset(first)
-        self._recent.extend(positions, terms)
+        self.recent.reset(first)
+        self.recent.extend(positions, terms)
 
     # -- what changes ----------------------------------------------------------------------------
 
@@ -92,9 +95,9 @@ class StoreReads:
         @param term_before: of the entry before C{first_index}; -1 if there is none.
         """
         if layout.sums is not None:  # a chunk; its index units are read when somebody asks
-            self._recent.reset(first_index + layout.entries)
+            self.recent.reset(first_index + layout.entries)
             return
-        self._recent.extend(layout.positions, layout.terms, term_before)
+        self.recent.extend(layout.positions, layout.terms, term_before)
 
     def remember(self, batch: EntryBatch, bodies: Sequence[bytes] = ()) -> None:
         """
@@ -103,23 +106,23 @@ class StoreReads:
         @param bodies: of its records; without them, the batch is remembered in one piece.
         """
         if bodies and len(batch.records) > PIECE_BYTES:
-            self._batches.add_written(batch, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
+            self.batches.add_written(batch, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         else:
-            self._batches.add(batch)
+            self.batches.add(batch)
 
     def forget_batches(self) -> None:
         """The bytes written last are not to be remembered."""
-        self._batches.clear()
+        self.batches.clear()
 
     def cut(self, next_index: int) -> None:
         """C{next_index} and the entries after it are gone."""
-        self._batches.clear()
-        self._recent.cut(next_index)
+        self.batches.clear()
+        self.recent.cut(next_index)
 
     def begin_anew(self, first_index: int) -> None:
         """All entries are gone; the next one is C{first_index}."""
-        self._batches.clear()
-        self._recent.reset(first_index)
+        self.batches.clear()
+        self.recent.reset(first_index)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -127,19 +130,19 @@ class StoreReads:
         """See L{dledger.core.state.ports.LedgerView.term_of}."""
         if index == self._ledger.end_index:
             return self._ledger.end_term
-        term = self._recent.term(index)
+        term = self.recent.term(index)
         return term if term >= 0 else self._unit(index)[4]
 
     def position_of(self, index: int) -> int:
         """See L{dledger.core.state.ports.LedgerView.position_of}."""
         if index == self._ledger.end_index + 1:
             return self._ledger.end_position
-        position = self._recent.position(index)
+        position = self.recent.position(index)
         return position if position >= 0 else self._unit(index)[1]
 
     def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
         """See L{dledger.core.state.ports.LedgerView.read_batch}. May end at a file boundary."""
-        cached = self._batches.read(first_index, max_count=max_count, max_bytes=max_bytes)
+        cached = self.batches.read(first_index, max_count=max_count, max_bytes=max_bytes)
         if cached is not None:
             return cached
         last_index = min(self._ledger.end_index, first_index + max_count - 1)
@@ -167,7 +170,7 @@ class StoreReads:
         while low < high:
             middle = (low + high + 1) // 2
             with self._storing("reading the index failed"):
-                unit = self._scanner.unit(middle)
+                unit = self.scanner.unit(middle)
             if unit is None:
                 unit = self._unit(middle)
             if unit[1] + unit[2] <= limit:
@@ -214,7 +217,7 @@ class StoreReads:
 
     def _agreed(self, index: int) -> tuple[int, int, int, int, int] | None:
         with self._storing("reading the index failed"):
-            return self._scanner.agreed_unit(index)
+            return self.scanner.agreed_unit(index)
 
     def _readable_to(self, first_index: int, last_index: int) -> int:
         """
@@ -235,15 +238,15 @@ class StoreReads:
         assert ledger.begin_index <= first_index <= last_index <= ledger.end_index and first_index >= 0
         if first_index <= ledger.holes.end_index + 1:
             last_index = self._readable_to(first_index, last_index)
-        position, size = self._recent.position(first_index), ENTRY_HEADER_SIZE
-        term = self._recent.term(first_index)
+        position, size = self.recent.position(first_index), ENTRY_HEADER_SIZE
+        term = self.recent.term(first_index)
         if position < 0:
             _, position, size, _, term = self._unit(first_index)
         limit = self._data.base(position) + self._data.file_size
         if last_index == ledger.end_index:
             following = ledger.end_position
         else:
-            following = self._recent.position(last_index + 1)
+            following = self.recent.position(last_index + 1)
         if position < following < limit:
             limit = following
         elif last_index == first_index and size > ENTRY_HEADER_SIZE:  # do not read the next record, too
@@ -276,7 +279,7 @@ class StoreReads:
             return None
         if self._read_on[:2] == (self._ledger.epoch, index):
             return self._read_on[2]
-        position = self._recent.position(index - 1)
+        position = self.recent.position(index - 1)
         if position < 0:
             position = self._unit(index - 1)[1]
         with self._storing("reading failed"):

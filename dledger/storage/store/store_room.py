@@ -56,6 +56,7 @@ class StoreRoom:
     The room of one open ledger.
 
     @ivar expiry: its C{why_full} says why L{check} is to be asked; empty: it need not be.
+    @ivar scanner: reads the first record of a file.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class StoreRoom:
         self._ledger = ledger
         self._before_expiry = before_expiry
         self._marks = marks
-        self._scanner = Scanner(ledger.data, ledger.index)
+        self.scanner = Scanner(ledger.data, ledger.index)
         self.expiry = Expiry(expiry_rules(ledger.config))
 
     def reread(self, config: DLedgerConfig) -> None:
@@ -189,7 +190,7 @@ class StoreRoom:
             self._measure()
             keep_from_index = min(keep_from_index, self._archived_index() + 1)
             while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
-                following = self._scanner.first_record(ledger.data.offsets[1])
+                following = self.scanner.first_record(ledger.data.offsets[1])
                 if following is None or following[0] > ledger.end_index:
                     break
                 last_index = following[0] - 1
@@ -235,7 +236,7 @@ class StoreRoom:
             return -1
         # A copied note, or one of a log that was here before, speaks of another record.
         behind = ledger.data.base(note.end_position + ledger.data.file_size - 1)
-        following = self._scanner.first_record(behind)
+        following = self.scanner.first_record(behind)
         return note.end_index if following is not None and following[0] == note.end_index + 1 else -1
 
     def _why_to_go(

@@ -10,7 +10,7 @@ import attrs
 from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.testing.brokers.machine import (
     CLIENT_PORT,
     SLAVE_PORT,
@@ -56,10 +56,13 @@ class MakePlainBroker:
         """See L{dledger.testing.brokers.machine.MakeBroker}."""
         process = parts.process
         service = BrokerService(
-            self.config(machine), parts.reactor, BrokerPorts(
+            self.config(machine), BrokerProcess(
+                reactor=parts.reactor, disk=machine.disk, rng=parts.rng, wall_s=machine.wall_s,
+                failed=machine.failed, threads=parts.thread(),
+                endpoint_of=lambda address: machine.client(process, address),
+            ), BrokerPorts(
                 clients=machine.server(process, CLIENT_PORT), slaves=machine.server(process, SLAVE_PORT),
-            ), disk=machine.disk, rng=parts.rng, wall_s=machine.wall_s, failed=machine.failed,
-            threads=parts.thread(), endpoint_of=lambda address: machine.client(process, address),
+            ),
         )
         return MadeBroker(service=service, broker=service)
 

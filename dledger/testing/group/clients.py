@@ -28,7 +28,7 @@ from dledger.client.links.connection import MemberLink
 from dledger.client.links.members import Members
 from dledger.client.reading.tail import Tail
 from dledger.testing.group.checks.history import Call, History
-from dledger.testing.group.checks.invariants import require
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.sim_commands import SimCommands
 from dledger.testing.world.process import ProcessReactor, SimProcess
 from dledger.testing.world.streams import StreamClient

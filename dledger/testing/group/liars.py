@@ -20,7 +20,7 @@ import random
 import traceback
 
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.injection.faults import Nemesis
 from dledger.testing.group.injection.frames import MessageChanger, corrupt

@@ -89,7 +89,7 @@ class LivenessWatch:
     def _is_well(member: SimMember) -> bool:
         if not member.is_serving:
             return False
-        state, disk = member.core._member, member.disk
+        state, disk = member.core.member, member.disk
         return not (disk.is_armed or disk.failing_reads or member.has_slow_disk or state.is_unsure
                     or state.repair_end_index >= 0 or state.view.holes)
 
@@ -106,7 +106,7 @@ class LivenessWatch:
         """Whether a leader reaches a majority."""
         network, members = self._cluster.network, self._cluster.members.values()
         for leader in members:
-            if leader.is_serving and leader.core._member.role is Role.LEADER:
+            if leader.is_serving and leader.core.member.role is Role.LEADER:
                 reached = [
                     member for member in self._voters if member.is_serving and not (
                         network.is_cut(leader.member_id, member.member_id)

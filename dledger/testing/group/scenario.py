@@ -150,7 +150,7 @@ class Scenario:
         if not member.start():
             raise ScriptFailed(f"{member.member_id} does not start: {member.start_error}")
         if self._group is not None and not self._group.elections:
-            member.core._elector._deadline_ms = _FAR_MS
+            member.core.elector.deadline_ms = _FAR_MS
 
     def _do_elections(self, switch: str) -> None:
         """C{elections on|off}: whether members stand for election on a timeout."""
@@ -160,9 +160,9 @@ class Scenario:
             leak = 4 if switch == "on" else _PATIENT
             object.__setattr__(member.config, "max_heart_beat_leak", leak)
             if member.is_up:
-                elector = member.core._elector
+                elector = member.core.elector
                 patience = elector.patience_ms() + 200 * member.number
-                elector._deadline_ms = member.node.now_ms() + patience if switch == "on" else _FAR_MS
+                elector.deadline_ms = member.node.now_ms() + patience if switch == "on" else _FAR_MS
 
     def _do_lead(self, member_id: str) -> None:
         """C{lead n0}: n0 stands for election, until it leads."""
@@ -180,8 +180,8 @@ class Scenario:
     def _stand(self, member: SimMember) -> None:
         for voter in self._cluster.members.values():
             if voter.is_up:
-                voter.core._elector._leader_heard_ms = -_FAR_MS  # the old leader has long been silent
-        member.core._elector._deadline_ms = 0
+                voter.core.elector._leader_heard_ms = -_FAR_MS  # the old leader has long been silent
+        member.core.elector.deadline_ms = 0
         self._cluster.run(0.2)
 
     def _leads(self, member: SimMember) -> bool:

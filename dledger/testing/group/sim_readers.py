@@ -20,9 +20,9 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.client.reading.reader_calls import ReaderCalls
-from dledger.client.reading.readers import NamedReader
-from dledger.testing.group.checks.invariants import require
+from dledger.client.reading.readers import NamedReader, ReaderOptions
 from dledger.testing.group.checks.readers import ReaderRules
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.clients import ANSWER_S
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.world.process import ProcessReactor, SimProcess
@@ -174,9 +174,11 @@ class SimReader:
         client = self._client
         reader = self._reader = NamedReader(
             self._calls(), partial(client.tail, control=True),
-            partial(client._find_begin, begin) if begin < 0 else None, self.reader_name,
-            begin=max(begin, 0), share=self._load.share, lease_s=self._load.lease_s, follow=follow,
-            timeout_s=None if follow else 3 * PATIENCE_S, holder=f"{self.name}:{self._rng.getrandbits(40)}",
+            partial(client._find_begin, begin) if begin < 0 else None, ReaderOptions(
+                name=self.reader_name, begin=max(begin, 0), share=self._load.share,
+                lease_s=self._load.lease_s, follow=follow, timeout_s=None if follow else 3 * PATIENCE_S,
+                holder=f"{self.name}:{self._rng.getrandbits(40)}",
+            ),
         )
         return reader
 

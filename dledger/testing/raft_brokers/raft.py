@@ -15,7 +15,7 @@ from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import broker_from_mapping
-from dledger.rocketmq.broker.service import BrokerPorts
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
 from dledger.testing.brokers.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.option_values import with_values
 
@@ -65,9 +65,10 @@ class MakeRaftBroker:
             )
 
         service = RaftBrokerService(
-            config, parts.reactor, BrokerPorts(clients=machine.server(process, CLIENT_PORT)),
-            disk=machine.disk, rng=rng, wall_s=machine.wall_s, failed=machine.failed,
-            make_member=make_member, threads=parts.thread(),
+            config, BrokerProcess(
+                reactor=parts.reactor, disk=machine.disk, rng=rng, wall_s=machine.wall_s,
+                failed=machine.failed, threads=parts.thread(),
+            ), BrokerPorts(clients=machine.server(process, CLIENT_PORT)), make_member=make_member,
         )
         return MadeBroker(service=service, broker=service.broker)
 

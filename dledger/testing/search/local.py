@@ -43,7 +43,7 @@ SEARCHED_CHANGES = (REMOVE, ADD, PROMOTE)
 RENAMINGS = tuple(permutations(range(len(MEMBER_IDS))))
 
 #: Of the core, all that a step may read, besides its L{MemberState}.
-_PARTS = ("_elector", "_handler", "_flusher", "_appends", "_changes")
+_PARTS = ("elector", "handler", "flusher", "appends", "changes")
 #: Of the part of the core that leads, likewise.
 _OF_LEADING = ("dispatchers", "quorum", "is_ready")
 #: Of the state of a member. The others are the same in all states of the search.
@@ -192,9 +192,9 @@ def freeze_member(member: SearchedMember) -> Frozen:
     """All that the future of a settled member depends on."""
     core = member.core
     return (
-        tuple(freeze(getattr(core._member, name)) for name in _OF_STATE),
+        tuple(freeze(getattr(core.member, name)) for name in _OF_STATE),
         tuple(freeze(getattr(core, name)) for name in _PARTS),
-        tuple(freeze(getattr(core._leading, name)) for name in _OF_LEADING),
+        tuple(freeze(getattr(core.leading, name)) for name in _OF_LEADING),
         freeze(member.ledger), freeze(member.terms), member.flush, freeze(member.asked),
     )
 
@@ -292,7 +292,7 @@ class _Happenings:
     def broken(self, event: Event) -> None:
         """The connection on which a peer's requests came is gone."""
         member, peer_id = self.member, MEMBER_IDS[event.peer]
-        handler = member.core._handler
+        handler = member.core.handler
         if handler._matched_channel == event.peer + 1:
             handler._matched_channel = -1  # the next connection has another number
         for token in [token for token, (sender, _) in member.asked.items() if sender == peer_id]:
@@ -303,7 +303,7 @@ class _Happenings:
     def reconnected(self, event: Event) -> None:
         """The connection to a peer is gone, with all that was on it, and there is a new one."""
         member, peer_id = self.member, MEMBER_IDS[event.peer]
-        dispatcher = member.core._leading.dispatchers.get(peer_id)
+        dispatcher = member.core.leading.dispatchers.get(peer_id)
         for request_id in list(dispatcher._inflight) if dispatcher is not None else ():
             self.run.feed(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="connection lost"))
         self.run.feed(ev.PeerConnected(peer_id=peer_id))
@@ -412,17 +412,17 @@ class LocalTable:
         mine, others = MEMBER_IDS[own], dict.fromkeys(MEMBER_IDS, "other")
         return LocalState(
             member=own, content=self._saved(member), hashes=hashes_of(frozen),
-            signature=hash(renamed(frozen, {**others, mine: "own"})), term=core._member.term,
-            next_term=core._member.next_term, is_leader=parts.is_leader(core), may_lead=core._member.may_lead,
+            signature=hash(renamed(frozen, {**others, mine: "own"})), term=core.member.term,
+            next_term=core.member.next_term, is_leader=parts.is_leader(core), may_lead=core.member.may_lead,
             committed_index=core.committed_index, entries=ledger.entries, durable=ledger.durable,
             is_flushing=member.flush is not None,
             waiting=tuple((MEMBER_IDS.index(sender), number) for sender, number in member.asked.values()),
             inflight=tuple(
-                MEMBER_IDS.index(peer_id) for peer_id, dispatcher in core._leading.dispatchers.items()
+                MEMBER_IDS.index(peer_id) for peer_id, dispatcher in core.leading.dispatchers.items()
                 if dispatcher.inflight
             ),
-            voters=frozenset(core._member.membership.voters),
-            learners=frozenset(core._member.membership.learners),
+            voters=frozenset(core.member.membership.voters),
+            learners=frozenset(core.member.membership.learners),
         )
 
     def _saved(self, member: SearchedMember) -> bytes:

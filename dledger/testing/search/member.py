@@ -400,7 +400,7 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     """
     core = member.core
     numbers = _renumber(core)
-    state, out = core._member, core._out
+    state, out = core.member, core.out
     out._next_request_id = 1 + PER_PEER * len(member.config.peers)
     peers = others_of(core)
     state.last_heard_ms = dict.fromkeys(peers, NOW_MS)
@@ -408,19 +408,19 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     state.capable = dict.fromkeys(peers, True)
     state.refused_by.clear()  # nobody is informed that it was removed
     state.leader_committed_index = -1
-    elector = core._elector
-    elector._deadline_ms = _FUTURE_MS
+    elector = core.elector
+    elector.deadline_ms = _FUTURE_MS
     elector._last_tick_ms = NOW_MS
     elector._leader_heard_ms = _PAST_MS
     elector._leader_interval_ms = 0
     elector._jitter = 0.0
     elector._asked_ms.clear()
-    for dispatcher in core._leading.dispatchers.values():
+    for dispatcher in core.leading.dispatchers.values():
         _settle_dispatcher(dispatcher)
-    core._leading.budget.entries = TURN_ENTRIES_MAX
-    core._leading.budget.size = TURN_BYTES_MAX
+    core.leading.budget.entries = TURN_ENTRIES_MAX
+    core.leading.budget.size = TURN_BYTES_MAX
     _settle_follower(member)
-    beats = core._leading.beats
+    beats = core.leading.beats
     if beats is not None:
         beats.last_round = 1
         beats.confirmed_round = 0
@@ -428,16 +428,16 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
         beats.last_quorum_ms = beats._last_sent_ms = NOW_MS
         beats._outstanding.clear()
         beats._answered.clear()
-    core._appends._waiting._forget_stale()
-    if core._changes._pending is not None:
-        core._changes._pending.deadline_ms = _FUTURE_MS
-    core._leading.next_term_start_ms = NOW_MS + 1
+    core.appends._waiting._forget_stale()
+    if core.changes._pending is not None:
+        core.changes._pending.deadline_ms = _FUTURE_MS
+    core.leading.next_term_start_ms = NOW_MS + 1
     return numbers
 
 
 def _settle_follower(member: SearchedMember) -> None:
     core = member.core
-    handler, flusher = core._handler, core._flusher
+    handler, flusher = core.handler, core.flusher
     handler._channel = -1
     handler._refused = 0
     handler.is_diverged = False
@@ -452,7 +452,7 @@ def _settle_follower(member: SearchedMember) -> None:
     if not member.config.is_sync:
         # Nothing waits for an fsync, and only processes end: no fsync is needed.
         flusher._last_start_ms = NOW_MS
-        core._member.flushed_index = core.ledger_end_index
+        core.member.flushed_index = core.ledger_end_index
         member.ledger.durable = len(member.ledger.entries)
 
 
@@ -469,8 +469,8 @@ def _settle_dispatcher(dispatcher: EntryDispatcher) -> None:
 
 def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     """Number the requests that matter, for each peer by age; forget the others: they count as lost."""
-    out, numbers = core._out, {}
-    current = set(map(id, core._leading.dispatchers.values()))
+    out, numbers = core.out, {}
+    current = set(map(id, core.leading.dispatchers.values()))
     known, counts = out._owners, dict.fromkeys(others_of(core), 0)
     out._owners = {}
     for request_id, (peer_id, owner, _) in sorted(known.items()):
@@ -485,11 +485,11 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
             numbers[request_id] = peer_id, counts[peer_id]
             out._owners[request_of(core, peer_id, counts[peer_id])] = peer_id, owner, NOW_MS
     renamed = {old: request_of(core, *place) for old, place in numbers.items()}
-    for dispatcher in core._leading.dispatchers.values():
+    for dispatcher in core.leading.dispatchers.values():
         dispatcher._inflight = {
             renamed[old]: pushed._replace(sent_ms=NOW_MS) for old, pushed in dispatcher._inflight.items()
         }
-    elector, proof = core._elector, core._handler._proof
+    elector, proof = core.elector, core.handler._proof
     elector._outstanding = {
         renamed[old]: peer for old, peer in elector._outstanding.items() if old in renamed
     }
@@ -499,7 +499,7 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
 
 def others_of(core: DLedgerCore) -> tuple[str, ...]:
     """All other members of the search, in order; some may be no members of the group now."""
-    config = core._member.config
+    config = core.member.config
     return tuple(sorted(config.peers.keys() - {config.self_id}))
 
 
@@ -513,18 +513,18 @@ def request_of(core: DLedgerCore, peer_id: str, number: int) -> int:
 
 def end_patience(core: DLedgerCore) -> None:
     """A member without a leader, or that does not hear it, asks for votes at the next tick."""
-    core._elector._deadline_ms = _PAST_MS
+    core.elector.deadline_ms = _PAST_MS
 
 
 def end_quorum(core: DLedgerCore) -> None:
     """A leader that hears no quorum steps down at the next tick."""
-    assert core._leading.beats is not None
-    core._leading.beats.last_quorum_ms = -NOW_MS
+    assert core.leading.beats is not None
+    core.leading.beats.last_quorum_ms = -NOW_MS
 
 
 def end_push(core: DLedgerCore, peer_id: str) -> None:
     """The answer to the pushes to C{peer_id} is late at the next tick."""
-    dispatcher = core._leading.dispatchers[peer_id]
+    dispatcher = core.leading.dispatchers[peer_id]
     dispatcher._inflight = {
         number: pushed._replace(sent_ms=-NOW_MS) for number, pushed in dispatcher._inflight.items()
     }
@@ -532,4 +532,4 @@ def end_push(core: DLedgerCore, peer_id: str) -> None:
 
 def is_leader(core: DLedgerCore) -> bool:
     """Whether it leads."""
-    return core._member.role is Role.LEADER
+    return core.member.role is Role.LEADER

@@ -242,7 +242,7 @@ class _Listening:
 
 class ByteNetwork:
     """
-    Every connection, and the listening machines.
+    Every connection (C{links}), and the listening machines.
 
     @ivar delay_us, spread_us: one way takes the first plus up to the second.
     @ivar spike, spike_us: chance of a much longer way, and how much longer at most.
@@ -258,9 +258,9 @@ class ByteNetwork:
         self.spike_us = 0
         self.piece_bytes = 65536
         self.cut_chance = 0.05
-        self._rng = rng
+        self.rng = rng
         self._listening: dict[str, _Listening] = {}
-        self._links: dict[int, StreamLink] = {}
+        self.links: dict[int, StreamLink] = {}
         self._newest: dict[tuple[str, str], StreamLink] = {}
         self._next_extra_us: dict[tuple[str, str], int] = {}
         self._without_power: set[str] = set()
@@ -269,12 +269,12 @@ class ByteNetwork:
 
     def chance(self) -> float:
         """A number from 0 to 1, 1 not included."""
-        return self._rng.random()
+        return self.rng.random()
 
     def _way_us(self) -> int:
-        way_us = self.delay_us + int(self._rng.random() * self.spread_us)
-        if self.spike and self._rng.random() < self.spike:
-            way_us += int(self._rng.random() * self.spike_us)
+        way_us = self.delay_us + int(self.rng.random() * self.spread_us)
+        if self.spike and self.rng.random() < self.spike:
+            way_us += int(self.rng.random() * self.spike_us)
         return way_us
 
     # -- connecting -----------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class ByteNetwork:
         client = StreamEnd(link, attempt.process, source, there, 0)
         link.ends = [client, StreamEnd(link, found.process, machine_of(target), here, 1)]
         client.extra_us = self._next_extra_us.pop((source, target), 0)
-        self._links[link.number] = self._newest[source, target] = link
+        self.links[link.number] = self._newest[source, target] = link
         self._post(client, _OPENING)
         protocol = attempt.factory.buildProtocol(there)
         assert protocol is not None
@@ -358,12 +358,12 @@ class ByteNetwork:
         data = self.on_the_way(end, data)
         size = len(data)
         end.in_flight += size
-        if size <= self.piece_bytes and self._rng.random() >= self.cut_chance:
+        if size <= self.piece_bytes and self.rng.random() >= self.cut_chance:
             self._post(end, data)
             return
         at = 0
         while at < size:
-            piece = data[at : at + 1 + int(self._rng.random() * min(self.piece_bytes, size))]
+            piece = data[at : at + 1 + int(self.rng.random() * min(self.piece_bytes, size))]
             at += len(piece)
             self._post(end, piece)
 
@@ -398,7 +398,7 @@ class ByteNetwork:
     def forget(self, link: StreamLink) -> None:
         """Forget a connection of which neither end knows."""
         if not (link.ends[0].knows or link.ends[1].knows):
-            self._links.pop(link.number, None)
+            self.links.pop(link.number, None)
 
     def died(self, host: str, process: SimProcess, *, silently: bool) -> None:
         """A process of a machine is gone. @param silently: the machine, too; no peer is informed."""
@@ -406,7 +406,7 @@ class ByteNetwork:
             self.stop_listening(name, process)
         if silently:
             self._without_power.add(host)
-        for link in list(self._links.values()):
+        for link in list(self.links.values()):
             for end in link.ends:
                 if end.process is process and end.knows:
                     end.knows = False
@@ -434,7 +434,7 @@ class ByteNetwork:
         if (source, target) not in self._cut:
             return
         self._cut.discard((source, target))
-        for link in list(self._links.values()):
+        for link in list(self.links.values()):
             for end in link.ends:
                 if end.held and (end.host, end.other.host) == (source, target):
                     held, end.held = end.held, []
@@ -444,7 +444,7 @@ class ByteNetwork:
     def heal_all(self) -> None:
         """Heal every link; no connection is slower than the others afterwards."""
         self._next_extra_us.clear()
-        for link in self._links.values():
+        for link in self.links.values():
             for end in link.ends:
                 end.extra_us = 0
         for source, target in sorted(self._cut):
@@ -462,7 +462,7 @@ class ByteNetwork:
 
         @param late_us: the others still arrive within this many microseconds.
         """
-        link, rng = self.link_of(client, server), self._rng
+        link, rng = self.link_of(client, server), self.rng
         if link is None:
             return
         for end in link.ends:

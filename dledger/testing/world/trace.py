@@ -50,7 +50,7 @@ class Trace:
         effects: tuple[fx.Effect, ...],
     ) -> None:
         """A member took one step."""
-        state = core._member
+        state = core.member
         self.steps += 1
         kind = _number_of(type(happened).__name__)
         self.digest = crc32(

@@ -38,7 +38,7 @@ class GateTests(SynchronousTestCase):
         self.side = AnsweringSide(turn_of(Clock()), [Group()], gate=gate)
 
     def ask(self, code: int, host: str, certificate: Any = ()) -> tuple[int, str]:
-        """Code and remark of the answer. @param certificate: by TLS: what the other end has shown."""
+        """Code and remark of the answer. @param certificate: that of the other end, by TLS."""
         connection = self.side.buildProtocol(None)
         assert connection is not None
         transport: Any = plug(connection)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.base.commands.test_held -*-
-"""Requests that wait: by what they wait for, by connection, and once each when they are woken."""
+"""Requests that wait: by key, by connection, and once each when they are woken."""
 
 from __future__ import annotations
 

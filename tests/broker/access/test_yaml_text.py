@@ -49,7 +49,7 @@ class YamlTextTests(SynchronousTestCase):
         self.assertIn("no YAML", str(self.assertRaises(ValueError, read_yaml, b"a: \xe9")))
 
     def test_deep(self) -> None:
-        """Neither recursion nor memory follows what the bytes say."""
+        """Neither recursion nor memory grows with the lists in lists of a text."""
         for text in ("[" * 200_000, "- " * 100_000, "{a: " * 100_000):
             self.assertIn("within each other", str(self.assertRaises(ValueError, read_yaml, text.encode())))
         self.assertNotEqual(read_yaml(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX), None)

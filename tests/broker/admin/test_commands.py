@@ -227,7 +227,7 @@ class ChangeTests(Case):
         self.assertEqual(self.asked.store.queues.keys(), [("t", 0)])
 
     def test_group(self) -> None:
-        """It is made as its document says, and deleted, with what it has consumed if that is wanted."""
+        """It is made as its document says, and deleted, with its offsets if that is wanted."""
         self.assertEqual(self.put_group().code, 0)
         made = self.asked.metadata.groups.get("g")
         assert made is not None

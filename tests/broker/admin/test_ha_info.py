@@ -48,7 +48,7 @@ class InfoTests(SynchronousTestCase):
         )
 
     def test_master(self) -> None:
-        """Each slave with what it has, lacks and is sent."""
+        """Each slave with the bytes that it has, lacks and is sent."""
         self.stats.sweep()
         self.clock.advance(2)
         self.status = master(sent=4096)

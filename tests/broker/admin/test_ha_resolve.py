@@ -24,9 +24,8 @@ class ResolveCase(SynchronousTestCase):
         self.asked = Asked(is_slave=True)
         self.addCleanup(self.asked.close)
         self.ranges: list[Any] = [succeed(LogRange(begin_offset=0, end_offset=700))]
-        broker = self.asked.broker
         self.asked.groups = [
-            HAResolve(self.asked.ha, self.asked.store, broker._around.disk, master_range=self.range)
+            HAResolve(self.asked.ha, self.asked.store, self.asked.disk, master_range=self.range)
         ]
         self.client = self.asked.client()
         slave = self.asked.ha.slave
@@ -34,7 +33,7 @@ class ResolveCase(SynchronousTestCase):
         self.slave = slave
 
     def range(self) -> Deferred[LogRange]:
-        """What the master says."""
+        """The master's answer."""
         found: Deferred[LogRange] = self.ranges.pop(0)
         return found
 
@@ -84,9 +83,8 @@ class ShowTests(ResolveCase):
         self.assertIn("not one of show, take-master, try-again", self.ask(action="cut").remark or "")
         master = Asked()
         self.addCleanup(master.close)
-        broker = master.broker
         master.groups = [
-            HAResolve(master.ha, master.store, broker._around.disk, master_range=self.range)
+            HAResolve(master.ha, master.store, master.disk, master_range=self.range)
         ]
         self.assertIn("is a master", master.client().ask(RESOLVE_HA, {}).remark or "")
 

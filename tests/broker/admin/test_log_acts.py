@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.admin.test_log_acts -*-
-"""What the pages of a broker can do with its commit log."""
+"""Acts of a broker's pages on its commit log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ActsTests(ResolveCase):
     def acts(self, asked: Asked | None = None) -> LogActs:
         """Of it, or of another broker."""
         of = asked or self.asked
-        resolve = HAResolve(of.ha, of.store, of.broker._around.disk, master_range=self.range)
+        resolve = HAResolve(of.ha, of.store, of.disk, master_range=self.range)
         return LogActs(of.store.log, resolve, of.clock)
 
     def result(self, coming: Any) -> Any:
-        """What comes at once."""
+        """The answer at once."""
         return self.successResultOf(Deferred.fromCoroutine(coming))
 
     def refusal(self, coming: Any) -> str:

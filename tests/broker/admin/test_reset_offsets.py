@@ -46,7 +46,7 @@ class ResetTests(SynchronousTestCase):
         self.consumer.received()
 
     def reset(self, timestamp_ms: int, *, force: bool = True, **more: object) -> RemotingCommand:
-        """What the administrator is answered."""
+        """The answer to the administrator."""
         forced = str(force).lower()
         fields = {"topic": "t", "group": "g", "timestamp": timestamp_ms, "isForce": forced, **more}
         return self.admin.ask(INVOKE_BROKER_TO_RESET_OFFSET, fields)

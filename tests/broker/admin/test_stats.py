@@ -96,7 +96,7 @@ class StatsTests(SynchronousTestCase):
         self.assertEqual(answer.code, Code.SYSTEM_ERROR)
 
     def test_connections(self) -> None:
-        """Members of a group and what it wants; a group without members is not online."""
+        """Members of a group and its subscription; a group without members is not online."""
         answer = self.client.ask(GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
         self.assertEqual(answer.code, CONSUMER_NOT_ONLINE)
         self.register()

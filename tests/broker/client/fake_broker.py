@@ -61,7 +61,7 @@ class _Pair:
 class FakeBroker:
     """
     @ivar is_up: whether connections are taken; None: they are neither taken nor refused.
-    @ivar wire_version: what it says that it understands; None: it is Java, and refuses the question.
+    @ivar wire_version: the version that it reports; None: it is Java, and refuses the question.
     @ivar answers: from a native request to its answer; None for one that is given later.
     @ivar asked: native requests that came in; C{unanswered} those without an answer.
     @ivar questions: the questions for the version.

@@ -216,7 +216,7 @@ class BrokerTests(SynchronousTestCase):
             self.assertEqual(broker.put_many("T1", [b"good"] * 9, window=4).count, 9)
 
     def test_follow(self) -> None:
-        """Over the end of the broker: what comes is seen once, and trouble is reported."""
+        """Over the end of the broker: each message is seen once, and trouble is reported."""
         troubles: list[str] = []
         with self.opened() as broker:
             tail = broker.tail("begin", follow=True, on_trouble=troubles.append)

@@ -117,7 +117,7 @@ class FetchTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(story))  # type: ignore[arg-type]
 
     def test_report(self) -> None:
-        """Of a broker of 5.x; what the name server knows of it stays."""
+        """Of a broker of 5.x; the name server's facts about it stay."""
         brokers = Brokers({("m:1", 907): JAVA_MASTER})
         known = HAReport(address="m:1", cluster="c", broker_name="a", broker_id=0)
         report = self.run_of(report_of(brokers.ask, known))
@@ -141,7 +141,7 @@ class FetchTests(SynchronousTestCase):
         self.assertNotEqual(silent.problem, "")
 
     def test_old_broker(self) -> None:
-        """One of 4.9 says where its log ends; with what the name server knows, what a slave lacks."""
+        """One of 4.9 says where its log ends; with the name server's facts: the bytes that a slave lacks."""
         brokers = Brokers({("m:1", 907): 3, ("m:1", 28): RUNTIME % 1000, ("s:1", 907): 3,
                            ("s:1", 28): RUNTIME % 700})
         reports = [
@@ -168,7 +168,7 @@ class FetchTests(SynchronousTestCase):
             self.assertFalse(report.has_ha_status)
 
     def test_name_server(self) -> None:
-        """All brokers, or those of a cluster; what it does not know is said with what it knows."""
+        """All brokers, or those of a cluster; the error of an unknown one lists the known ones."""
         brokers = Brokers({("n:1", 106): JAVA_CLUSTER, ("e:1", 106): b"{}"})
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1"))), 3)  # type: ignore[arg-type]
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1", "d"))), 1)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ class LinkTests(SynchronousTestCase):
         self.link.lost = self.lost.append
 
     def test_native(self) -> None:
-        """One connection for all callers, handed out when the broker has said what it speaks."""
+        """One connection for all callers, handed out when the broker has named its version."""
         first, second = self.link.ready(), self.link.ready()
         self.assertNoResult(first)
         self.broker.settle()

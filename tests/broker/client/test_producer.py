@@ -293,7 +293,7 @@ class PutTests(SynchronousTestCase):
         self.assertEqual(self.broker.asked, [])
 
     def test_close(self) -> None:
-        """Unknown what was sent, refused what was not, and what comes later."""
+        """Sent messages are unknown; unsent and later ones are refused."""
         self.producer = self.made(frames_in_flight_max=1)
         self.broker.answers = lambda _: None
         self.submit([b"0"], "T")

@@ -220,7 +220,7 @@ class PullTailTests(SynchronousTestCase):
         self.assertGreater(len(self.found), 300)
 
     def test_follow_from_the_end(self) -> None:
-        """Only what comes after the beginning, also what comes while the ends are looked for."""
+        """Only messages after the beginning, also those that come while the ends are looked for."""
         self.put(100)
         asked: list[int] = []
 

@@ -24,7 +24,7 @@ class RoleTests(SynchronousTestCase):
             self.assertEqual(config.is_slave, expected[2])
 
     def test_changes(self) -> None:
-        """What the configuration says of itself follows; the options stay."""
+        """The role in the configuration follows; the options stay."""
         config = broker_from_mapping({"store": "s"})
         config.role.become("SLAVE", 4)
         self.assertTrue(config.is_slave)

@@ -104,7 +104,7 @@ class AssignmentTests(SynchronousTestCase):
         return succeed(RemotingCommand(code=0, opaque=0, body=ROUTE))
 
     def query(self, number: int = 0, **more: object) -> list[tuple[str, int, str]] | None:
-        """The assignment of a client; None: it keeps what it has."""
+        """The assignment of a client; None: it keeps its queues."""
         body = {"topic": "t", "consumerGroup": "g", "clientId": f"c{number}", "strategyName": "AVG",
                 "messageModel": "CLUSTERING", **more}
         answer = self.clients[number].ask(QUERY_ASSIGNMENT, {}, json.dumps(body).encode())

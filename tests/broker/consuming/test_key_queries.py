@@ -189,13 +189,13 @@ class BoundTests(QueryCase):
         """A long chain takes several turns; queries take turns, too."""
         self.patch(key_queries, "STEPS_TURN", 10)
         queries = self.asked.broker.key_queries
-        turn, self.turns = queries._turn, 0
+        turn, self.turns = queries.turn, 0
 
         def counted() -> None:
             self.turns += 1
             turn()
 
-        self.patch(queries, "_turn", counted)
+        self.patch(queries, "turn", counted)
         for _ in range(20):
             self.put("a")
         self.settle()
@@ -207,7 +207,7 @@ class BoundTests(QueryCase):
         self.assertGreater(self.turns, 5)
 
     def test_steps(self) -> None:
-        """A query that looks at too much is answered with what it has found."""
+        """A query that looks at too much is answered with the messages found so far."""
         self.patch(key_queries, "STEPS_MAX", 20)
         for _ in range(20):
             self.put("a")
@@ -226,7 +226,7 @@ class BoundTests(QueryCase):
 
     def test_many(self) -> None:
         """Queries that wait are bounded; an ended connection has none; a broker that ends answers them."""
-        self.patch(self.asked.broker.key_queries, "_turn", lambda: None)
+        self.patch(self.asked.broker.key_queries, "turn", lambda: None)
         other = self.asked.client()
         for _ in range(WAITING_MAX):
             other.send(QUERY_MESSAGE, {**ALL, "topic": "T1", "key": "a"})
@@ -252,7 +252,7 @@ class BoundTests(QueryCase):
         self.settle()
         (opaque,) = self.waiting(1)
         self.client.connection.is_congested = True
-        self.asked.broker.key_queries._turn()
+        self.asked.broker.key_queries.turn()
         (answer,) = self.client.received()
         self.assertEqual((answer.opaque, answer.code), (opaque, Code.SYSTEM_BUSY))
 
@@ -265,7 +265,7 @@ class BoundTests(QueryCase):
         budget = account._budgets.answers
         asked = self.waiting(5)
         self.patch(key_queries, "STEPS_TURN", 6)
-        self.asked.broker.key_queries._turn()
+        self.asked.broker.key_queries.turn()
         self.assertEqual(account.held_bytes, BYTES_MAX)
         budget.held += budget.bytes_max
         self.asked.clock.pump([NO_ROOM_S] * 20)

@@ -19,7 +19,7 @@ class OffsetBoundsTests(PopCase):
         self.addCleanup(self.parts.offset_bounds.stop)
 
     def commit(self, offset: int, *, group: str = "G", queue: int = 0) -> None:
-        """What the table says."""
+        """The content of the table."""
         self.offsets.commit(group, "T1", queue, offset, 1)
 
     def compared(self) -> dict[tuple[str, int], int]:

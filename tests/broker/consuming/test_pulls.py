@@ -381,7 +381,7 @@ class HeldTests(Case):
 
 
 class UnreadTests(Case):
-    """A connection that does not read what it asked for."""
+    """A connection that does not read its answers."""
 
     def setUp(self) -> None:
         self.build()

@@ -34,7 +34,7 @@ class LockTests(SynchronousTestCase):
         self.client = self.asked.client()
 
     def lock(self, client_id: str, *numbers: int, group: str = "g") -> list[int]:
-        """@return: what it got."""
+        """@return: the queues that it got."""
         answer = self.client.ask(LOCK_BATCH_MQ, {}, wanted(client_id, *numbers, group=group))
         return [queue["queueId"] for queue in json.loads(answer.body)["lockOKMQSet"]]
 

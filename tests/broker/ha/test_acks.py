@@ -62,7 +62,7 @@ class MarkTests(SynchronousTestCase):
         self.assertEqual(acks.held(1), 12290)
 
     def test_returns_with_what_it_was_sent(self) -> None:
-        """What the master had at its start, or sent it since, it holds."""
+        """It holds the bytes that the master had at its start, or sent it since."""
         acks = acks_of(("a", 500))
         acks.remove(1)
         for serial, offset in ((2, 500), (3, 90)):

@@ -64,7 +64,7 @@ class TransferTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(three), OK)
 
     def test_slave_that_begins_behind(self) -> None:
-        """It answers for what comes later, as soon as nobody waits for what it does not have."""
+        """It answers for later puts as soon as nobody waits for bytes that it lacks."""
         old = self.service.wait(100, needed=1, deadline_ms=10)
         self.acks.begins_at(1, 4096)
         new = self.service.wait(4200, needed=1, deadline_ms=1000)

@@ -131,7 +131,7 @@ class BrokerLogTests(Contract, SynchronousTestCase):
 
     def test_after_power_loss(self) -> None:
         """
-        Ends where a record ends, not below what was flushed, and holds what was flushed. What comes after
+        Ends where a record ends, not below what was flushed, and holds the flushed bytes. The rest
         was found by parsing, which does not see every hole: a slave compares it with its master.
         """
         for seed in range(30):

@@ -125,7 +125,7 @@ class StreamTests(MasterCase):
     def test_growing_log(self) -> None:
         """
         What is appended goes out to each slave from its place, when the turn ends; and at once, if puts
-        wait for it, what comes first in a turn.
+        wait for it, the first ones of a turn.
         """
         for role, at_once in (("ASYNC_MASTER", []), ("SYNC_MASTER", [b"abc"])):
             log = self.make(100, broker_role=role)
@@ -201,7 +201,7 @@ class StreamTests(MasterCase):
         slave.report(1)
         sizes = []
         while self.clock.calls:
-            call = self.clock.calls.pop(0)  # one at a time: an advancing clock runs what comes new, too
+            call = self.clock.calls.pop(0)  # one at a time: an advancing clock runs new calls, too
             call.func(*call.args)
             sizes.append(sum(len(body) for _, body in frames_of(slave.transport.take())))
         self.assertEqual(sizes, [TURN_SIZE_MAX, 3 * READ_SIZE_MAX - 1])
@@ -411,7 +411,7 @@ class AckTests(MasterCase):
     """Reports answer puts."""
 
     def test_put(self) -> None:
-        """When the slave has what it was sent."""
+        """When the slave has all bytes that were sent."""
         log = self.make(100)
         slave = Slave(self)
         slave.report(100)

@@ -25,7 +25,7 @@ class FakeDesk:
 
     @ivar bad: its damaged records; None: it does not know the question.
     @ivar takes: offsets of the copies that it takes.
-    @ivar offered: what it was offered.
+    @ivar offered: the records that it was offered.
     """
 
     def __init__(self) -> None:

@@ -118,7 +118,7 @@ class ReportTests(ClientCase):
             self.assertEqual(transport.take(), encode_report(0))
 
     def test_sync_flush(self) -> None:
-        """Only what is on stable storage; what comes during a flush is in the next one."""
+        """Only bytes on stable storage; those that arrive during a flush are in the next one."""
         self.make(flush_disk_type="SYNC_FLUSH")
         self.commit_log.is_lazy = True
         client, transport = self.endpoint.succeed()

@@ -348,7 +348,7 @@ class CompareTests(SynchronousTestCase):
         self.assertLessEqual(follower.begin(), max(end - 1600, 1))
 
     def test_longer_than_the_master(self) -> None:
-        """What the master lacks is neither cut nor reported, until it writes something else there."""
+        """Bytes that the master lacks are neither cut nor reported, until it writes something else there."""
         log = MemoryLog(self.master.data + record(self.master.end_offset, at=5))
         follower = SlaveSession(log, verify_size=500)
         serve(follower, self.master)

@@ -66,7 +66,7 @@ class ReportTests(SynchronousTestCase):
         self.assertIsNone(self.view.reported(500, self.log, now_ms=1))
 
     def test_first_report_vouches_for_old_bytes_only(self) -> None:
-        """What the slave may hold of a tail that we have lost acknowledges nothing."""
+        """Bytes of the slave from a tail that we have lost acknowledge nothing."""
         self.assertEqual((self.view.ack_offset, self.view.claimed_offset), (400, 500))
         self.assertIsNone(self.view.reported(500, self.log, now_ms=2))
         self.assertEqual(self.view.ack_offset, 400)
@@ -94,7 +94,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual((self.view.ack_offset, self.view.heard_ms), (700, 8))
 
     def test_deleted_under_it(self) -> None:
-        """What it needs is deleted, or (never) cut: it cannot be served any more."""
+        """Bytes that it needs are deleted, or (never) cut: it cannot be served any more."""
         self.assertIsNone(self.view.misplaced(self.log))
         log = MemoryLog(bytes(10), begin=FILE_SIZE)
         self.assertIn("it needs 500, but we hold 4096 to 4106", self.view.misplaced(log) or "")

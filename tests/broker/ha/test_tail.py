@@ -38,7 +38,7 @@ class RecordStartTests(SynchronousTestCase):
     def test_across_chunks(self) -> None:
         """A start is found far below, and at the seam of two reads."""
         size = 1 << 20
-        for length in (tail._CHUNK_SIZE - 50, tail._CHUNK_SIZE, 3 * tail._CHUNK_SIZE + 7):
+        for length in (tail.CHUNK_SIZE - 50, tail.CHUNK_SIZE, 3 * tail.CHUNK_SIZE + 7):
             log = MemoryLog(record(0), file_size=size)
             start = log.end_offset
             log.put(record(start, body=b"\xda\xa3\x20\xa7" * (length // 4)))

@@ -250,7 +250,7 @@ class AtomicTests(SynchronousTestCase):
                 b'{"dataVersion":{"counter":9,"timestamp":9}}']
 
     def test_every_table(self) -> None:
-        """An error, and the table is what it was."""
+        """An error, and the table is as before."""
         modes = b'{"messageRequestModeMap":{"T":{"G":{"mode":"POP","popShareQueueNum":0}}}}'
         cases: list[tuple[Table, bytes]] = [
             (Topics(1), JAVA_TOPICS_5), (Groups(1), JAVA_201_5), (ConsumerOffsets(1), JAVA_43),

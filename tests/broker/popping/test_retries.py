@@ -175,7 +175,7 @@ class FilterTests(PopCase):
     """A filter that passes over many messages."""
 
     def wanted(self, **fields: Any) -> list[Given]:
-        """What comes to a request that waits, without any other event."""
+        """A waiting request gets a message without any other event."""
         found = self.client.send(pop_of(exp="B", pollTime=20_000, **fields))
         self.broker.clock.pump([0.001] * 20)
         self.settle()

@@ -142,15 +142,15 @@ class StartTests(PopCase):
         self.send(b"a")
         (a,) = self.pop()
         self.again()
-        reading = self.parts.revive._is_dispatched
-        self.parts.revive._is_dispatched = lambda: False  # type: ignore[method-assign]
+        reading = self.parts.revive.is_dispatched
+        self.parts.revive.is_dispatched = lambda: False  # type: ignore[method-assign]
         self.parts.revive.start()
         self.wait(1)
         self.assertFalse(self.parts.revive.is_loaded)
         self.send(b"b")
         self.assertEqual((self.pop(), self.change(a, 5000).code), ([], 2))
         self.assertEqual(self.ack(a).code, 0)
-        self.parts.revive._is_dispatched = reading  # type: ignore[method-assign]
+        self.parts.revive.is_dispatched = reading  # type: ignore[method-assign]
         self.wait(12)
         self.assertEqual([one.body for one in self.pop()], [b"b"])
 
@@ -174,10 +174,10 @@ class StartTests(PopCase):
         self.pop()
         held = self.hold_puts()
         self.wait(12)
-        self.assertEqual((len(held), self.parts.revive._call), (1, None))
+        self.assertEqual((len(held), self.parts.revive.call), (1, None))
         self.parts.revive.stop()
         held[0].callback(PutStatus.PUT_OK)
-        self.assertIsNone(self.parts.revive._call)
+        self.assertIsNone(self.parts.revive.call)
 
     def test_crash_before_offsets(self) -> None:
         """The offsets of the last seconds are lost: check points report them, and nothing comes once more."""

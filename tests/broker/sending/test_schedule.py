@@ -183,7 +183,7 @@ class BoundTests(ScheduleCase):
         self.wait(6)
         counts = []
         for _ in range(3):
-            self.schedule._turn()
+            self.schedule.turn()
             counts.append(self.schedule.delivered)
         self.assertEqual(counts, [3, 5, 5])
         self.assertEqual(self.bodies(), [b"0", b"1", b"2", b"3", b"x"])
@@ -196,7 +196,7 @@ class BoundTests(ScheduleCase):
         self.wait(6)
         counts = []
         for _ in range(3):
-            self.schedule._turn()
+            self.schedule.turn()
             counts.append(self.schedule.delivered)
         self.assertEqual(counts, [1, 2, 3])
 
@@ -255,7 +255,7 @@ class TroubleTests(ScheduleCase):
         self.assertEqual((self.bodies(), self.schedule.passed_over, self.offsets.get(1)), ([b"5"], 5, 6))
 
     def test_gone(self) -> None:
-        """What the log does not have any more is passed over."""
+        """Messages that the log does not have any more are passed over."""
         self.put(delayed(b"old", 1), *[message(b"x" * 1000, topic="T2") for _ in range(8)])
         self.schedule.stop()
         self.wait(2)

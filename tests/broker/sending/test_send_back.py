@@ -64,7 +64,7 @@ class SendBackTests(SynchronousTestCase):
             self.assertEqual(found.properties["REAL_TOPIC"], "%RETRY%g")
 
     def test_the_copy(self) -> None:
-        """It has what the message had, and says what that was."""
+        """It has the properties of the message, and the id of the first one."""
         offset = self.put(flag=9)
         self.back(offset)
         first, found = self.broker.stored()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
-"""What producers send, what is stored of it, and what they are answered."""
+"""Sends of producers, the records stored for them, and the answers."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ class IllegalTests(SendCase):
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", properties=half)
 
     def test_timers(self) -> None:
-        """Where a time of its own is turned off, it is refused, not passed over; what comes back is taken."""
+        """Where a time of its own is turned off, it is refused, not passed over; one sent back is taken."""
         self.make(options={"timer_wheel_enable": False})
         self.refused(Code.SYSTEM_ERROR, "timer message is not enabled", properties="TIMER_DELAY_SEC\x017\x02")
         answer = self.send(topic="%RETRY%G", properties="TIMER_DELAY_SEC\x017\x02")
@@ -329,7 +329,7 @@ class PlainTests(SendCase):
         self.assertEqual(self.broker.created, 2)
 
     def test_answer(self) -> None:
-        """Byte for byte what the long way makes."""
+        """The same bytes as those of the long way."""
         self.send()
         (answer,) = self.client.send(send_of(opaque=77))
         self.client.connection.dataReceived(encode_command(send_of(opaque=77)))

@@ -167,7 +167,7 @@ class TimerTests(TimerCase):
 
     def test_notes_in_order(self) -> None:
         """A recall whose put has not ended holds the place of the notes; and that never goes back."""
-        own, real = self.parts.timers, self.parts.timers._pipeline.put
+        own, real = self.parts.timers, self.parts.timers.pipeline.put
         held: Deferred[PutStatus] = Deferred()
 
         def place() -> int:
@@ -176,7 +176,7 @@ class TimerTests(TimerCase):
         def put(*arguments: Any, **named: Any) -> Put:
             return real(*arguments, **named)._replace(done=held)
 
-        with mock.patch.object(own._pipeline, "put", put):
+        with mock.patch.object(own.pipeline, "put", put):
             own.recall("T1", "K", WALL_MS + 30_000)
         self.send(b"soon", 1000)
         self.wait(2)

@@ -164,7 +164,7 @@ class WriterTests(SynchronousTestCase):
         self.inner = PlayedWriter()
 
     def append(self, *batches: list[NewMessage]) -> list[PlainMessage]:
-        """@return: what the log gets."""
+        """@return: the records that the log gets."""
         TracedWriter(self.inner, self.trace).append(plain(*batches), 1, waits=True)
         return self.inner.taken
 

@@ -141,7 +141,7 @@ class SliceTests(SynchronousTestCase):
 
 
 class Dispatch:
-    """A dispatch that says what it is asked to."""
+    """A dispatch with given answers."""
 
     offset = 0
     behind_bytes = 0
@@ -284,7 +284,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(opened.failures, [])
 
     def test_cut(self) -> None:
-        """A slave whose log was cut puts what comes instead."""
+        """A slave whose log was cut puts the records that come instead."""
         opened = self.open(MemoryDisk(), is_slave=True)
         self.put(opened, 0, 10)
         store = opened.store

@@ -440,7 +440,7 @@ class LogTests(Rig):
         self.assertEqual(len(self.names()), 1)
 
     def test_cut(self) -> None:
-        """What comes after a cut is put; a crash right after it does not forget the cut."""
+        """Records after a cut are put; a crash right after it does not forget the cut."""
         self.put(0, 100)
         self.flush()
         self.index.cut(500)

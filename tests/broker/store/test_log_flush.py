@@ -26,7 +26,7 @@ def tear(disk: SimDisk, path: str) -> None:
 
 
 class FlushTests(SynchronousTestCase):
-    """One at a time, what comes meanwhile shares the next."""
+    """One at a time; puts of meanwhile share the next."""
 
     def setUp(self) -> None:
         self.disk = SimDisk(random.Random(1))

@@ -241,7 +241,7 @@ class TrustTests(SynchronousTestCase):
         self.assertEqual(open_log(disk, is_slave=True).end_offset, end)
 
     def test_java_went_on_after_our_end(self) -> None:
-        """Our clean mark, then RocketMQ appends and crashes: what it appended is found."""
+        """Our clean mark, then RocketMQ appends and crashes: its records are found."""
         disk = MemoryDisk()
         log = open_log(disk)
         log.append([[message()]], 1)

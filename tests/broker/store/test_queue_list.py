@@ -50,7 +50,7 @@ class ListTests(SynchronousTestCase):
         self.list.writing(_KEYS)()
 
     def listed(self) -> object:
-        """What the file says."""
+        """The content of the file."""
         return decode_queue_list(self.disk.read_file(_PATH))
 
     def test_taken_out_during_a_flush(self) -> None:
@@ -130,7 +130,7 @@ class StartTests(SynchronousTestCase):
                 self.assertEqual(again.store.queues.misplaced, 0)
                 again.close()
                 last = self.open()
-                self.assertEqual(last.store._dispatcher.dispatched, 0)
+                self.assertEqual(last.store.dispatcher.dispatched, 0)
                 last.close()
 
     def test_deleted(self) -> None:
@@ -142,7 +142,7 @@ class StartTests(SynchronousTestCase):
             opened.store.forget_topic("T1")
             opened.close() if is_clean else opened.store.abandon()
             again = self.open()
-            self.assertEqual(again.store._dispatcher.dispatched, 0)
+            self.assertEqual(again.store.dispatcher.dispatched, 0)
             self.assertNotIn("T1", {topic for (topic, _), units in again.units().items() if units})
             again.close()
 
@@ -156,6 +156,6 @@ class StartTests(SynchronousTestCase):
             if content is not None:
                 self.disk.write_file(_PATH, content)
             again = self.open()
-            self.assertEqual(again.store._dispatcher.dispatched, 0)
+            self.assertEqual(again.store.dispatcher.dispatched, 0)
             again.close()
             self.assertEqual(self.disk.read_file(_PATH), listed)

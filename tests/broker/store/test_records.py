@@ -65,7 +65,7 @@ class PackTests(SynchronousTestCase):
 
 
 class ReadTests(SynchronousTestCase):
-    """What the consume queues need."""
+    """The fields for the consume queues."""
 
     def test_golden(self) -> None:
         """A real broker's record."""

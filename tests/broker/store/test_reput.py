@@ -40,7 +40,7 @@ Units = dict[tuple[str, int], list[tuple[int, int, int, int]]]
 
 
 def expected(log: CommitLog) -> Units:
-    """What the queues must hold, by the readable codec."""
+    """The units that the queues must hold, by the readable codec."""
     levels = config_of().delay_levels_ms
     units: Units = {}
     for one in messages_in(log):
@@ -56,7 +56,7 @@ def expected(log: CommitLog) -> Units:
 
 
 def found(queues: ConsumeQueues) -> Units:
-    """What they hold."""
+    """Their units."""
     units: Units = {}
     for key in queues.keys():
         queue = queues.get(*key)

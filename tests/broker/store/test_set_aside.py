@@ -125,7 +125,7 @@ class SetAsideTests(SynchronousTestCase):
 
 
 class StartTests(SynchronousTestCase):
-    """A start keeps what it cuts, unless it is the torn end of a crash."""
+    """A start keeps the bytes that it cuts, unless they are the torn end of a crash."""
 
     def damaged(self, disk: SimDisk, *, at: int) -> None:
         """One flipped bit in the first body after C{at}."""

@@ -146,7 +146,7 @@ class LifeTests(SynchronousTestCase):
         before = self.disk.clone()
         clean = self.open()
         self.assertEqual((clean.units(), clean.store.log.end_offset), (units, end))
-        self.assertEqual(clean.store._dispatcher.dispatched, 0)
+        self.assertEqual(clean.store.dispatcher.dispatched, 0)
         self.disk = before
         self.disk.write_file("base/abort", b"")
         # The queues of the crashed one are not to be trusted after the checkpoint.
@@ -154,7 +154,7 @@ class LifeTests(SynchronousTestCase):
         self.disk.unlink("base/checkpoint")
         crashed = self.open()
         self.assertEqual((crashed.units(), crashed.store.log.end_offset), (units, end))
-        self.assertGreater(crashed.store._dispatcher.dispatched, 30)
+        self.assertGreater(crashed.store.dispatcher.dispatched, 30)
 
     def test_java_directory_without_queues(self) -> None:
         """They are made again from the beginning of the log."""
@@ -451,7 +451,7 @@ class CrashTests(SynchronousTestCase):
     def test_any_end(self) -> None:
         """
         After any crash the log is at least as long as what was flushed, what is in it is what was appended,
-        and the queues are what the log says.
+        and the queues fit the log.
         """
         deaths = 0
         for seed in range(80):

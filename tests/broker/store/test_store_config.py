@@ -27,7 +27,7 @@ class StoreConfigTests(SynchronousTestCase):
                          (1_000, 60_000, 7_200_000))
 
     def test_refusals(self) -> None:
-        """Each names the option, what it got and what is allowed."""
+        """Each names the option, its value and the allowed ones."""
         for options, part in (
             ({"mapped_file_size_consume_queue": 30}, "20 and 40 are"),
             ({"mapped_file_size_commit_log": 100}, "mapped_file_size_commit_log"),

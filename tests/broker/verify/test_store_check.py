@@ -280,7 +280,7 @@ class LogTests(StoreCase):
         self.assertEqual(first, 0)
 
     def test_zeroes(self) -> None:
-        """Zeroes in the middle, and at the end before what the mark records."""
+        """Zeroes in the middle, and at the end before that of the mark."""
         self.change(SECOND, 0, bytes(900))
         self.finding(SECOND, "a sound one follows")
 
@@ -347,7 +347,7 @@ class QueueTests(StoreCase):
         self.assertEqual((report.findings, report.undispatched), ([], MESSAGES - 6))
 
     def test_mended(self) -> None:
-        """What the report says mends it."""
+        """The remedy in the report mends it."""
         self.change(f"{self.QUEUE}/00000000000000000000", 40, UNIT.pack(7, 300, 0))
         self.assertFalse(self.verify().is_clean)
         for path in self.paths(self.QUEUE):
@@ -384,7 +384,7 @@ class SmallFileTests(StoreCase):
         self.finding("base/commitlogmark", "neither slot", "remove it")
 
     def test_metadata(self) -> None:
-        """A file that cannot be read as what it is; with a sound copy the next start takes that."""
+        """A malformed file is a complaint; with a sound copy the next start takes that."""
         self.disk.write_file("base/config/topics.json.bak", self.disk.read_file("base/config/topics.json"))
         self.disk.write_file("base/config/topics.json", b"{nonsense")
         told = [one for one in self.verify().findings if one.file == "base/config/topics.json"]

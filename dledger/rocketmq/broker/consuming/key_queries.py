@@ -133,9 +133,10 @@ class KeyQueries(CommandGroup):
             count_max, offsets if count_max > 0 else iter(()), self._visible(connection, request, topic),
         ))
         if self._call is None:
-            self._turn()
+            self.turn()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Go on with the queries that wait, for a turn; the clock calls this."""
         self._call = None
         steps, size, passed = STEPS_TURN, BYTES_TURN, 0
         while len(self._waiting) > passed and steps > 0 and size > 0:
@@ -166,7 +167,7 @@ class KeyQueries(CommandGroup):
             else:
                 self._waiting.append(query)
         if self._waiting:
-            self._call = self._clock.callLater(NO_ROOM_S if passed else 0, self._turn)
+            self._call = self._clock.callLater(NO_ROOM_S if passed else 0, self.turn)
 
     def _end(self, query: _Query) -> None:
         if query.is_begun:

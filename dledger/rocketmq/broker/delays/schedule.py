@@ -124,11 +124,12 @@ class ScheduleMessageService:
             self._has_arrived = True
         elif self._call is None:
             self._has_arrived = False
-            self._call = self._clock.callLater(wait_s, self._turn)
+            self._call = self._clock.callLater(wait_s, self.turn)
 
     # -- one turn --------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Deliver messages whose delay is over; the clock calls this."""
         self._call = None
         if self._pipeline.is_closed:
             return  # the broker stops; the next run delivers the rest

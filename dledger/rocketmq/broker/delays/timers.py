@@ -70,6 +70,7 @@ class TimerService:
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
+    @ivar pipeline: stores messages whose time has come.
     """
 
     log = Logger()
@@ -84,7 +85,7 @@ class TimerService:
         """
         self._store = store
         self._metadata = metadata
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
@@ -157,7 +158,7 @@ class TimerService:
 
     def _turn(self) -> None:
         self._call = None
-        if self._pipeline.is_closed:
+        if self.pipeline.is_closed:
             return  # the broker stops; the next run delivers the rest
         try:
             if not self._is_loaded and not self._load_notes():
@@ -287,7 +288,7 @@ class TimerService:
         self.keep_topics()
         try:
             note = self._note({"offsets": [one[1] for one in taken]})
-            put = self._pipeline.put([*messages, *note], waits=False)
+            put = self.pipeline.put([*messages, *note], waits=False)
         except Exception:
             for one in taken:
                 heapq.heappush(self._due, one)
@@ -299,7 +300,7 @@ class TimerService:
         return True
 
     def _note(self, document: Mapping[str, object]) -> list[PlainMessage]:
-        return self._pipeline.checked([NewMessage(
+        return self.pipeline.checked([NewMessage(
             topic=DONE_TOPIC, queue_id=0, body=wire_json(document), flag=0, sys_flag=0, properties_data=b"",
             born_timestamp=self._wall_ms(), born_host=self._own.host, store_host=self._own.host,
         )])
@@ -319,7 +320,7 @@ class TimerService:
         """
         self.keep_topics()
         note = {"recalled": {"topic": topic, "key": key, "until": until_ms}}
-        put, run = self._pipeline.put(self._note(note)), self._runs
+        put, run = self.pipeline.put(self._note(note)), self._runs
         if put.is_placed:  # from now on no later note counts as the last one
             self._add_note(put.placed.queue_offsets[0], -1, until_ms)
 
@@ -367,7 +368,7 @@ class TimerService:
             named = message.properties
             for name in (OUT_MS, REAL_TOPIC, REAL_QUEUE):
                 named.pop(name, None)
-            (checked,) = self._pipeline.checked([NewMessage(
+            (checked,) = self.pipeline.checked([NewMessage(
                 topic=topic, queue_id=queue_id, body=message.body, flag=message.flag,
                 properties_data=encode_properties(named), sys_flag=message.sys_flag,
                 born_timestamp=message.born_timestamp, born_host=message.born_host,

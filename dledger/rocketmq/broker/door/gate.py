@@ -123,8 +123,8 @@ class AccessGate(CommandGroup):
     """
     The accounts of one broker, and the accounts of its connections.
 
-    Invariant: C{_native} has the access key of each open connection that may send native frames; empty: its
-    address is white. C{_challenges} are the last ones of open connections that have not been used.
+    Invariant: C{native} has the access key of each open connection that may send native frames; empty: its
+    address is white. C{challenges} are the last ones of open connections that have not been used.
     C{_clients} has client id and access key of each open connection that has one, and C{_owners} for each of
     these ids its access key and the connections that use it.
     """
@@ -148,8 +148,8 @@ class AccessGate(CommandGroup):
         self._reply_topic = reply_topic
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
-        self._native: dict[CommandConnection, str] = {}
-        self._challenges: dict[CommandConnection, str] = {}
+        self.native: dict[CommandConnection, str] = {}
+        self.challenges: dict[CommandConnection, str] = {}
         self._clients: dict[Member, tuple[str, str]] = {}
         self._owners: dict[str, tuple[str, set[Member]]] = {}
         self._ticks = 0
@@ -178,12 +178,12 @@ class AccessGate(CommandGroup):
         return {CHALLENGE_CODE: self._challenge}
 
     def _challenge(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        challenge = self._challenges[connection] = secrets.token_hex(16)
+        challenge = self.challenges[connection] = secrets.token_hex(16)
         connection.answer(request, ext_fields={CHALLENGE_FIELD: challenge})
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        self._native.pop(connection, None)
-        self._challenges.pop(connection, None)
+        self.native.pop(connection, None)
+        self.challenges.pop(connection, None)
         self._release(connection)
 
     # -- commands -----------------------------------------------------------------------------------
@@ -200,11 +200,11 @@ class AccessGate(CommandGroup):
         if client := client_of(request):
             self._claim(connection, client, account)
         if request.code == WIRE_VERSION_CODE:
-            wanted, given = self._challenges.pop(connection, None), request.ext_fields.get(CHALLENGE_FIELD)
+            wanted, given = self.challenges.pop(connection, None), request.ext_fields.get(CHALLENGE_FIELD)
             if account is None:
-                self._native[connection] = ""
+                self.native[connection] = ""
             elif account.is_white(host) or (wanted is not None and wanted == given):
-                self._native[connection] = account.access_key
+                self.native[connection] = account.access_key
 
     def _check_rights(self, account: BrokerAccount, request: RemotingCommand) -> None:
         if not (account.is_admin or request.code in SIGNED_CODES or request.code in NAMING):
@@ -332,7 +332,7 @@ class AccessGate(CommandGroup):
 
     def refusal_of(self, connection: BrokerConnection, request: BrokerRequest) -> str:
         """Why a native request is refused; empty: it may be made."""
-        key = self._native.get(connection)
+        key = self.native.get(connection)
         if key is None:
             return "this broker has access control: sign its challenge when you ask for the wire version"
         if not key:

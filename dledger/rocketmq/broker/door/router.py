@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+import attrs
 from twisted.python.failure import Failure
 
 from dledger.base.serving.client_places import SHARE_PERCENT
@@ -40,40 +41,51 @@ class SendCommands(Protocol):
         """Requests of one read, in order. Each is answered once, now or later."""
 
 
+@attrs.frozen(kw_only=True)
+class SendDoors:
+    """
+    Who takes the sends of producers, which come in three forms.
+
+    @ivar together: the group of sends that are decoded as commands.
+    @ivar plain: takes the usual sends before they are decoded as commands; None: decode all sends.
+    @ivar native: answers native frames; None: native frames are format errors.
+    """
+
+    together: SendCommands
+    plain: SendSink | None = None
+    native: NativeSink | None = None
+
+
 class CommandRouter(AnsweringSide):
     """An L{AnsweringSide} that also takes sends and native frames."""
 
     def __init__(
-        self, turn: Turn, groups: Sequence[CommandGroup], *, together: SendCommands,
-        plain: SendSink | None = None, native: NativeSink | None = None,
+        self, turn: Turn, groups: Sequence[CommandGroup], sends: SendDoors, *,
         refusals: RefusalCounts | None = None, gate: RequestGate | None = None,
         connections_max: int = CONNECTIONS_MAX, share_percent: int = SHARE_PERCENT,
     ) -> None:
         """
         @param groups: no code is in two of them. They hear of connections in this order.
-        @param together: the group of sends that are decoded as commands.
-        @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
-        @param native: answers native frames; None: native frames are format errors.
         @param refusals: shared with other parts; by default a new one.
-        @param gate: asked before every handler; about C{plain} and C{native} it is not asked here. None:
-            everybody may do everything.
+        @param gate: asked before every handler, but not about plain sends and native frames. None: everybody
+            may do everything.
         """
         super().__init__(
             turn, groups, refusals=refusals, gate=gate, connections_max=connections_max,
             share_percent=share_percent,
         )
-        self._together = together
+        self._together = together = sends.together
         self._together_codes = together.codes
-        self._plain = plain
+        self._plain = sends.plain
         self._send_gate = gate if gate is not None and gate.judges_sends else None
-        self._native = native
-        twice = sorted(self._handlers.keys() & together.codes)
+        self._native = sends.native
+        twice = sorted(self.handlers_by_code.keys() & together.codes)
         assert not twice, f"codes {twice} have handlers already"
 
     @property
     def codes(self) -> tuple[int, ...]:
         """Request codes that have a handler."""
-        return tuple(sorted(self._handlers.keys() | self._together_codes))
+        return tuple(sorted(self.handlers_by_code.keys() | self._together_codes))
 
     def _make_connection(self) -> CommandConnection:
         return BrokerConnection(

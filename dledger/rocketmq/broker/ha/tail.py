@@ -23,7 +23,8 @@ _PHYSICAL_OFFSET = 6  # position among the fields of a head
 
 #: Bytes to search: a body is at most 4 MiB, and a record adds little to it.
 SEARCH_SIZE_MAX = 8 * 1024 * 1024
-_CHUNK_SIZE = 64 * 1024
+#: Bytes of one read of the search; it goes back from the end.
+CHUNK_SIZE = 64 * 1024
 
 #: The lowest first report of a slave that is not empty: 0 means an empty slave.
 FIRST_REPORT_MIN = 1
@@ -40,7 +41,7 @@ def record_start_below(log: LogPort, offset: int) -> int:
     high = offset
     lowest = max(file_offset, offset - SEARCH_SIZE_MAX)
     while high > lowest:
-        low = max(lowest, high - _CHUNK_SIZE)
+        low = max(lowest, high - CHUNK_SIZE)
         found = _last_start(log, low, high)
         if found >= 0:
             return found

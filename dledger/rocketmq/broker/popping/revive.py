@@ -80,10 +80,10 @@ AGAIN_MS, STUCK_MS = 1_000, 60_000
 
 class ReviveService:
     """
-    Invariant: C{_call} is the scheduled turn, or None: it does not run, or a put is under way.
+    Invariant: C{call} is the scheduled turn, or None: it does not run, or a put is under way.
 
     @ivar table: the unfinished check points; of a master that C{is_loaded} all of them.
-    @ivar topic: the revive topic.
+    @ivar topic: the revive topic. C{call}: the next turn, if there is one.
     @ivar revived, dead, gone: numbers of messages so far: stored for a retry, as dead letters, and not found.
     """
 
@@ -103,7 +103,7 @@ class ReviveService:
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
-        self._call: IDelayedCall | None = None
+        self.call: IDelayedCall | None = None
         self._runs = 0
         self._problem = ""
         self.topic = revive_topic(config.broker_cluster_name)
@@ -133,21 +133,21 @@ class ReviveService:
         """Deliver no more, and forget the table."""
         self._runs += 1
         self._forget()
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        if self.call is not None:
+            self.call.cancel()
+            self.call = None
 
     def _again(self, wait_s: float) -> None:
-        self._call = self._clock.callLater(wait_s, self._turn)
+        self.call = self._clock.callLater(wait_s, self._turn)
 
     def _turn(self) -> None:
-        self._call = None
+        self.call = None
         if self._pipeline.is_closed:
             return  # the broker stops; the next run delivers the rest
         try:
             if not self.is_loaded:
                 self._load()
-                self._again(0.0 if self._is_dispatched() else LOOK_S)
+                self._again(0.0 if self.is_dispatched() else LOOK_S)
                 return
             due = self.table.due(self._wall_ms(), TURN_MESSAGES)
             if due:
@@ -182,13 +182,13 @@ class ReviveService:
         self._early.append(ack)
         return True
 
-    def _is_dispatched(self) -> bool:
+    def is_dispatched(self) -> bool:
         """Whether everything that the log had at the start is in its queue."""
         return self._store.has_dispatched(self._bound)
 
     def _load(self) -> None:
         """Read some messages of the revive topic."""
-        is_dispatched, left = self._is_dispatched(), TURN_MESSAGES
+        is_dispatched, left = self.is_dispatched(), TURN_MESSAGES
         for queue_id in range(REVIVE_QUEUES):
             queue = self._store.queues.get(self.topic, queue_id)
             if queue is None:

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.basics.events import BrokerEvents
@@ -44,7 +44,12 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
 )
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import MessageStore, lock_store
+from dledger.rocketmq.broker.store.store import (
+    MessageStore,
+    OpenedFiles,
+    StoreSurroundings,
+    lock_store,
+)
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -62,17 +67,14 @@ class CommitLogStore(MessageStore):
     log: CommitLog
 
     def __init__(
-        self, config: StoreConfig, disk: Disk, lock: File, log: CommitLog, queues: ConsumeQueues,
-        dispatcher: Dispatcher, indexing: KeyIndexing | None, *, is_slave: bool, clock: IReactorTime,
-        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+        self, config: StoreConfig, opened: OpenedFiles[CommitLog], around: StoreSurroundings, *,
+        is_slave: bool,
     ) -> None:
-        super().__init__(
-            config, disk, lock, log, queues, dispatcher, indexing, gives_way=is_slave, clock=clock,
-            run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
-        )
+        super().__init__(config, opened, around, gives_way=is_slave, bad_records=BadRecords())
+        log = opened.log
         self._checkpoint = b""
         self.scrub = Scrub(
-            log, self.bad_records, disk, config.commit_log_path, run_in_thread=run_in_thread,
+            log, self.bad_records, opened.disk, config.commit_log_path, run_in_thread=around.run_in_thread,
             bytes_per_s=config.scrub_bytes_per_second,
         )
         self.mending = RecordMending(log, self.bad_records, check_from=self.scrub.check_from)
@@ -116,8 +118,11 @@ class CommitLogStore(MessageStore):
                 indexing = KeyIndexing(index, log, clock=clock)
             log.opened()
             return cls(
-                config, disk, lock, log, queues, dispatcher, indexing, is_slave=is_slave,
-                clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
+                config, OpenedFiles(
+                    disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatcher, indexing=indexing
+                ), StoreSurroundings(
+                    clock=clock, run_in_thread=run_in_thread, failed=failed, events=events
+                ), is_slave=is_slave,
             )
         except BaseException as error:
             if log is not None:
@@ -173,7 +178,7 @@ class CommitLogStore(MessageStore):
             raise StoreError(f"cutting the consume queues: {error}") from error
         if self.indexing is not None:
             self.indexing.log_was_cut(end)
-        self._dispatcher.offset = end if self.log.begin_offset == end else min(self._dispatcher.offset, end)
+        self.dispatcher.offset = end if self.log.begin_offset == end else min(self.dispatcher.offset, end)
         if self.is_ready:
             self.log.queue_offsets = self.queues.next_indexes()
 

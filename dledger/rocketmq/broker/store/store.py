@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -70,13 +72,49 @@ def lock_store(config: StoreConfig, disk: Disk) -> File:
         raise DirectoryError(f"{root} must be a directory that this user can write to: {error}") from error
 
 
+AnyLog = TypeVar("AnyLog", bound=MessageLog)
+
+
+@attrs.frozen(kw_only=True)
+class OpenedFiles(Generic[AnyLog]):
+    """
+    The files of a store, recovered.
+
+    @ivar lock: of the directory; released at the end.
+    @ivar dispatcher: puts records of the log into the queues.
+    @ivar indexing: puts messages into the index by key; None: there is none.
+    """
+
+    disk: Disk
+    lock: File
+    log: AnyLog
+    queues: ConsumeQueues
+    dispatcher: Dispatcher
+    indexing: KeyIndexing | None
+
+
+@attrs.frozen(kw_only=True)
+class StoreSurroundings:
+    """
+    The surroundings of a store: time, threads, and who hears of it.
+
+    @ivar failed: called once if the store has failed; the owner then calls L{MessageStore.abandon}.
+    @ivar events: hears of every dispatch; must call C{reput.wake} when the log has grown.
+    """
+
+    clock: IReactorTime
+    run_in_thread: RunInThread
+    failed: Callable[[Failure], None]
+    events: BrokerEvents
+
+
 class MessageStore:
     """
     Invariant: the abort file exists from the opening until L{close} has brought everything to stable storage.
 
     @ivar log: the log.
     @ivar queues: the consume queues.
-    @ivar reput: dispatches the log's records into the queues.
+    @ivar reput, dispatcher: read the log on, and put each record into its queue and the index by key.
     @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
     @ivar unit_mending: makes units of consume queues again that the disk cannot read.
@@ -87,41 +125,33 @@ class MessageStore:
     log: MessageLog
 
     def __init__(
-        self, config: StoreConfig, disk: Disk, lock: File, log: MessageLog, queues: ConsumeQueues,
-        dispatcher: Dispatcher, indexing: KeyIndexing | None, *, gives_way: bool, clock: IReactorTime,
-        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
-        bad_records: BadRecords,
+        self, config: StoreConfig, opened: OpenedFiles[AnyLog], around: StoreSurroundings, *,
+        gives_way: bool, bad_records: BadRecords,
     ) -> None:
-        """
-        @param lock: of the directory; released at the end.
-        @param indexing: puts messages into the index by key; None: there is none.
-        @param gives_way: see L{ReputMessageService}.
-        @param failed: called once if the store has failed; the owner then calls L{abandon}.
-        @param events: hears of every dispatch; must call C{reput.wake} when the log has grown.
-        """
+        """@param gives_way: see L{ReputMessageService}."""
         self.config = config
-        self.log = log
-        self.queues = queues
+        self.log = log = opened.log
+        self.queues = queues = opened.queues
         self.is_ready = False
         self.bad_records = bad_records
-        self.indexing = indexing
+        self.indexing = opened.indexing
+        self.dispatcher = dispatcher = opened.dispatcher
         self.reput = ReputMessageService(
-            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=self._arrived, failed=self._fail,
-            gives_way=gives_way,
+            dispatcher, clock=around.clock, bound=lambda: log.record_end, arrived=self._arrived,
+            failed=self._fail, gives_way=gives_way,
         )
-        self._events = events
-        self._disk = disk
-        self._lock = lock
-        self._dispatcher = dispatcher
-        self._run_in_thread = run_in_thread
-        self._failed = failed
+        self._events = around.events
+        self._disk = opened.disk
+        self._lock = opened.lock
+        self._run_in_thread = around.run_in_thread
+        self._failed = around.failed
         self._has_failed = self._told_scarce = False
         self._cuts = 0
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
-        self._ticking.clock = clock
+        self._ticking.clock = around.clock
         self._checkpoint_waiters: list[Deferred[None]] = []
-        self.unit_mending = UnitMending(queues, log, dispatcher.another, clock)
+        self.unit_mending = UnitMending(queues, log, dispatcher.another, around.clock)
         queues.mend = self.unit_mending.mend
 
     def start(self) -> Deferred[None]:
@@ -254,7 +284,7 @@ class MessageStore:
 
     async def _write_checkpoint(self) -> None:
         cuts = self._cuts
-        offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
+        offset, timestamp = self.dispatcher.offset, self.dispatcher.store_timestamp
         index = None if self.indexing is None else self.indexing.index
         flush = None if index is None else index.prepare_flush()
         await self._before_checkpoint()

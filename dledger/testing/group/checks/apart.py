@@ -10,7 +10,8 @@ follow its disk, its tables have bounds. That members agree with each other is n
 from __future__ import annotations
 
 from dledger.core.state.member_state import MemberState
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
 from protocols.wire.ledger.messages import Request, Response
 

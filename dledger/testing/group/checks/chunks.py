@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.require import require
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.entry import iterate_records

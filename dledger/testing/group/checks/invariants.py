@@ -6,25 +6,21 @@ Each check looks at one change: the member that stepped, the entries that were j
 is being given. The content of every member is mirrored here as a list of terms, read back from its store, so
 that the cost of a check depends on the change alone.
 
-A failed check raises L{InvariantError}, which names the number.
+A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
 from dledger.core.election.java_elections import PROBE_TERM
-from dledger.core.replica import DLedgerCore
 from dledger.core.state.member_state import MemberState, Role
-from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
-from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
+from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.testing.world.disk import SimDisk
+from dledger.testing.group.checks.require import require
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
@@ -44,52 +40,6 @@ _EVERYTHING = 1 << 40
 
 #: Requests of a leader that bind the member that answers SUCCESS.
 _BINDING = (PushEntryRequest, HeartBeatRequest)
-
-
-class InvariantError(AssertionError):
-    """
-    An invariant does not hold.
-
-    @ivar number: its number in docs/invariants.md.
-    """
-
-    def __init__(self, number: int, sentence: str) -> None:
-        super().__init__(f"invariant {number}: {sentence}")
-        self.number = number
-
-
-def require(holds: object, number: int, sentence: str) -> None:
-    """@raise InvariantError: C{holds} is false."""
-    if not holds:
-        raise InvariantError(number, sentence)
-
-
-class CheckedMember(Protocol):
-    """
-    A member as the checks see it.
-
-    @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
-    @ivar term_path, twin_path: where its term file and its twin are.
-    @ivar persisted_term, persisted_vote: term and vote that it last made durable.
-    @ivar damaged: indexes of entries with a flipped bit, as far as they have not come back.
-    """
-
-    member_id: str
-    config: DLedgerConfig
-    core: DLedgerCore
-    ledger: Store
-    term_path: str
-    twin_path: str
-    persisted_term: int
-    persisted_vote: str | None
-    damaged: set[int]
-
-    @property
-    def disk(self) -> SimDisk:
-        """The disk of its machine."""
-
-    def is_durable(self, offset: int, size: int) -> bool:
-        """Whether these bytes of the ledger are on stable storage."""
 
 
 @attrs.define
@@ -131,7 +81,7 @@ class GroupInvariants:
         self._wiped: set[str] = set()
         self.configurations: dict[tuple[int, int], Membership] = {}
         self._start = Membership(voters=dict.fromkeys(member_ids, "any:1"))
-        self._seen = {member_id: _Seen() for member_id in member_ids}
+        self.seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
@@ -145,18 +95,18 @@ class GroupInvariants:
     def add(self, member: CheckedMember) -> None:
         """Register a member."""
         self._members[member.member_id] = member
-        self._seen.setdefault(member.member_id, _Seen())
+        self.seen.setdefault(member.member_id, _Seen())
 
     def forget(self, member: CheckedMember) -> None:
         """A member has lost its directory: it knows neither its entries nor its votes any more."""
-        self._seen[member.member_id] = _Seen()
+        self.seen[member.member_id] = _Seen()
         self._wiped.add(member.member_id)
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
 
     def forget_committed(self, known_index: int) -> None:
         """Committed entries after C{known_index} may be lost; a mark on a disk may still have them."""
         self._has_forgotten = True
-        begins = [seen.mirror.begin_index for seen in self._seen.values()]
+        begins = [seen.mirror.begin_index for seen in self.seen.values()]
         known_index = max(known_index, *(begin - 1 for begin in begins))
         self.committed = {index: term for index, term in self.committed.items() if index <= known_index}
         self.last_committed = max(self.committed, default=-1)
@@ -164,7 +114,7 @@ class GroupInvariants:
 
     def mirror(self, member_id: str) -> Mirror:
         """The content of a member's store, as of its last event."""
-        return self._seen[member_id].mirror
+        return self.seen[member_id].mirror
 
     def body_of(self, index: int) -> bytes:
         """Body of the committed entry at C{index}."""
@@ -172,13 +122,13 @@ class GroupInvariants:
 
     def record_size(self, member_id: str, index: int) -> int:
         """Bytes of the record that a member holds at C{index}."""
-        return len(self.records[index, self._seen[member_id].mirror.term_of(index)][0])
+        return len(self.records[index, self.seen[member_id].mirror.term_of(index)][0])
 
     # -- the members ----------------------------------------------------------------------------
 
     def membership_of(self, member_id: str) -> Membership:
         """The membership of the last configuration entry that a member holds; that of the start if none."""
-        mirror = self._seen[member_id].mirror
+        mirror = self.seen[member_id].mirror
         held = [one for (index, term), one in self.configurations.items()
                 if mirror.term_of(index) == term
                 or (index < mirror.begin_index and self.committed.get(index) == term)]
@@ -195,7 +145,7 @@ class GroupInvariants:
     @property
     def is_changing(self) -> bool:
         """Whether a member holds a configuration entry that is not committed."""
-        return any(self.membership_of(one).index > self.membership.index for one in self._seen)
+        return any(self.membership_of(one).index > self.membership.index for one in self.seen)
 
     def _note_configuration(self, member: CheckedMember, index: int, term: int, body: bytes) -> None:
         """
@@ -203,10 +153,10 @@ class GroupInvariants:
         differ by more than one voter; its leader has committed the one before, and an entry of its term (9).
         """
         before, told = self.membership_of(member.member_id), f"the configuration entry ({index}, t{term})"
-        if member.core._member.role is Role.LEADER and member.core._member.term == term:
+        if member.core.member.role is Role.LEADER and member.core.member.term == term:
             require(before.index < 0 or self.committed.get(before.index) == before.term, 9,
                     f"{told} was written while that of {before.index} is not committed")
-            committed = self._seen[member.member_id].mirror.term_of(member.core.committed_index)
+            committed = self.seen[member.member_id].mirror.term_of(member.core.committed_index)
             require(committed == term, 9, f"{told} was written before an entry of its term was committed")
         now = Membership(index=index, term=term, **decode_configuration(body)._asdict())
         known = self.configurations.setdefault((index, term), now)
@@ -218,7 +168,7 @@ class GroupInvariants:
 
     def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all its entries."""
-        seen = self._seen[member.member_id]
+        seen = self.seen[member.member_id]
         require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
                 f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
         self._wiped.discard(member.member_id)
@@ -265,7 +215,7 @@ class GroupInvariants:
 
     def holes_changed(self, member: CheckedMember) -> None:
         """Entries were found damaged since the last look, or have come back: these are read."""
-        mirror, holes = self._seen[member.member_id].mirror, member.ledger.holes
+        mirror, holes = self.seen[member.member_id].mirror, member.ledger.holes
         now = {index for hole in holes for index in range(hole.first_index, hole.last_index + 1)}
         back = sorted(index for index in mirror.lost - now if index <= mirror.end_index)
         mirror.lost = now
@@ -281,7 +231,7 @@ class GroupInvariants:
 
     def written(self, member: CheckedMember, first_index: int, count: int) -> None:
         """A write ended: read the entries back."""
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         if not mirror.terms:
             mirror.begin_index = first_index
         require(first_index == mirror.begin_index + len(mirror.terms), 3,
@@ -290,7 +240,7 @@ class GroupInvariants:
 
     def truncated(self, member: CheckedMember, end_index: int) -> None:
         """A truncation ended: check that no committed entry was cut."""
-        seen = self._seen[member.member_id]
+        seen = self.seen[member.member_id]
         mirror = seen.mirror
         for index in range(max(end_index, mirror.begin_index), mirror.end_index + 1):
             lost = self.committed.get(index) == mirror.term_of(index)
@@ -308,7 +258,7 @@ class GroupInvariants:
 
     def expired(self, member: CheckedMember) -> None:
         """Old segments may be gone."""
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         gone = member.ledger.ledger_begin_index - mirror.begin_index
         if gone > 0:
             self._deleted(mirror, member.ledger.ledger_begin_index, member.persisted_term)
@@ -355,7 +305,7 @@ class GroupInvariants:
 
     def stepped(self, member: CheckedMember, state: MemberState) -> None:
         """Term, role or commit of a member changed, or may have."""
-        seen, member_id = self._seen[member.member_id], member.member_id
+        seen, member_id = self.seen[member.member_id], member.member_id
         require(state.term >= seen.term, 1, f"{member_id}'s term fell from {seen.term} to {state.term}")
         seen.term = state.term
         if state.role is Role.LEADER and seen.led_term != state.term:
@@ -412,7 +362,7 @@ class GroupInvariants:
         seen.repair_end_index = state.repair_end_index
 
     def _committed(self, member: CheckedMember, state: MemberState, first: int, last: int) -> None:
-        mirror = self._seen[member.member_id].mirror
+        mirror = self.seen[member.member_id].mirror
         for index in range(first, last + 1):
             term = mirror.term_of(index)
             known = self.committed.get(index)
@@ -429,15 +379,15 @@ class GroupInvariants:
             self._quorum_holds(member, state, first_new, last)
 
     def _quorum_holds(self, leader: CheckedMember, state: MemberState, first_new: int, index: int) -> None:
-        term = self._seen[leader.member_id].mirror.term_of(index)
+        term = self.seen[leader.member_id].mirror.term_of(index)
         require(term == state.term, 5,
                 f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
-        holders = [member_id for member_id, seen in self._seen.items()
+        holders = [member_id for member_id, seen in self.seen.items()
                    if self._owes(member_id, index)
                    or (seen.mirror.term_of(index) == term and self.is_safe(member_id, index))]
         # An entry that is committed now must not lie in a hole of those who make the majority.
         holders = [member_id for member_id in holders
-                   if not any(first_new <= lost <= index for lost in self._seen[member_id].mirror.lost)]
+                   if not any(first_new <= lost <= index for lost in self.seen[member_id].mirror.lost)]
         voters = self.membership_of(leader.member_id).voters
         require(2 * len(set(holders) & voters.keys()) > len(voters), 6,
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
@@ -460,7 +410,7 @@ class GroupInvariants:
         if not self.is_sync:
             return True
         member = self._members[member_id]
-        mirror = self._seen[member_id].mirror
+        mirror = self.seen[member_id].mirror
         at = index - mirror.begin_index
         record = self.records[index, mirror.terms[at]][0]
         return member.is_durable(mirror.ends[at] - len(record), len(record))
@@ -474,7 +424,7 @@ class GroupInvariants:
                 return
             self._votes_for(member, request.term, member.member_id)
             vote = (member.member_id, request.term)
-            if member.core._member.is_unsure:
+            if member.core.member.is_unsure:
                 self._unsure_votes.add(vote)
             else:
                 self._unsure_votes.discard(vote)
@@ -508,7 +458,7 @@ class GroupInvariants:
     def _holds(self, member: CheckedMember, request: Request) -> None:
         """A member that answers SUCCESS to a push holds its entries: these bytes, as safely as promised."""
         assert isinstance(request, PushEntryRequest)
-        entries, mirror = request.entries, self._seen[member.member_id].mirror
+        entries, mirror = request.entries, self.seen[member.member_id].mirror
         if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
         told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
@@ -533,16 +483,16 @@ class GroupInvariants:
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
         member.persisted_term = term
         member.persisted_vote = voted_for
-        self._seen[member.member_id].saved_term = term
-        self._seen[member.member_id].follows = ""
+        self.seen[member.member_id].saved_term = term
+        self.seen[member.member_id].follows = ""
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
         """All effects of a step have run."""
         require(state.term <= member.persisted_term, 6,
                 f"{member.member_id} goes on in term {state.term}, its disk has {member.persisted_term}")
         leader_id = state.leader_id
-        if leader_id is not None and leader_id != self._seen[member.member_id].follows:
-            self._seen[member.member_id].follows = leader_id
+        if leader_id is not None and leader_id != self.seen[member.member_id].follows:
+            self.seen[member.member_id].follows = leader_id
             voted_for = member.persisted_vote
             require(voted_for is not None or state.term < member.persisted_term, 6,
                     f"{member.member_id} follows {leader_id} in term {state.term}, its disk has a free vote")
@@ -567,13 +517,13 @@ class GroupInvariants:
     def bounded(self, member: CheckedMember) -> None:
         """Tables and queues of a member keep their bounds."""
         core, config = member.core, member.config
-        followers = len(core._member.peer_ids) + 2  # (some were removed a moment ago)
+        followers = len(core.member.peer_ids) + 2  # (some were removed a moment ago)
         asked = followers * (config.max_inflight_pushes + 8) + 64
         for what, size, most in (
-            ("pending appends", len(core._appends), config.max_pending_requests_num),
-            ("pending reads", len(core._reads), config.max_pending_reads),
-            ("queued pushes", core._handler.queued, 2 * config.max_queued_pushes),
-            ("requests without an answer", core._out.outstanding, asked),
+            ("pending appends", len(core.appends), config.max_pending_requests_num),
+            ("pending reads", len(core.reads), config.max_pending_reads),
+            ("queued pushes", core.handler.queued, 2 * config.max_queued_pushes),
+            ("requests without an answer", core.out.outstanding, asked),
         ):
             require(size <= most, 8, f"{member.member_id} has {size} {what}, {most} are allowed")
 

@@ -27,7 +27,8 @@ from dledger.machine.state_machine import RefusedCommand, StateMachine
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
-from dledger.testing.group.checks.invariants import GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
 

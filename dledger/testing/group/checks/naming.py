@@ -6,7 +6,9 @@ from __future__ import annotations
 import attrs
 
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.require import require
 
 
 @attrs.define
@@ -17,7 +19,7 @@ class NameRules:
 
     def check(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """No member knows another one (13)."""
-        name = member.core.members.group_name
+        name = member.core.member.group_name
         if not name.is_known or isinstance(invariants, ApartInvariants):
             return
         self.known = self.known or name.id

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from dledger.ledger.producers import Known, SequenceTable
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.require import require
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry

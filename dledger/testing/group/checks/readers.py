@@ -18,7 +18,9 @@ import attrs
 from dledger.client.answers.values import Entry
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL

@@ -12,8 +12,10 @@ import attrs
 
 from dledger.storage.files.time_table import NotedTime, TimeTable
 from dledger.testing.group.checks.apart import ApartInvariants
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.time_entries import decode_time_entry, is_time_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
@@ -52,7 +54,7 @@ class TimeRules:
             return
         table = member.ledger.times
         if is_elected and mirror.begin_index > 0 and (table is None or table.last is None):
-            self.free_terms.add(member.core.members.term)
+            self.free_terms.add(member.core.member.term)
         problem = self.problem(table, mirror, invariants.records)
         require(not problem, 11, f"{member.member_id}: {problem}")
 

@@ -17,11 +17,13 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.run.store import Store
+from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
-from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
@@ -114,7 +116,7 @@ class WatchedDriver(Driver):
             if not effects:
                 world.trace.steps += 1  # nothing changes without an effect that says so
                 return effects
-        state = self.watched._member
+        state = self.watched.member
         world.trace.step(world.clock.now_us, member.number, member.member_id, self.watched, happened, effects)
         seen = (state.term, state.role, state.leader_id, state.committed_index, state.repair_end_index)
         if seen != self._seen:
@@ -161,7 +163,7 @@ class WatchedDriver(Driver):
         if self._inbox and isinstance(self._inbox[0], ev.StoreFailed):
             return
         if not (self.is_stopped or self.member.is_dying or self.why_mute):  # a mute one: its messages alone
-            self.member.world.invariants.settled(self.member, self.watched._member)
+            self.member.world.invariants.settled(self.member, self.watched.member)
 
     def answered_append(self, answer: fx.AnswerAppend) -> None:
         """Check the answer to a proposal."""

@@ -26,7 +26,7 @@ from dledger.storage.files.term_file import (
     decode_term_twin,
 )
 from dledger.storage.start.identity import IDENTITY_NAME
-from dledger.testing.group.checks.invariants import require
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
@@ -52,6 +52,7 @@ class Misfortunes:
     The source of these faults in one schedule.
 
     @ivar names: of all kinds that this group can have.
+    @ivar members: of the group.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class Misfortunes:
         self._damage = damage
         self._copies: dict[tuple[str, str], bytes] = {}
         self._away = damage.away
-        is_whole = not any(member.config.never_lead for member in self._members)
+        is_whole = not any(member.config.never_lead for member in self.members)
         self.names: tuple[str, ...] = ("limp",)
-        if self._members[0].config.store_type == "file":
+        if self.members[0].config.store_type == "file":
             self.names += ("exchange", "misconfigure")
             is_sound = not (damage.minority or cluster.options.hides_wire_version)
             if is_sound and is_whole:
@@ -81,7 +82,8 @@ class Misfortunes:
                 self.names += ("copy_back", "copy_back")
 
     @property
-    def _members(self) -> list[SimMember]:
+    def members(self) -> list[SimMember]:
+        """The members of the cluster."""
         return list(self._cluster.members.values())
 
     def kind(self, name: str) -> Callable[[], None]:
@@ -99,12 +101,12 @@ class Misfortunes:
         """Whether a majority of members without any damage is sure of its ledger even without C{member}."""
         if self._is_rotten(member):
             return False
-        doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
+        doubtful = {one.member_id for one in self.members if one.is_doubtful} | {member.member_id}
         return len(doubtful) <= self._most and not self._damage.minority
 
     def _is_rotten(self, *losers: SimMember) -> bool:
         """Whether any other member has a damaged entry, of which C{losers} may have the only sound copy."""
-        return any(one.damaged for one in self._members if one not in losers or len(losers) > 1)
+        return any(one.damaged for one in self.members if one not in losers or len(losers) > 1)
 
     def _back_later(self, member: SimMember, longest_s: float = 8.0) -> None:
         self._cluster.restart_later(member, 1000 + int(longest_s * SECOND_US * self._rng.random() ** 2))
@@ -113,7 +115,7 @@ class Misfortunes:
 
     def wipe(self) -> None:
         """A member has a new disk."""
-        member = self._rng.choice(self._members)
+        member = self._rng.choice(self.members)
         if member.member_id not in self._away and self.may_lose(member):
             member.lose_directory()
             now = self._cluster.invariants.membership.addresses
@@ -126,7 +128,7 @@ class Misfortunes:
 
     def exchange(self) -> None:
         """The disks of two machines are exchanged for a while: neither member starts."""
-        one, other = pair = self._rng.sample(self._members, 2)
+        one, other = pair = self._rng.sample(self.members, 2)
         for member in pair:
             if member.member_id in self._away or not member.disk.exists(
                 f"{member.config.self_path}/{IDENTITY_NAME}"
@@ -169,7 +171,7 @@ class Misfortunes:
         """A small file becomes an older copy of itself, or is copied for a later time."""
         ids = sorted(self._damage.rots_small)
         member = self._cluster.members[self._rng.choice(ids)]
-        if member.member_id in self._away or any(one.is_small_damaged for one in self._members):
+        if member.member_id in self._away or any(one.is_small_damaged for one in self.members):
             return
         name = self._rng.choice(_COPIED)
         path = f"{member.config.self_path}/{name}"
@@ -209,16 +211,16 @@ class Misfortunes:
 
     def black_out(self) -> None:
         """The power fails everywhere, though acknowledged entries are not flushed."""
-        if self._is_rotten(*self._members):
+        if self._is_rotten(*self.members):
             return
-        for member in self._members:
+        for member in self.members:
             member.lose_power()
             self._back_later(member, 4.0)
         self._cluster.forget_acknowledged()
 
     def misconfigure(self) -> None:
         """An operator starts a member with options that do not fit its directory, then with right ones."""
-        member = self._rng.choice(self._members)
+        member = self._rng.choice(self.members)
         if member.member_id in self._away or not member.disk.exists(
             f"{member.config.self_path}/{COMMIT_MARK_NAME}"
         ):
@@ -242,14 +244,14 @@ class Misfortunes:
 
     def limp(self) -> None:
         """One member has every kind of trouble for some seconds, and is honest."""
-        member = self._rng.choice(self._members)
+        member = self._rng.choice(self.members)
         for number in range(int(4 + 12 * self._rng.random())):
             us = int(number * 0.4 * SECOND_US * (0.5 + self._rng.random()))
             self._clock.after(us, self._stumble, member)
 
     def _stumble(self, member: SimMember) -> None:
         rng, network, disk = self._rng, self._cluster.network, member.disk
-        other = rng.choice([one.member_id for one in self._members if one is not member])
+        other = rng.choice([one.member_id for one in self.members if one is not member])
         chance = rng.random()
         if chance < 0.3:
             network.break_between(member.member_id, other, late_us=SECOND_US)

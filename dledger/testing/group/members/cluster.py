@@ -23,10 +23,11 @@ from dledger.ledger.membership import ADD
 from dledger.node.requests.appends import AppendResult
 from dledger.storage.files.term_file import encode_term
 from dledger.testing.group.checks.history import History, check
-from dledger.testing.group.checks.invariants import GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import check_readers
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.equal_files import FileJudge
 from dledger.testing.group.members.member import SimMember, World
 from dledger.testing.group.members.network import GroupNetwork
@@ -280,8 +281,8 @@ class SimCluster:
     def leader(self) -> SimMember | None:
         """The leader of the highest term among the running members, if any leads."""
         leaders = [member for member in self.members.values()
-                   if member.is_serving and member.core._member.role is Role.LEADER]
-        return max(leaders, key=lambda member: member.core._member.term, default=None)
+                   if member.is_serving and member.core.member.role is Role.LEADER]
+        return max(leaders, key=lambda member: member.core.member.term, default=None)
 
     def is_converged(self) -> bool:
         """Whether every member runs, is whole, and holds and has committed the same end."""
@@ -289,7 +290,7 @@ class SimCluster:
         for member in self.active:
             if not member.is_up:
                 return False
-            state = member.core._member
+            state = member.core.member
             ends.add((state.ledger_end_index, state.ledger_end_term, state.committed_index))
             if state.repair_end_index >= 0 or self.owed_holes(member):
                 return False
@@ -420,10 +421,10 @@ class SimCluster:
             if not member.is_up:
                 told.append(f"{member.member_id} down ({member.start_error or 'no error'})")
                 continue
-            state = member.core._member
+            state = member.core.member
             repair = f" repair to {state.repair_end_index}" if state.repair_end_index >= 0 else ""
             for hole in state.view.holes:
-                repair += f" lacks {hole.first_index}..{hole.last_index} {member.core._holes.asked}"
+                repair += f" lacks {hole.first_index}..{hole.last_index} {member.core.holes.asked}"
             told.append(f"{member.member_id} {state.role.value} t{state.term} "
                         f"{state.ledger_end_index}/{state.committed_index}{repair}")
         return ", ".join(told)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from dledger.ledger.holes import Hole
-from dledger.testing.group.checks.invariants import GroupInvariants, require
+from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import SimDisk

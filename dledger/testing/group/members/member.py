@@ -189,15 +189,15 @@ class SimMember:
         if service.node is not None and not self.is_dying:
             ledger = self.ledger
             self.note(f"started at {ledger.ledger_begin_index}..{ledger.ledger_end_index}"
-                      f" term {self.core._member.term} committed {ledger.committed_index}"
+                      f" term {self.core.member.term} committed {ledger.committed_index}"
                       f" repair {ledger.repair_end_index}")
 
     def _make_driver(
         self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings
     ) -> WatchedDriver:
         self.driver = WatchedDriver(core, ledger, terms, around, member=self)
-        self.persisted_term = core._member.term
-        self.persisted_vote = core._member.voted_for
+        self.persisted_term = core.member.term
+        self.persisted_vote = core.member.voted_for
         if ledger.producers is not None:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
@@ -388,7 +388,7 @@ class SimMember:
         ledger since.
         """
         losses = self._losses + (0 if self.config.is_sync else self.disk.power_cuts)
-        if self.is_up and not self.core._member.is_unsure:
+        if self.is_up and not self.core.member.is_unsure:
             self._sure_losses = losses
         return self._sure_losses != losses
 

@@ -92,7 +92,7 @@ class QueueSegments(SegmentList):
                 self._disk.unlink(path)
             raise
         self.offsets.append(offset)
-        self._handles[offset] = file
+        self.handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
         self._shed(offset)
