@@ -335,11 +335,8 @@ class AnsweringConnection(Connection):
         return unread.may_answer(self)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        self._out += parts
+        super().write(parts)
         self._made_bytes += sum(map(len, parts))
-        if not self._is_flush_asked:
-            self._is_flush_asked = True
-            self.turn.output(self._flush)
         if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
             self.account.hold(self._made_bytes)
             self.turn.made(self._made_bytes)

@@ -82,8 +82,7 @@ class DLedgerCore:
         term_start_body: bytes = b"",
     ) -> None:
         """
-        @param view: the recovered ledger.
-        @param rng: the only source of randomness of this member.
+        @param view: the recovered ledger. @param rng: the only source of randomness of this member.
         @param recovered: everything else that the member knew when it ended.
         @param term_start_body: see L{MemberState}.
         @raise DirectoryError: the recovered term is absurd, see L{admission.check_start}.
@@ -143,8 +142,7 @@ class DLedgerCore:
         """
         Take one input.
 
-        @param now_ms: monotonic milliseconds.
-        @return: effects to run, in this order.
+        @param now_ms: monotonic milliseconds. @return: effects to run, in this order.
         @raise StoreError: the view could not be read; the caller feeds C{StoreFailed}.
         """
         if self._stopping.is_stopped:

@@ -24,7 +24,7 @@ class MixedTimesTests(SynchronousTestCase):
     """Two members of ours, and a Java member."""
 
     def test_java_in_between(self) -> None:
-        """Java keeps time entries as any other. What it writes as leader has no time; then times go on."""
+        """Java keeps time entries as any other. While it leads, entries have no time; then times go on."""
         try:
             class_path()
         except JavaMissing as missing:

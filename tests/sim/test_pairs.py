@@ -229,14 +229,14 @@ class WorldTests(PairCase):
         world = self.world()
         with world.bugs.listening():
             world.heal()
-            while world._unsettled():
+            while world.unsettled():
                 world.clock.run_until(world.clock.now_us + 500_000)
         slave = world.slave_machine.parts
         assert slave is not None
         slave.metadata.groups.delete("G1", 1)
-        self.assertIn("group G1", world._unsettled())
+        self.assertIn("group G1", world.unsettled())
         slave.metadata.topics.delete("T1", 1)
-        self.assertIn("topic T1", world._unsettled())
+        self.assertIn("topic T1", world.unsettled())
 
     def test_more_stories(self) -> None:
         """In peace messages are sent back and come again, others are recalled, and a group pops in order."""
@@ -247,10 +247,10 @@ class WorldTests(PairCase):
         self.assertTrue(any(one.recall == DONE for one in accounts.sent.values()))
         with world.bugs.listening():
             world.heal()
-            while world._unsettled():
+            while world.unsettled():
                 world.clock.run_until(world.clock.now_us + 500_000)
         accounts.sent_back["GB", "m1"] = None
-        self.assertIn("sent back", world._unsettled())
+        self.assertIn("sent back", world.unsettled())
 
     def test_b17(self) -> None:
         """A reply of nobody, one with another body, and one that comes twice; and none after the faults."""
@@ -265,22 +265,22 @@ class WorldTests(PairCase):
             return RemotingCommand(code=PUSH_REPLY, opaque=0, body=body, ext_fields={"properties": named})
 
         for wrong in (reply("nobody", b""), reply("own", b"other")):
-            self.assertBroken(17, traffic._checked, "m", wrong)
-        traffic._checked("m", reply("own", b"body"))
-        self.assertBroken(17, traffic._checked, "m", reply("own", b"body"))
+            self.assertBroken(17, traffic.check_asked, "m", wrong)
+        traffic.check_asked("m", reply("own", b"body"))
+        self.assertBroken(17, traffic.check_asked, "m", reply("own", b"body"))
         with world.bugs.listening():
             world.heal()
-            while (why := world._unsettled()):
+            while (why := world.unsettled()):
                 world.clock.run_until(world.clock.now_us + 500_000)
         self.assertEqual((why, traffic.has_come), ("", True))
         traffic.has_come = False
-        self.assertEqual(world._unsettled(), "no reply came")
+        self.assertEqual(world.unsettled(), "no reply came")
 
     def test_b18(self) -> None:
         """A queue that ends earlier than it did, or begins after its end; another message at a place."""
         for code, answered in ((MAX_OFFSET, 0), (MIN_OFFSET, 1 << 30), (SEARCH_OFFSET, 1 << 30)):
             world = self.world(8)
-            ask = world.traffic._client.ask
+            ask = world.traffic.client.ask
 
             async def changed(
                 target: str, asked: int, *given: Any, code: int = code, answered: int = answered,
@@ -291,7 +291,7 @@ class WorldTests(PairCase):
                 answer: RemotingCommand | None = await ask(target, asked, *given)
                 return answer
 
-            with mock.patch.object(world.traffic._client, "ask", changed), world.bugs.listening():
+            with mock.patch.object(world.traffic.client, "ask", changed), world.bugs.listening():
                 self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
         world = self.world(8)
         sent = next(one for one in world.accounts.needed(frozenset(KEPT)) if one.kind == PLAIN)

@@ -54,7 +54,7 @@ class ScheduleTests(RigCase):
         rig = RaftBrokers(1)
         asked: list[int] = []
         self.patch(rig, "_put", lambda broker: None)
-        self.assertRaises(QueuesBroken, rig._check_takes)
+        self.assertRaises(QueuesBroken, rig.check_takes)
         self.assertEqual(rig.clock.now_us, TAKES_S * SECOND_US)
 
         def later(broker: BrokerMachine) -> None:
@@ -65,7 +65,7 @@ class ScheduleTests(RigCase):
         for broker in rig.brokers.values():
             self.patch(broker, "call", lambda call, *given: call(*given))
         self.patch(rig, "_put", later)
-        rig._check_takes()
+        rig.check_takes()
         self.assertEqual(len(set(asked)), 2)
 
     def test_deterministic(self) -> None:

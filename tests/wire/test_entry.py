@@ -269,6 +269,6 @@ class BatchTests(SynchronousTestCase):
             for first_index, term in ((4, 2), (number, 2), (4, number)):
                 batch = EntryBatch(first_index=first_index, count=1, term=term, records=header + b"xxxx")
                 for one in (batch, attrs.evolve(batch, records=header), attrs.evolve(batch, records=b"")):
-                    expected = verdict(one, entry._check_any_number)
+                    expected = verdict(one, entry.check_any_number)
                     self.assertEqual(verdict(one), expected, (name, number))
         check_records(EntryBatch(first_index=4, count=1, term=2, records=sound))

@@ -65,7 +65,7 @@ class AdminTraffic:
 
     def __init__(self, world: TrafficWorld, client: ClientMachine) -> None:
         self._world = world
-        self._client = client
+        self.client = client
         self._rng = world.rng
         self._accounts = world.accounts
         self._busy = 0
@@ -74,7 +74,7 @@ class AdminTraffic:
     async def _ask_master(
         self, code: int, fields: Mapping[str, object], body: bytes = b""
     ) -> RemotingCommand | None:
-        return await self._client.ask(self._world.master(), code, fields, body)
+        return await self.client.ask(self._world.master(), code, fields, body)
 
     async def _ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
         """Ask the master until it has done it. @return: False: the schedule is over."""
@@ -82,7 +82,7 @@ class AdminTraffic:
             answer = await self._ask_master(code, fields)
             if answer is not None and answer.code == 0:
                 return True
-            await self._client.pause(0.3)
+            await self.client.pause(0.3)
         return False
 
     @staticmethod
@@ -98,7 +98,7 @@ class AdminTraffic:
         """Topics and groups that nobody uses come and go."""
         rng = self._rng
         while self._world.is_loaded:
-            await self._client.pause(rng.expovariate(1 / 0.8))
+            await self.client.pause(rng.expovariate(1 / 0.8))
             name, kind = f"a{rng.randrange(5)}", rng.random()
             if kind < 0.4:
                 await self._ask_master(MAKE_TOPIC, self._topic_fields(name, 1 + rng.randrange(8)))
@@ -114,10 +114,10 @@ class AdminTraffic:
         """Delete a topic and make it again, while its consumers wait."""
         rng, eras = self._rng, self._accounts.eras
         while self._world.is_loaded:
-            await self._client.pause(rng.uniform(2.0, 8.0))
+            await self.client.pause(rng.uniform(2.0, 8.0))
             self.paused = True
             while self._busy:
-                await self._client.pause(0.1)
+                await self.client.pause(0.1)
             accounts = self._accounts
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
@@ -125,7 +125,7 @@ class AdminTraffic:
             if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
                 return
             self._world.deleting(REMADE)
-            await self._client.pause(rng.random())
+            await self.client.pause(rng.random())
             if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
                 return
             if accounts.life == life:  # else the next master may not know of the deletion
@@ -136,7 +136,7 @@ class AdminTraffic:
         """A group consumes a queue again from an offset on."""
         rng, world, topic = self._rng, self._world, KEPT[0]
         while world.is_loaded:
-            await self._client.pause(rng.uniform(1.0, 4.0))
+            await self.client.pause(rng.uniform(1.0, 4.0))
             queue_id = rng.randrange(QUEUES)
             place = {"consumerGroup": RESET_GROUP, "topic": topic, "queueId": queue_id}
             answer = await self._ask_master(QUERY_OFFSET, place)

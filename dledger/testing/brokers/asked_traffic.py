@@ -42,9 +42,9 @@ class AskedTraffic(MoreTraffic):
     def begin(self) -> None:
         """Let all stories begin."""
         super().begin()
-        self._client.begin(self._reply())
-        self._client.begin(self._measure())
-        self._client.begin(self._view())
+        self.client.begin(self._reply())
+        self.client.begin(self._measure())
+        self.client.begin(self._view())
 
     # -- replies ---------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ class AskedTraffic(MoreTraffic):
         """A consumer answers requests of a producer, with large and small bodies."""
         rng, world = self._rng, self._world
         while not world.is_over:
-            await self._client.pause(rng.expovariate(1 / 0.7))
+            await self.client.pause(rng.expovariate(1 / 0.7))
             key = f"r{len(self.replies)}"
             body = self.replies[key] = rng.randbytes(rng.choice((0, 20, 400)))
             named = {"KEYS": key, "UNIQ_KEY": key, "CORRELATION_ID": key, "REPLY_TO_CLIENT": CLIENT_ID}
@@ -61,10 +61,10 @@ class AskedTraffic(MoreTraffic):
                 "h": 0, "i": encode_properties(named).decode(), "j": 0, "k": "false",
             }, body)
 
-    def _checked(self, target: str, command: RemotingCommand) -> None:
+    def check_asked(self, target: str, command: RemotingCommand) -> None:
         if command.code == PUSH_REPLY:
             self._replied(command)
-        super()._checked(target, command)
+        super().check_asked(target, command)
 
     def _replied(self, command: RemotingCommand) -> None:
         """B17."""
@@ -89,7 +89,7 @@ class AskedTraffic(MoreTraffic):
         """B18, of queues."""
         rng, world = self._rng, self._world
         while not world.is_over:
-            await self._client.pause(rng.expovariate(1 / 0.4))
+            await self.client.pause(rng.expovariate(1 / 0.4))
             queue, life = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life()
             begin = await self._offset(MIN_OFFSET, *queue)
             at = await self._offset(SEARCH_OFFSET, *queue, timestamp=rng.choice((0, world.wall_ms() - 3000)))
@@ -106,7 +106,7 @@ class AskedTraffic(MoreTraffic):
         """B18, of messages."""
         rng = self._rng
         while not self._world.is_over:
-            await self._client.pause(rng.expovariate(1 / 0.4))
+            await self.client.pause(rng.expovariate(1 / 0.4))
             life = self._life()
             sent = self._some_sent(life)
             if sent is None:

@@ -33,15 +33,15 @@ class MoreTraffic(Traffic):
     def begin(self) -> None:
         """Let all stories begin."""
         super().begin()
-        self._client.begin(self._pull(GroupFilter(BACK_GROUP), RETRY_PREFIX + BACK_GROUP, 0))
+        self.client.begin(self._pull(GroupFilter(BACK_GROUP), RETRY_PREFIX + BACK_GROUP, 0))
         for queue_id in range(QUEUES):
-            self._client.begin(self._pop_in_order(KEPT[1], queue_id))
+            self.client.begin(self._pop_in_order(KEPT[1], queue_id))
 
     # -- messages that come back -----------------------------------------------------------------
 
     def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
         if group == BACK_GROUP and sent.topic in KEPT and self._world.is_loaded and self._rng.random() < 0.15:
-            self._client.begin(self._send_back(message, sent))
+            self.client.begin(self._send_back(message, sent))
 
     async def _send_back(self, message: Message, sent: ProducedMessage) -> None:
         accounts = self._accounts
@@ -59,11 +59,11 @@ class MoreTraffic(Traffic):
     def _stored(self, sent: ProducedMessage, answer: RemotingCommand) -> None:
         handle = answer.ext_fields.get("recallHandle", "")
         if sent.kind == DELAYED and handle and self._rng.random() < 0.5:
-            self._client.begin(self._recall(sent, handle))
+            self.client.begin(self._recall(sent, handle))
 
     async def _recall(self, sent: ProducedMessage, handle: str) -> None:
         accounts = self._accounts
-        await self._client.pause(self._rng.random())
+        await self.client.pause(self._rng.random())
         losses, life = accounts.losses, accounts.life
         sent.recall = ASKED
         answer = await self._ask_master(RECALL, {
@@ -85,7 +85,7 @@ class MoreTraffic(Traffic):
                 "bornTime": world.wall_ms(), "initMode": 0, "expType": "TAG", "exp": "*", "order": "true",
             })
             if answer is None or answer.code != 0:
-                await self._client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
+                await self.client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
                 continue
             fields = answer.ext_fields
             starts = dict(part.rsplit(" ", 1) for part in fields["startOffsetInfo"].split(";"))

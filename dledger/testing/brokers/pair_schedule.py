@@ -341,7 +341,7 @@ class PairWorld(PairFaults):
             self.clock.run_until(FAULTS_S * SECOND_US)
             self.heal()
             end_us = self.clock.now_us + SETTLE_S * SECOND_US
-            while (why := self._unsettled()):
+            while (why := self.unsettled()):
                 require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
                 self.clock.run_until(self.clock.now_us + SECOND_US // 2)
             self._judge()
@@ -354,7 +354,7 @@ class PairWorld(PairFaults):
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
 
-    def _unsettled(self) -> str:
+    def unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""
         master, slave = self.master_machine.parts, self.slave_machine.parts
         if master is None or slave is None or not (master.store.is_ready and slave.store.is_ready):

@@ -85,11 +85,11 @@ class Traffic(AdminTraffic):
         self._number = 0
         self._halves: dict[str, ProducedMessage] = {}
         self.probed = -1
-        client.asked = self._checked
+        client.asked = self.check_asked
 
     def begin(self) -> None:
         """Let all stories begin."""
-        begin = self._client.begin
+        begin = self.client.begin
         begin(self._make_topics())
         begin(self._produce())
         begin(self._beat())
@@ -110,14 +110,14 @@ class Traffic(AdminTraffic):
 
     async def _produce(self) -> None:
         while self._world.is_loaded:
-            await self._client.pause(self._rng.expovariate(1 / self._put_s) + 1e-6)
+            await self.client.pause(self._rng.expovariate(1 / self._put_s) + 1e-6)
             kind = self._rng.random()
             if kind < 0.1:
-                self._client.begin(self._send_batch())
+                self.client.begin(self._send_batch())
             elif kind < 0.25:
-                self._client.begin(self._send_half())
+                self.client.begin(self._send_half())
             else:
-                self._client.begin(self._send_one(DELAYED if kind < 0.4 else PLAIN))
+                self.client.begin(self._send_one(DELAYED if kind < 0.4 else PLAIN))
 
     def _new(self, kind: str, topic: str = "", queue_id: int = -1) -> ProducedMessage:
         rng, self._number = self._rng, self._number + 1
@@ -187,7 +187,7 @@ class Traffic(AdminTraffic):
 
     def probe(self) -> None:
         """Send a message to learn how it is answered."""
-        self._client.begin(self._probe())
+        self.client.begin(self._probe())
 
     async def _probe(self) -> None:
         # The next master may not know a topic that was made just before.
@@ -203,15 +203,15 @@ class Traffic(AdminTraffic):
         self._halves[sent.key] = sent
         target = self._world.master()
         named = self._properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
-        answer = await self._client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
+        answer = await self.client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
         self._note_sent([sent], answer)
         if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
             return
-        await self._client.pause(rng.random())
+        await self.client.pause(rng.random())
         place = (int(answer.ext_fields["queueOffset"]), sent.offset)
         if rng.random() < 0.15:
-            self._client.begin(self._end(target, sent, COMMIT, *place))
-            self._client.begin(self._end(target, sent, ROLLBACK, *place))
+            self.client.begin(self._end(target, sent, COMMIT, *place))
+            self.client.begin(self._end(target, sent, ROLLBACK, *place))
         else:
             await self._end(target, sent, self._wanted(sent), *place)
 
@@ -237,11 +237,11 @@ class Traffic(AdminTraffic):
     ) -> None:
         sent.asked.add(end)
         losses = self._accounts.losses
-        answer = await self._client.ask(target, END_TRANSACTION, fields)
+        answer = await self.client.ask(target, END_TRANSACTION, fields)
         if answer is not None and answer.code == 0 and losses == self._accounts.losses:
             self._accounts.ended(sent, end)
 
-    def _checked(self, target: str, command: RemotingCommand) -> None:
+    def check_asked(self, target: str, command: RemotingCommand) -> None:
         """A broker asks how a transaction has ended; or it says something else."""
         if command.code != CHECK_TRANSACTION or self._rng.random() < 0.2:
             return
@@ -250,7 +250,7 @@ class Traffic(AdminTraffic):
         end = self._wanted(sent)
         place = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
         named = {**self._end_fields(sent, end, *place), "fromTransactionCheck": "true"}
-        self._client.begin(self._ask_end(target, sent, end, named))
+        self.client.begin(self._ask_end(target, sent, end, named))
 
     async def _beat(self) -> None:
         """Producers register at the master."""
@@ -258,7 +258,7 @@ class Traffic(AdminTraffic):
                 % (CLIENT_ID.encode(), PRODUCER.encode()))
         while not self._world.is_over:
             await self._ask_master(HEART_BEAT, {}, body)
-            await self._client.pause(1.0)
+            await self.client.pause(1.0)
 
     # -- consumers that pull ---------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Traffic(AdminTraffic):
         while not world.is_over:
             if topic == REMADE and self.paused:
                 at = -1
-                await self._client.pause(0.1)
+                await self.client.pause(0.1)
                 continue
             self._busy += topic == REMADE
             try:
@@ -284,7 +284,7 @@ class Traffic(AdminTraffic):
             finally:
                 self._busy -= topic == REMADE
             if at < 0:
-                await self._client.pause(0.2)
+                await self.client.pause(0.2)
             elif rng.random() < 0.03:
                 at = -1  # it begins anew
 
@@ -292,7 +292,7 @@ class Traffic(AdminTraffic):
         """A group has got a message."""
 
     async def _first_offset(self, target: str, place: dict[str, object]) -> int:
-        answer = await self._client.ask(target, QUERY_OFFSET, place)
+        answer = await self.client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
             return -1
         return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
@@ -302,7 +302,7 @@ class Traffic(AdminTraffic):
         topic, rng = str(place["topic"]), self._rng
         era = self._accounts.era(topic)
         # Flags: suspend, and the subscription is in the request.
-        answer = await self._client.ask(target, PULL, {
+        answer = await self.client.ask(target, PULL, {
             **place, "queueOffset": at, "maxMsgNums": rng.choice((1, 8, 32)), "sysFlag": 6,
             "commitOffset": 0, "suspendTimeoutMillis": 800, "subVersion": 0,
             "subscription": group.expression, "expressionType": group.kind,
@@ -322,7 +322,7 @@ class Traffic(AdminTraffic):
     async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
         group, topic, queue_id = str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
         self._world.committing(target, group, topic, queue_id, offset)
-        answer = await self._client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
+        answer = await self.client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
         return answer is not None and answer.code == 0
 
     # -- consumers that pop ----------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Traffic(AdminTraffic):
         rng, world = self._rng, self._world
         while not world.is_over:
             if topic == REMADE and self.paused:
-                await self._client.pause(0.1)
+                await self.client.pause(0.1)
                 continue
             self._busy += topic == REMADE
             era, invisible_ms = self._accounts.era(topic), rng.choice((1500, 3000))
@@ -342,7 +342,7 @@ class Traffic(AdminTraffic):
             })
             self._busy -= topic == REMADE
             if answer is None or answer.code != 0:
-                await self._client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
+                await self.client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
                 continue
             for message in messages_of(answer.body):
                 self._take(message, answer, era)
@@ -364,11 +364,11 @@ class Traffic(AdminTraffic):
             "consumerGroup": POP_GROUP, "topic": topic, "queueId": parts[6], "offset": parts[7],
             "extraInfo": receipt,
         }
-        self._client.begin(self._settle(given, place))
+        self.client.begin(self._settle(given, place))
 
     async def _settle(self, given: Given, place: Mapping[str, object]) -> None:
         rng = self._rng
-        await self._client.pause(rng.random() * 0.8)
+        await self.client.pause(rng.random() * 0.8)
         if self._world.is_loaded and rng.random() < 0.3:
             if rng.random() < 0.5:
                 return  # it comes again
@@ -392,11 +392,11 @@ class Traffic(AdminTraffic):
         """Look for messages by their keys: what is found is right."""
         rng = self._rng
         while not self._world.is_over:
-            await self._client.pause(rng.expovariate(1 / 0.5))
+            await self.client.pause(rng.expovariate(1 / 0.5))
             if not self._accounts.sent:
                 continue
             sent = rng.choice(list(self._accounts.sent.values()))
-            answer = await self._client.ask(self._world.any_broker(), QUERY_MESSAGE, {
+            answer = await self.client.ask(self._world.any_broker(), QUERY_MESSAGE, {
                 "topic": sent.topic, "key": sent.key, "maxNum": 8, "beginTimestamp": 0,
                 "endTimestamp": 1 << 60,
             })

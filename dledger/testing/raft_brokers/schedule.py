@@ -269,7 +269,7 @@ class RaftBrokers:
             self._check()
             for peer_id in self.brokers:
                 self._check_facts(peer_id)
-            self._check_takes()
+            self.check_takes()
         problems = [reason for broker in self.brokers.values() for reason in broker.reasons]
         if problems:
             raise QueuesBroken(f"ended by themselves: {problems}")
@@ -348,7 +348,8 @@ class RaftBrokers:
         assert parts is not None and parts.store.indexing is not None
         return list(parts.store.indexing.index.search(hash_of_key(topic, key), 0, 1 << 62))
 
-    def _check_takes(self) -> None:
+    def check_takes(self) -> None:
+        """After all faults the group takes a message within its time."""
         # A leader that heard of no majority during the faults may step down only now.
         before, end_us = len(self.acked), self.clock.now_us + TAKES_S * SECOND_US
         while len(self.acked) == before:

@@ -195,10 +195,10 @@ def check_records(batch: EntryBatch) -> None:
             and pos <= POSITION_MAX
         ):
             return
-    _check_any_number(batch)
+    check_any_number(batch)
 
 
-def _check_any_number(batch: EntryBatch) -> None:
+def check_any_number(batch: EntryBatch) -> None:
     """L{check_records}, entry by entry."""
     records = batch.records
     length = len(records)
