@@ -41,7 +41,7 @@ from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
-from dledger.client.reading.look_back import entries_after, entry_before, pulling, timed_link
+from dledger.client.reading.look_back import TimesBefore, entries_after, timed_link
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader, ReaderOptions
@@ -98,6 +98,9 @@ class LogClient:
         rivals = Rivals(self._members, reactor)
         self._questions = MemberQuestions(
             self._members, rivals, reactor, chosen.timeout_s, lambda: self._is_closed
+        )
+        self._times = TimesBefore(
+            self._members, reactor, answer_timeout_s=chosen.answer_timeout_s, timeout_s=chosen.timeout_s
         )
         self._enveloping = Enveloping(is_timed=chosen.envelope, wall_s=wall_s)
         self._appender = Appender(
@@ -291,10 +294,9 @@ class LogClient:
         if answer.entries is None:  # Java's memory store
             raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
-        link = timed_link(self._members)
-        if not index or link is None or entry.kind is OwnKind.TIME:
+        if entry.kind is OwnKind.TIME:
             return entry
-        before = await entry_before(index, pulling(link, self.group, self.options.answer_timeout_s))
+        before = await self._times.of(index, entry.term)
         (entry,) = entries_after(before, answer.entries)
         return entry
 
@@ -306,6 +308,7 @@ class LogClient:
         timeout_s: float | None = None,
         batch_bytes_max: int = 1 << 20,
         control: bool = False,
+        looks_back: bool = True,
     ) -> Tail:
         """
         Committed entries from C{from_index} on, as an asynchronous iterator.
@@ -316,6 +319,7 @@ class LogClient:
             following, else the client's time-out.
         @param control: also show the log's own entries, such as the marks of appends
             that are made once (C{is_control}). They have indexes, so a tail without them skips these.
+        @param looks_back: no: the first entries have a time only after the next time entry (docs/times.md).
         @raise TypeError, ValueError: a number is none, or out of range.
         """
         from_index = whole("from_index", from_index, -INDEX_MAX)
@@ -326,7 +330,7 @@ class LogClient:
         tail = Tail(self._members, self._clock, TailOptions(
             from_index=from_index, follow=follow, timeout_s=timeout_s,
             answer_timeout_s=min(self.options.answer_timeout_s, 2.0), batch_bytes_max=batch_bytes_max,
-            control=control,
+            control=control, looks_back=looks_back,
         ))
         self._tails.add(tail)
         return tail
@@ -383,6 +387,11 @@ class LogClient:
     async def _move_reader(self, name: str, index: int | datetime) -> int:
         found = index if is_index(index) else await self._find_begin(index)
         return await ReaderCalls(self._commands.appends).move(name, found)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether a member that is connected has said that its log has times of leaders."""
+        return timed_link(self._members) is not None
 
     def find_time(self, moment: datetime) -> Deferred[int]:
         """

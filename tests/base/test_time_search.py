@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.base.process.time_search import SKEW_MS, TimeSearch, search_leaders
 
 _NOW_MS = 1_800_000_000_000
 
@@ -67,3 +67,45 @@ class SearchTests(SynchronousTestCase):
             search, looks = searched(times, 0, _NOW_MS + 500 + SKEW_MS, 2_000)
             self.assertEqual(search.found, untimed + 500)
             self.assertLess(looks, 20 + untimed // 2_000)
+
+
+class LeaderTests(SynchronousTestCase):
+    """By times of leaders, which never fall, and which whole terms may lack."""
+
+    def found(self, log: list[tuple[int, int | None]], begin: int, moment_ms: int) -> tuple[int, int]:
+        """@return: the result, and the number of questions."""
+        search, asked = search_leaders(begin, len(log), moment_ms), 0
+        try:
+            question = next(search)
+            while True:
+                asked += 1
+                term, time_ms = log[question.index]
+                question = search.send((term, time_ms if question.needs_time else None))
+        except StopIteration as done:
+            return done.value, asked
+
+    @given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(-6, 3), max_size=9)), max_size=9),
+           st.integers(0, 30))
+    def test_any_log(self, terms: list[tuple[bool, list[int]]], begin: int) -> None:
+        """As a walk over all entries finds it; a step of 0 or more notes a time, which counts in its term."""
+        log: list[tuple[int, int | None]] = []
+        last = 0
+        for term, (is_timed, steps) in enumerate(terms):
+            known: int | None = None
+            for step in steps:
+                if is_timed and step >= 0:
+                    known = last = last + step
+                log.append((term, known))
+        begin = min(begin, len(log))
+        for moment_ms in range(last + 2):
+            expected = (at for at in range(begin, len(log)) if (log[at][1] or -1) >= moment_ms or (
+                log[at][1] == 0 == moment_ms))
+            self.assertEqual(self.found(log, begin, moment_ms)[0], next(expected, len(log)), moment_ms)
+
+    def test_cost(self) -> None:
+        """A million entries without a time after a few with one cost some dozens of questions."""
+        log: list[tuple[int, int | None]] = [(1, 100)] * 14 + [(2, None)] * 1_000_000 + [(3, 900)]
+        self.assertEqual(self.found(log, 0, 50)[0], 0)
+        found, asked = self.found(log, 0, 500)
+        self.assertEqual(found, len(log) - 1)
+        self.assertLess(asked, 100)

@@ -9,12 +9,15 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
-from dledger.client.reading import look_back
+from dledger.client.reading import look_back, places
 from dledger.client.reading.look_back import Part, entry_before
+from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import PullRequest, Request
 from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.client.test_tail import TailCase
 
@@ -196,6 +199,72 @@ class TimedLogTests(TailCase):
             self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(found.append)
             self.group.run(3.0)
             self.assertEqual(found, [index], seconds)
+
+    def test_leader_without_times(self) -> None:
+        """Many entries of a leader without times do not hide those before them from a search."""
+        self.patch(places, "LOOK_ENTRIES", 3)
+        self.group.log.extend(b"0" for _ in range(300))
+        self.group.term_of = lambda index: 1 if index < 210 else 2
+        for seconds, index in ((0, 0), (3, 63), (9, 189), (9.001, 510)):
+            found: list[int] = []
+            self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(found.append)
+            for _ in range(100_000):
+                if found:
+                    break
+                self.clock.advance(0)
+                for member in self.group.members.values():
+                    for wire in list(member.wires):
+                        member.deliver(wire)
+                    member.end_polls()
+            self.assertEqual(found, [index], seconds)
+
+    def pulled(self) -> int:
+        """Number of pulls so far."""
+        return sum(len(self.pulls(one)) for one in self.group.members)
+
+    def test_get_without_a_time(self) -> None:
+        """A second entry of a term without times costs no look back."""
+        self.group.log.extend(b"0" for _ in range(100))
+        self.group.term_of = lambda index: 1 if index < 210 else 2
+        for index, is_cheap in ((300, False), (300, True), (250, True), (305, False), (304, True)):
+            before, found = self.pulled(), list[Entry]()
+            self.client.get(index).addCallback(found.append)
+            self.group.run(2.0)
+            self.assertIsNone(found[0].time_ms)
+            self.assertEqual(self.pulled() == before, is_cheap, index)
+        self.assertLess(self.pulled(), 150)
+
+    def test_get_of_a_lost_member(self) -> None:
+        """A member that is lost while the time is looked for is asked again, or another one."""
+        lost = []
+
+        def hold(request: Request) -> bool:
+            if isinstance(request, PullRequest) and len(lost) < 3:
+                lost.append(request)
+                return True
+            return False
+
+        for member in self.group.members.values():
+            member.holds = hold
+        found: list[Entry] = []
+        self.client.get(100).addCallback(found.append)
+        for _ in range(20):
+            for member in self.group.members.values():
+                if member.held:
+                    member.held.clear()
+                    member.lose_connections()
+            self.group.run(0.5)
+        self.assertEqual(len(lost), 3)
+        self.assertEqual(found[0].time_ms, NOW_MS + 4000)
+
+    def test_get_without_members(self) -> None:
+        """In the end it is an error of ours, not a time that is not known."""
+        for member in self.group.members.values():
+            member.holds = lambda request: isinstance(request, PullRequest)
+        failed: list[Failure] = []
+        self.client.get(100).addErrback(failed.append)
+        self.group.run(60.0)
+        self.assertIsInstance(failed[0].value, DLedgerError)
 
     def test_refused(self) -> None:
         """A member that cannot look back is left; the tail goes on with another."""

@@ -52,6 +52,8 @@ class SearchedTail:
 class SearchedLog:
     """A L{FakeLog} for L{find_time}."""
 
+    has_times = False
+
     def __init__(self, log: FakeLog) -> None:
         self._log = log
 
@@ -59,7 +61,10 @@ class SearchedLog:
         """As L{dledger.client.client.LogClient.metadata}."""
         return succeed(self._log.metadata())
 
-    def tail(self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool) -> SearchedTail:
+    def tail(
+        self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool,
+        looks_back: bool = True,
+    ) -> SearchedTail:
         """As L{dledger.client.client.LogClient.tail}."""
         return SearchedTail(self._log.tail(from_index, follow, timeout_s, control=control))
 

@@ -303,9 +303,14 @@ class RefusalTests(LeaderCase):
         self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
 
     def test_no_id(self) -> None:
-        """Members know each other by the id of the group."""
+        """Members know each other by the id of the group; a voter that keeps it from one can be removed."""
         self.bench.core.member.group_name = type(self.bench.core.member.group_name)()
-        self.assertRefused(change("remove", "n2"), ResponseCode.LEADER_NOT_READY, "no id")
+        add = change("add", "n4", "127.0.0.1:8")
+        self.assertRefused(add, ResponseCode.LEADER_NOT_READY, "no id yet: each voter must answer once")
+        self.bench.core.member.last_heard_ms["n2"] = -100_000
+        self.assertRefused(add, ResponseCode.LEADER_NOT_READY, "n2 does not: start it")
+        self.bench.request(change("remove", "n2"))
+        self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
 
 
 class OutsiderTests(SynchronousTestCase):

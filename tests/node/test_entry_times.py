@@ -110,6 +110,18 @@ class DueTests(SynchronousTestCase):
         self.ledger.end_position += 1
         self.assertEqual(self.due(), 5000)
 
+    def test_conditional(self) -> None:
+        """One that expects an end is not moved away from it again and again, however slow its program is."""
+        self.noted(3, 5000)
+        self.now_ms = 90_000
+        self.assertEqual(self.due(), 90_000)
+        self.assertIsNone(self.times.due(is_conditional=True))
+        self.ledger.ledger_end_index = 4
+        body = self.times.due(is_conditional=True)
+        self.assertEqual(body and decode_time_entry(body), 90_000, "the end is another one already")
+        self.noted(5, 5000, term=2)
+        self.assertIsNotNone(self.times.due(is_conditional=True), "a new term needs its own")
+
     def test_not_due(self) -> None:
         """To a follower; while damaged entries may be times; while a member may not know them."""
         self.leading.is_leader = False
@@ -159,10 +171,11 @@ class MemberTests(SynchronousTestCase):
         self.assertNotIn(OwnKind.TIME, [entry.kind for entry in self.entries()])
 
     def test_expected_end(self) -> None:
-        """A time entry that comes first makes a conflict, which says where the log ends: then it fits."""
+        """A time entry that comes first makes a conflict that says where the log ends: then it fits."""
         client, end = self.rig.client(), self.rig.node.committed_index
         answers = []
         for expected_end in (end, end + 1):
+            self.rig.wall_s += 60.0
             client.send(AppendIfRequest(**self.rig.base(), body=b"x", expected_end=expected_end))
             self.rig.clock.pump([0.0] * 5)
             answers += client.answers()

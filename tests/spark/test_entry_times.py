@@ -12,6 +12,7 @@ from unittest import mock
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger import entry_times
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, TIME_COLUMN
+from dledger.spark.scans import scan
 from dledger.spark.scans.scan import Scan
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.time_entries import decode_time_entry, encode_time_entry, is_time_entry
@@ -118,6 +119,7 @@ class TimesTests(LedgerCase):
     def test_starting_timestamp(self) -> None:
         """The first entry of that time, exactly."""
         given = {"path": self.path, "times": "true"}
+        self.patch(scan, "_LOOK_ENTRIES", 3)
         for moment in sorted({time for _, time in self.known if time is not None}):
             ms = round(moment.timestamp() * 1000)
             first = next(at for at, time in self.known if time is not None and time >= moment)

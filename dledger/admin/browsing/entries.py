@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.base.process.time_search import Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry
 from dledger.client.reading.look_back import Part, entries_after, entry_before
 from dledger.node.reporting.status import NodeStatus
@@ -158,20 +158,41 @@ class EntryBrowser:
 
     async def _first_since(self, moment: int, begin: int, end: int) -> int:
         """The first entry with a time of C{moment} or later, as far as times rise; C{end} without one."""
-        search = TimeSearch(begin, end, moment)
+        first_led = end
+        if self._node.has_times and begin < end:
+            first_led = await self._by_leaders(search_leaders(begin, end, 0))
+            found = await self._by_leaders(search_leaders(first_led, end, moment))
+            if first_led < found or first_led == begin:
+                return found
+        search = TimeSearch(begin, first_led, moment)
         for _look in range(LOOKS_MAX):
             if (look := search.look) is None:
                 break
             timed, behind = await self._first_timed(*look)
             if timed is not None and timed.when_ms is not None:
-                search.met(timed.index, timed.when_ms, skew_ms=SKEW_MS if timed.time_ms is None else 0)
+                search.met(timed.index, timed.when_ms)
             else:
                 search.met_none(behind)
             await deferLater(self._clock, 0)
-        if begin < end and not search.has_times:
+        if begin < first_led == end and not search.has_times:
             raise QueryProblem(404, "the entries that were looked at have no time: entries have one if the "
                                     "members have entry_times_ms, or their client appends with envelope=True")
         return await self._exactly(moment, search.found, end)
+
+    async def _by_leaders(self, search: Search) -> int:
+        """The result of a search. @raise QueryProblem: an entry cannot be read."""
+        try:
+            question = next(search)
+            while True:
+                await deferLater(self._clock, 0)
+                before = await self._before(question.index) if question.needs_time else None
+                entries = self._read(question.index, 1, before)
+                if not entries:
+                    raise QueryProblem(503, f"entry {question.index} cannot be read now")
+                question = search.send((entries[0].term, entries[0].time_ms))
+        except StopIteration as done:
+            found: int = done.value
+            return found
 
     async def _exactly(self, moment: int, first: int, end: int) -> int:
         """

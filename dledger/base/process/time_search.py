@@ -14,6 +14,10 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
+import attrs
+
 #: Clocks of clients may differ by this, milliseconds.
 SKEW_MS = 60_000
 
@@ -67,3 +71,73 @@ class TimeSearch:
             self._high = (self._low + self._high) // 2
         else:
             self._low = behind
+
+
+@attrs.frozen
+class Question:
+    """
+    What a search by times of leaders asks about an entry.
+
+    @ivar needs_time: whether its time is asked for, besides its term.
+    """
+
+    index: int
+    needs_time: bool
+
+
+#: Takes, for each question, the term of the entry, and its time in milliseconds; None: it has none.
+Search = Generator[Question, tuple[int, int | None], int]
+
+
+def search_leaders(begin: int, end: int, moment_ms: int) -> Search:
+    """
+    The first entry with a time of a leader from C{moment_ms} on; C{end} if there is none.
+
+    These times never fall, but whole terms may have none: of a Java leader, or of one without the option. So
+    the last time that is known at an entry is compared, which never falls either.
+    """
+    known: dict[int, tuple[int, int]] = {}
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) // 2
+        if (yield from _time_at(begin, middle, known)) >= moment_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _time_at(
+    begin: int, index: int, known: dict[int, tuple[int, int]]
+) -> Generator[Question, tuple[int, int | None], int]:
+    """
+    The last time at an entry or before it; -1: there is none.
+
+    @param known: by term: up to which entry it has no time, and the last time before it. It learns.
+    """
+    passed: list[tuple[int, int]] = []
+    found = -1
+    while index >= begin:
+        term, time_ms = yield Question(index, needs_time=False)
+        last, before = known.get(term, (-1, -1))
+        if index <= last:
+            found = before
+            break
+        term, time_ms = yield Question(index, needs_time=True)
+        if time_ms is not None:
+            found = time_ms
+            break
+        passed.append((term, index))
+        if last >= 0:
+            found = before
+            break
+        low = begin
+        while low < index:  # the first entry of the term
+            middle = (low + index) // 2
+            if (yield Question(middle, needs_time=False))[0] < term:
+                low = middle + 1
+            else:
+                index = middle
+        index -= 1
+    known.update({term: (at, found) for term, at in passed})
+    return found

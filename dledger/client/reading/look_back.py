@@ -5,7 +5,9 @@ counts there comes earlier (L{protocols.wire.ledger.own.time_entries}).
 
 Rule 1: few entries are read at first, then more, back to the time entry, to the begin of the term, or to what
 the log still has.
-Rule 2: no more than L{LOOK_BACK_ENTRIES} entries and about L{LOOK_BACK_BYTES} bytes are read: without a time
+Rule 2: an error does not say that there is no time. The entries are asked for again, also at another
+member, until the time of the call is over.
+Rule 3: no more than L{LOOK_BACK_ENTRIES} entries and about L{LOOK_BACK_BYTES} bytes are read: without a time
 entry among them, the time is not known.
 """
 
@@ -15,9 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import attrs
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 
+from dledger.base.process.timing import Backoff
+from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_of
-from dledger.client.links.connection import MemberLink
+from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -29,6 +35,8 @@ from protocols.wire.ledger.own.time_entries import LOOK_BACK_BYTES, LOOK_BACK_EN
 _FIRST_SPAN = 4
 _GROWTH = 8
 _PULL_BYTES = 1024 * 1024
+#: Terms of which it is remembered that they have no times.
+_TERMS_MAX = 256
 
 
 class Part(NamedTuple):
@@ -91,15 +99,17 @@ def pulling(link: MemberLink, group: str, timeout_s: float) -> Pull:
     return pull
 
 
-async def entry_before(index: int, pull: Pull) -> Entry | None:
+async def entry_before(index: int, pull: Pull, lowest: int = 0) -> Entry | None:
     """
     The entry at C{index - 1}, whose C{time_ms} also the entries after it have up to the next time entry;
     None: the member does not have it.
+
+    @param lowest: the entries of its term before this one have no time.
     """
     found: Entry | None = None
     first, span, left_bytes = index, _FIRST_SPAN, LOOK_BACK_BYTES
-    while first > 0 and left_bytes > 0 and index - first < LOOK_BACK_ENTRIES:
-        at, end, last = max(0, index - span), first - 1, None
+    while first > lowest and left_bytes > 0 and index - first < LOOK_BACK_ENTRIES:
+        at, end, last = max(lowest, index - span), first - 1, None
         begin, begin_term = at, -1
         while at <= end:
             part = await pull(at, end, last)
@@ -117,7 +127,84 @@ async def entry_before(index: int, pull: Pull) -> Entry | None:
             found = last
         elif found.term == last.term:
             found = attrs.evolve(found, time_ms=last.time_ms)
-        if found.time_ms is not None or begin_term != found.term or begin > max(0, index - span):
+        if found.time_ms is not None or begin_term != found.term or begin > max(lowest, index - span):
             return found
         first, span = begin, span * _GROWTH
     return found
+
+
+class TimesBefore:
+    """Looks back for single entries, which are asked for again and again in terms that have no times."""
+
+    def __init__(
+        self, members: Members, clock: IReactorTime, *, answer_timeout_s: float, timeout_s: float
+    ) -> None:
+        """
+        @param answer_timeout_s: seconds for one answer.
+        @param timeout_s: seconds in which the time of an entry is found, or an error says why not.
+        """
+        self._members = members
+        self._clock = clock
+        self._answer_timeout_s = answer_timeout_s
+        self._timeout_s = timeout_s
+        self._has_times = False
+        self._untimed: dict[int, int] = {}  # by term: the last entry that is known to have no time
+
+    async def of(self, index: int, term: int) -> Entry | None:
+        """
+        The entry before one, with the time that both have; None: the one at C{index} has none from before.
+
+        @param term: of the entry at C{index}.
+        @raise DLedgerError: no member has said it in time.
+        """
+        self._has_times = self._has_times or timed_link(self._members) is not None
+        last = self._untimed.get(term, -1)
+        if not index or not self._has_times or index <= last:
+            return None
+        before = await self._before(index, last + 1)
+        if before is not None and (before.term != term or before.time_ms is None):
+            if len(self._untimed) >= _TERMS_MAX:
+                self._untimed.clear()
+            self._untimed[term] = index
+        return before
+
+    async def _before(self, index: int, lowest: int) -> Entry | None:
+        deadline_s, backoff = self._clock.seconds() + self._timeout_s, Backoff(rng=self._members.rng)
+        while True:
+            link = None
+            try:
+                link = timed_link(self._members) or await self._connected()
+                if link is None:
+                    return None
+                return await entry_before(
+                    index, pulling(link, self._members.group, self._answer_timeout_s), lowest
+                )
+            except (RequestLost, WireError) as lost:
+                error = DLedgerError(ResponseCode.NETWORK_ERROR, index=index, reason=str(lost))
+            except DLedgerError as refused:
+                error = refused
+            if link is not None:
+                link.abort(str(error))
+            wait_s = backoff.next_s()
+            if self._clock.seconds() + wait_s >= deadline_s:
+                raise told(error)
+            await deferLater(self._clock, wait_s)
+
+    async def _connected(self) -> MemberLink | None:
+        """
+        A member that can be asked for times; None: members answer, but none of them can be.
+
+        @raise DLedgerError: no member answers.
+        """
+        is_any = False
+        for member_id in list(self._members.addresses):
+            try:
+                link = await self._members.connection(member_id)
+            except Exception:
+                continue  # noted in problems
+            is_any = True
+            if shows_times(link):
+                return link
+        if not is_any:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="no member answers")
+        return None

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.base.process.time_search import Search, TimeSearch, search_leaders
 from dledger.base.sending.arguments import INDEX_MAX, whole
 from dledger.client.answers.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
@@ -76,13 +76,18 @@ class TimedTail(Protocol):
 class TimedLog(Protocol):
     """A log that is searched."""
 
+    @property
+    def has_times(self) -> bool:
+        """Whether it has times of leaders, as far as is known."""
+
     def metadata(self) -> Deferred[MemberInfo]:
         """The leader's own status."""
 
     def tail(
-        self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool
+        self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool,
+        looks_back: bool = True,
     ) -> TimedTail:
-        """Entries from an index on, the log's own ones, too."""
+        """Entries from an index on, the log's own, too. @param looks_back: the first one has its time."""
 
 
 async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
@@ -102,6 +107,46 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
             "an index (--from)"
         ))
     begin, end = max(info.begin_index, 0), info.committed_index + 1
+    first_led = end
+    if log.has_times and begin < end:
+        first_led = await _by_leaders(log, search_leaders(begin, end, 0), timeout_s)
+        found = await _by_leaders(log, search_leaders(first_led, end, since_ms), timeout_s)
+        if first_led < found or first_led == begin:
+            return found
+    # Before the first time of a leader, entries may have times of clients.
+    return await _by_clients(log, begin, first_led, since_ms, timeout_s, is_all=first_led == end)
+
+
+async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> int:
+    """The result of a search."""
+    try:
+        question = next(search)
+        while True:
+            tail = log.tail(
+                question.index, True, timeout_s=timeout_s, control=True, looks_back=question.needs_time
+            )
+            try:
+                entry = await anext(aiter(tail))
+            except StopAsyncIteration:
+                raise DLedgerError(
+                    ResponseCode.TIMEOUT, reason=f"no member served entry {question.index}"
+                ) from None
+            finally:
+                tail.close()
+            question = search.send((entry.term, entry.time_ms))
+    except StopIteration as done:
+        found: int = done.value
+        return found
+
+
+async def _by_clients(
+    log: TimedLog, begin: int, end: int, since_ms: int, timeout_s: float, *, is_all: bool
+) -> int:
+    """
+    See L{find_time}, by times of clients.
+
+    @param is_all: there are no times of leaders.
+    """
     search, looked = TimeSearch(begin, end, since_ms), 0
     while (look := search.look) is not None:
         first, after = look
@@ -109,14 +154,14 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
         entry, count = await _first_timed(log, first, last, timeout_s)
         looked += count
         if entry is not None and entry.when_ms is not None:
-            search.met(entry.index, entry.when_ms, skew_ms=SKEW_MS if entry.time_ms is None else 0)
+            search.met(entry.index, entry.when_ms)
         else:
             search.met_none(last + 1)
-    if begin < end and not search.has_times:
+    if begin < end and is_all and not search.has_times:
         raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
-            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one if the "
-            "members have entry_times_ms, or if their client was opened with envelope=True (dledger append "
-            "--envelope). Give an index (--from)"
+            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one from when "
+            "all members take entry_times_ms on, or if their client was opened with envelope=True (dledger "
+            "append --envelope). Give an index (--from)"
         ))
     return search.found
 

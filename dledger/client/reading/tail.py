@@ -59,6 +59,7 @@ class TailOptions:
     @ivar batch_bytes_max: of the records in one answer, but at least one record.
     @ivar wait_ms: a member without a new entry waits that long for one before it answers.
     @ivar control: also show the log's own entries (C{Entry.is_control}).
+    @ivar looks_back: find the time of the first entries, see L{dledger.client.reading.look_back}.
     """
 
     from_index: int
@@ -68,6 +69,7 @@ class TailOptions:
     batch_bytes_max: int = 1 << 20
     wait_ms: int = 1_000
     control: bool = False
+    looks_back: bool = True
 
 
 class Tail(ReadingAhead[list[Entry]]):
@@ -368,7 +370,9 @@ class Tail(ReadingAhead[list[Entry]]):
 
         @raise RequestLost, DLedgerError, WireError: the member did not say that.
         """
-        if self._before is not None or self.next_index < 1 or not shows_times(connection):
+        if self._before is not None or self.next_index < 1 or not (
+            self.options.looks_back and shows_times(connection)
+        ):
             return
         self._before = await entry_before(
             self.next_index, pulling(connection, self._members.group, self.options.answer_timeout_s)

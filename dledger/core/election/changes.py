@@ -82,7 +82,7 @@ class MembershipChanges:
                 self._answer(token, request, ResponseCode.SUCCESS, why, member.membership)
                 return
             self._check_capable(request)
-            self._may_begin(quorum, is_dry=request.is_dry)
+            self._may_begin(request, quorum)
             self._check(request, wanted, dispatchers)
             is_own = request.change == REMOVE and request.member_id == member.self_id
             if request.is_dry:
@@ -108,20 +108,31 @@ class MembershipChanges:
         except ValueError as error:
             raise ChangeRefused(ResponseCode.UNEXPECTED_ARGUMENT, str(error)) from None
 
-    def _may_begin(self, quorum: QuorumAckChecker, *, is_dry: bool) -> None:
-        """@raise ChangeRefused: rule 1, or the group has no id yet, by which its members know each other."""
+    def _may_begin(self, request: MembershipRequest, quorum: QuorumAckChecker) -> None:
+        """
+        @raise ChangeRefused: rule 1, or the group has no id yet, by which its members know each other. A
+            voter that never answers keeps it from getting one, so a removal needs none.
+        """
         member = self.member
         if self._pending is not None or member.membership.index > member.committed_index:
             raise ChangeRefused(ResponseCode.LEADER_PENDING_FULL, "the last change is not committed yet")
-        if member.committed_index < quorum.term_start_index and not is_dry:  # (a change writes that entry)
+        # (A change writes that entry, a dry run does not.)
+        if member.committed_index < quorum.term_start_index and not request.is_dry:
             if member.ledger_end_index < quorum.term_start_index:
                 member.out.write(fx.WriteBodies(
                     first_index=member.ledger_end_index + 1, term=member.term,
                     bodies=(member.term_start_body,),
                 ))
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "no entry of the leader's term is committed")
-        if not member.group_name.is_known:
-            raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "the group has no id yet")
+        if not member.group_name.is_known and request.change != REMOVE:
+            long_ago = member.out.now_ms - 10 * member.config.heart_beat_time_interval_ms
+            heard = member.last_heard_ms
+            silent = ", ".join(one for one in member.voter_ids if heard.get(one, long_ago) <= long_ago)
+            raise ChangeRefused(ResponseCode.LEADER_NOT_READY, (
+                "the group has no id yet: each voter must answer once"
+                + (f", and {silent} does not: start it, also with an empty directory, or remove it"
+                   if silent else "")
+            ))
 
     def _others(self, request: MembershipRequest) -> list[str]:
         """The other members that stay."""

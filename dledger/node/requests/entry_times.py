@@ -8,7 +8,9 @@ Rule 2: a time entry is never earlier than the one before it, of any leader: if 
 wait until it has come so far again.
 Rule 3: the first one of a log is written when all members take it, by their own word; so members of earlier
 versions do not get an entry that they refuse.
-Rule 4: while damaged entries may be time entries, none is written, and entries of a new term have no time.
+Rule 4: an append that expects an end comes after a time entry at that end, however old that is: else each
+attempt of a slow program would move the end that it expects.
+Rule 5: while damaged entries may be time entries, none is written, and entries of a new term have no time.
 """
 
 from __future__ import annotations
@@ -85,8 +87,12 @@ class EntryTimes:
         self._wall_s = wall_s
         self._position = 0
 
-    def due(self) -> bytes | None:
-        """The body of the time entry that must come before the next bodies; None: none must."""
+    def due(self, *, is_conditional: bool = False) -> bytes | None:
+        """
+        The body of the time entry that must come before the next bodies; None: none must.
+
+        @param is_conditional: one of these expects the end of the ledger.
+        """
         table, leading = self._ledger.times, self._leading
         if table is None or not leading.is_leader:
             return None
@@ -96,7 +102,8 @@ class EntryTimes:
         now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
         if last is not None:
             now_ms = max(now_ms, last.time_ms)
-            if (
+            is_at_end = last.term == leading.term and last.index == self._ledger.ledger_end_index
+            if (is_conditional and is_at_end) or (
                 last.term == leading.term and now_ms < last.time_ms + self._every_ms
                 and self._ledger.ledger_end_index < last.index + TIME_SPAN_ENTRIES
                 and self._ledger.end_position < self._position + TIME_SPAN_BYTES
@@ -119,7 +126,9 @@ class TimedProposals:
 
     def propose(self, proposed: AppendProposed) -> None:
         """Proposals of one turn, or one of the member itself, which needs no time."""
-        body = None if proposed.proposals[0].is_control else self._times.due()
+        proposals = proposed.proposals
+        is_conditional = any(one.expected_end is not None for one in proposals)
+        body = None if proposals[0].is_control else self._times.due(is_conditional=is_conditional)
         if body is not None:
             # Nobody waits for it: if it is refused, so are the proposals, or it is due again.
             self._feed(AppendProposed((Proposal(token=self._next_token(), bodies=(body,), is_control=True),)))

@@ -22,9 +22,8 @@ from typing import Protocol
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.base.process.time_search import Search, TimeSearch, search_leaders
 from dledger.spark.basics.log import (
     Chunk,
     DataLossError,
@@ -60,17 +59,21 @@ from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 
 #: What a search by time reads, and the entries without a time of one look.
-_INDEX, _LEADERS, _CLIENTS = ("index", "BIGINT"), ("time", "TIMESTAMP"), ("timestamp", "TIMESTAMP")
+_INDEX, _TERM = ("index", "BIGINT"), ("term", "BIGINT")
+_LEADERS, _CLIENTS = ("time", "TIMESTAMP"), ("timestamp", "TIMESTAMP")
 _LOOK_ENTRIES = 10_000
 
 
 @attrs.frozen
-class _Timed:
-    """An entry with a time, milliseconds since 1970, of its leader or of its client."""
+class _Begin:
+    """
+    Where a time begins.
 
-    index: int
-    time_ms: int
-    is_of_client: bool
+    @ivar has_older: an entry with an earlier time is in the log, and so is what came before it.
+    """
+
+    found: int
+    has_older: bool
 
 
 class ChunkDecoder(Protocol):
@@ -240,42 +243,71 @@ class Scan:
             skipped(what)
         return begin
 
-    def _since(self, moment_ms: int, extent: Extent) -> TimeSearch:
+    def _since(self, moment_ms: int, extent: Extent) -> _Begin:
         """
         Search the first entry from a time on.
 
         @param moment_ms: since 1970.
-        @return: the search at its end.
+        @return: where it is.
         @raise OptionError: no entry that was looked at has a time.
         """
-        search = TimeSearch(extent.begin, extent.end, moment_ms)
-        wanted = [_INDEX, *[_LEADERS] * self.options.times, *[_CLIENTS] * self.options.envelopes]
+        first_led = extent.end
+        if self.options.times and extent.begin < extent.end:
+            first_led = self._by_leaders(search_leaders(extent.begin, extent.end, 0))
+            found = self._by_leaders(search_leaders(first_led, extent.end, moment_ms))
+            is_any = first_led < extent.end
+            if first_led < found or first_led == extent.begin or (is_any and not self.options.envelopes):
+                return _Begin(found, has_older=first_led < found)
+        search = TimeSearch(extent.begin, first_led, moment_ms)
+        if not self.options.envelopes:
+            search.met_none(first_led)
+        wanted = (_INDEX, _CLIENTS) if self.options.envelopes else (_INDEX,)
         times = attrs.evolve(self, columns=projection(columns_of(self.options), wanted))
         while (look := search.look) is not None:
             begin, behind = look
             behind = min(behind, begin + _LOOK_ENTRIES)
             timed = times._first_timed(begin, behind)
             if timed is not None:
-                search.met(timed.index, timed.time_ms, skew_ms=SKEW_MS if timed.is_of_client else 0)
+                search.met(*timed)
             else:
                 search.met_none(behind)
-        if extent.begin < extent.end and not search.has_times:
+        if extent.begin < first_led == extent.end and not search.has_times:
             raise OptionError("option startingTimestamp: the entries that were looked at have no time; they "
                               "have one if the members have entry_times_ms (times=true), or if their client "
                               "was opened with envelope=True (envelopes=true)")
-        return search
+        return _Begin(search.found, search.has_older)
 
-    def _first_timed(self, begin: int, end: int) -> _Timed | None:
-        """The first entry of a range that has a time. C{columns}: index, and times by preference."""
+    def _by_leaders(self, search: Search) -> int:
+        """The result of a search by times of leaders."""
+        options = attrs.evolve(self.options, include_control=True)
+        columns = [projection(columns_of(options), wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
+        try:
+            question = next(search)
+            while True:
+                one = attrs.evolve(self, options=options, columns=columns[question.needs_time])
+                question = search.send(one._only(question.index))
+        except StopIteration as done:
+            found: int = done.value
+            return found
+
+    def _only(self, index: int) -> tuple[int, int | None]:
+        """Term and time, ms, of one entry. C{columns}: these, or the first one."""
+        for part in self.parts(index, index + 1):
+            for batch in self.batches(part):
+                if batch.num_rows:
+                    term = int(batch.column(0)[0].as_py())
+                    moment = batch.column(1).cast(pa.int64())[0].as_py() if batch.num_columns > 1 else None
+                    return term, None if moment is None else moment // 1000
+        raise ReadError(f"{self.options.source}: entry {index} cannot be read, so its time is not known")
+
+    def _first_timed(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Index and time, ms, of the first entry of a range that has a time. C{columns}: the two."""
         for part in self.parts(begin, end):
             for batch in self.batches(part):
-                indexes, *columns = batch.columns
-                times = pc.coalesce(*columns)
-                row = pc.index(times.is_valid(), True).as_py()
-                if row >= 0:
-                    is_of_client = self.columns[1].name != _LEADERS[0] or not columns[0][row].is_valid
-                    time_us: int = times.cast(pa.int64())[row].as_py()
-                    return _Timed(indexes[row].as_py(), time_us // 1000, is_of_client)
+                timed = batch.filter(batch.column(1).is_valid())
+                if timed.num_rows:
+                    time_us: int = timed.column(1).cast(pa.int64())[0].as_py()
+                    return timed.column(0)[0].as_py(), time_us // 1000
         return None
 
     def _number(self, value: str | int | dict[str, int] | None, extent: Extent, default: str) -> int:
