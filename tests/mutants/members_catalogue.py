@@ -33,7 +33,8 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "if False:"),
     ), _CHANGING),
     ("change-before-own-term", "a new leader changes the members before an entry of its term is committed", (
-        Patch(_CHANGES, "if member.committed_index < quorum.term_start_index and not request.is_dry:", "if False:"),
+        Patch(_CHANGES, "if member.committed_index < quorum.term_start_index and not request.is_dry:",
+              "if False:"),
     ), _CHANGING),
     ("quorum-of-the-old-list", "a leader counts by the members that the group had when it was elected", (
         Patch(_LEADERSHIP, "            self.quorum.membership = member.membership\n", ""),

@@ -151,6 +151,7 @@ class MemoryLog:
     def driver(
         self, rows: Sequence[bytes], batch: int = 0, *, sink: str = SINK, search_from: int = -1,
         is_new: bool = False, frame_bytes: int = 8, attempts_max: int = 20, is_strict: bool = True,
+        sleep: Callable[[float], None] | None = None,
     ) -> BatchAppend:
         """A driver that has just begun, in a process of its own."""
         def new_run() -> str:
@@ -161,7 +162,7 @@ class MemoryLog:
             self, BatchRows(count=len(rows), digest=digest_of_all(rows), all=lambda: iter(rows)),
             SinkBatch(sink=sink, number=batch, search_from=search_from, is_new=is_new),
             new_run=new_run, frame_bytes=frame_bytes, is_strict=is_strict, patience=SinkPatience(
-                sleep=lambda _: self.deliver(), settle_s=SETTLE_S, attempts_max=attempts_max,
+                sleep=sleep or (lambda _: self.deliver()), settle_s=SETTLE_S, attempts_max=attempts_max,
             ),
         )
 

@@ -60,7 +60,7 @@ class OptionTests(SynchronousTestCase):
         """It is for entries with times, in the place of C{startingOffsets}; messages have another option."""
         ms = {"startingTimestamp": "1767323045678"}
         self.refused("startingOffsets=earliest and storedFrom,", format="rocketmq", **ms)
-        self.refused("needs envelopes=true", **ms)
+        self.refused("needs times=true, for the times of leaders, or envelopes=true", **ms)
         self.refused("take one", envelopes="true", startingOffsets="7", **ms)
         self.refused("startingTimestamp: '12' is not a time: write 2026-01-31T12:00:00", envelopes="true",
                      startingTimestamp="12")
