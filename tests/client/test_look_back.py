@@ -4,26 +4,63 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
+from dledger.client.links.connection import MemberLink
+from dledger.client.links.members import Members
 from dledger.client.reading import look_back, places
-from dledger.client.reading.look_back import Part, entry_before
+from dledger.client.reading.look_back import Part, entry_before, pulling, timed_link
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import PullRequest, Request
+from protocols.wire.ledger.messages import PullRequest, PullResponse, Request
 from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.client.test_tail import TailCase
 
 #: 2026-01-02T03:04:05.678Z
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 NOW_MS = 1_767_323_045_678
+
+
+@attrs.frozen
+class Told:
+    """What a member has said of its log."""
+
+    has_times: bool = True
+
+
+@attrs.frozen
+class FakeLink:
+    """A connection to a member that has one answer."""
+
+    member_id: str
+    answer: PullResponse | None = None
+    native: bool = True
+    metadata: Told = Told()
+
+    def ask(self, request: PullRequest, timeout_s: float) -> Deferred[PullResponse | None]:
+        """The answer."""
+        return succeed(self.answer)
+
+
+@attrs.frozen
+class FakeMembers:
+    """Members, some of them connected."""
+
+    addresses: list[str]
+    leader_id: str
+    links: dict[str, MemberLink]
+
+    def connected(self, member_id: str) -> MemberLink | None:
+        """The connection, if there is one."""
+        return self.links.get(member_id)
 
 
 class BeforeTests(SynchronousTestCase):
@@ -265,6 +302,26 @@ class TimedLogTests(TailCase):
         self.client.get(100).addErrback(failed.append)
         self.group.run(60.0)
         self.assertIsInstance(failed[0].value, DLedgerError)
+
+    def test_leader_first(self) -> None:
+        """The leader is asked where it is connected and has times; else another member."""
+        names = list(self.group.members)
+        links = {name: cast(MemberLink, FakeLink(name)) for name in names}
+        for leader_id in names:
+            members = FakeMembers(names, leader_id, links)
+            self.assertIs(timed_link(cast(Members, members)), links[leader_id])
+        del links[names[0]]
+        members = FakeMembers(names, names[0], links)
+        self.assertIs(timed_link(cast(Members, members)), links[names[1]])
+
+    def test_empty_answers(self) -> None:
+        """An answer without entries gives none, also one that succeeds."""
+        for code in (ResponseCode.SUCCESS, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
+            link = FakeLink("n0", PullResponse(code=code, ledger_begin_index=7))
+            part = self.successResultOf(Deferred.fromCoroutine(
+                pulling(cast(MemberLink, link), "g", 1.0)(3, 5, None)  # type: ignore[arg-type]
+            ))
+            self.assertEqual(part, Part([], 7))
 
     def test_refused(self) -> None:
         """A member that cannot look back is left; the tail goes on with another."""

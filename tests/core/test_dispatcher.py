@@ -218,6 +218,18 @@ class RequestTests(SynchronousTestCase):
         desk.append(3)
         self.assertEqual([one.type for one in desk.dispatch()], [PushType.COMPARE])
 
+    def test_only_an_empty_leader_asks_java(self) -> None:
+        """With an empty ledger a COMMIT asks for the version; with one entry a COMPARE does."""
+        desk = Desk.make(ListLedger())
+        desk.member.wire_versions["n1"] = 0
+        self.assertEqual([one.type for one in desk.tick(IDLE_COMMIT_INTERVAL_MS)], [PushType.COMMIT])
+        desk = Desk.make(ListLedger.of(3), heart_beat_time_interval_ms=2 * IDLE_COMMIT_INTERVAL_MS)
+        desk.member.wire_versions["n1"] = 0
+        desk.dispatch()
+        desk.answer(code=ResponseCode.UNKNOWN)
+        desk.answer(code=ResponseCode.UNKNOWN)
+        self.assertEqual(desk.tick(IDLE_COMMIT_INTERVAL_MS), [])  # it waits for its next COMPARE
+
 
 class WindowTests(SynchronousTestCase):
     """How much is on its way at a time."""

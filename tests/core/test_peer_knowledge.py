@@ -6,7 +6,12 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.peer_knowledge import PeerKnowledge
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_TIMES, WIRE_VERSION
+from protocols.wire.ledger.codes import (
+    HEART_BEAT_WIRE_VERSION,
+    WIRE_FLAG_OPEN_RUNS,
+    WIRE_FLAG_TIMES,
+    WIRE_VERSION,
+)
 
 
 class KnowledgeTests(SynchronousTestCase):
@@ -28,3 +33,5 @@ class KnowledgeTests(SynchronousTestCase):
         known.heard("n1", HEART_BEAT_WIRE_VERSION)
         known.heard("n1", HEART_BEAT_WIRE_VERSION & ~WIRE_FLAG_TIMES)
         self.assertEqual((known.open_runs, known.times), ({"n1"}, set()))
+        known.heard("n1", HEART_BEAT_WIRE_VERSION & ~WIRE_FLAG_OPEN_RUNS)
+        self.assertEqual((known.open_runs, known.times), (set(), {"n1"}))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.election.java_elections import JAVA_HEARD_MS, JAVA_SPARED_MS
+from dledger.core.election.java_elections import JAVA_HEARD_MS, JAVA_SPARED_MS, JavaElections
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
@@ -18,7 +18,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.core.helpers import Bench, ListLedger, heart_beat, of_type, sent, vote_request
+from tests.core.helpers import Bench, ListLedger, heart_beat, make_member, of_type, sent, vote_request
 
 KEPT = VoteResult.REJECT_ALREADY_HAS_LEADER
 
@@ -160,3 +160,17 @@ class TakerTests(SynchronousTestCase):
         asked = [one for one in of_type(bench.seen, fx.SendRequest) if isinstance(one.request, VoteRequest)]
         bench.answer(asked[1], VoteResponse(term=3, wire_version=1, vote_result=KEPT))
         self.assertEqual([peer_id for peer_id, _, _ in sent(bench.tick(), VoteRequest)], ["n2"])
+
+
+class BetterTests(SynchronousTestCase):
+    """Which candidates are given the time to win."""
+
+    def test_java_alone(self) -> None:
+        """One of Java that has more entries; not one of ours, which asks before it raises the term."""
+        java = JavaElections(make_member(ListLedger.of(1, 1), term=1))
+        for wire_version, end_index, is_better in ((0, 2, True), (0, 1, False), (1, 2, False)):
+            request = VoteRequest(
+                group="g", local_id="n1", leader_id="n1", term=2, ledger_end_term=1,
+                ledger_end_index=end_index, wire_version=wire_version,
+            )
+            self.assertEqual(java.is_better(request), is_better)

@@ -265,6 +265,13 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual((status.snapshot_index, status.snapshots, status.snapshot_problem), (8, 3, ""))
         self.assertGreater(status.snapshot_size, 0)
 
+    def test_after_every_entry(self) -> None:
+        """One entry is a number of entries, too."""
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=1).run()
+        rig.append(b"0")
+        rig.append(b"1")
+        self.assertEqual([head.index for head in rig.snapshots.heads], [1, 2])
+
     def restarted(self, factory: type[Journal] = Journal) -> HostedRig:
         """A new process with the log and the snapshots of the old one."""
         rig = HostedRig(disk=self.disk, factory=factory)

@@ -51,6 +51,20 @@ class LifeTests(RaftCase):
         self.assertIsNot(answer.code, ResponseCode.SUCCESS)
         self.stop()
 
+    def test_queues_follow_the_log(self) -> None:
+        """They expire once after the begin of the log has moved, not at every tick."""
+        self.start()
+        calls: list[int] = []
+        store = self.broker.store
+        self.patch(store, "expire_queues", lambda: calls.append(store.log.begin_offset))
+        self.replication.tick()
+        self.assertEqual(calls, [])
+        self.patch(self.replication, "_begin_offset", -1)
+        self.replication.tick()
+        self.replication.tick()
+        self.assertEqual(calls, [store.log.begin_offset])
+        self.stop()
+
     def test_traced(self) -> None:
         """A send waits for the member's majority; its consumer is in the same trace; all spans end."""
         told = ToldSpans()

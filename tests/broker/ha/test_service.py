@@ -235,6 +235,11 @@ class LifeTests(ServiceCase):
         self.commit_log.finish_flush()
         self.clock.advance(0)
         self.assertEqual(len(slave.transport.take()), 12 + 10)
+        self.put()
+        self.pass_time(300)
+        self.assertEqual(self.commit_log.flushes, [])
+        self.pass_time(300)
+        self.assertEqual(len(self.commit_log.flushes), 1)
 
     def test_slave(self) -> None:
         """Connects to the master that it is given."""

@@ -427,6 +427,21 @@ class LifeTests(ClientCase):
         self.assertEqual(len(other.attempts), 1)
         self.assertEqual(self.slave.status().master, "n:10912")
 
+    def test_other_master_after_a_wait(self) -> None:
+        """A wait that is over is not cancelled, whether the old master answers by now or not."""
+        for connects in (False, True):
+            self.make(ha_reconnect_min=200)
+            self.endpoint.fail()
+            self.clock.advance(0.26)
+            if connects:
+                self.endpoint.succeed()
+            other = FakeEndpoint()
+            self.slave.follow(other, "n:10912")
+            self.clock.advance(1)
+            self.assertEqual(len(other.attempts), 1)
+            self.slave.stop()
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_stop(self) -> None:
         """In every state; a flush that is under way ends without a report, and no other one begins."""
         self.make()
