@@ -25,7 +25,7 @@ from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.node.endpoints import listen_description, peer_endpoint
-from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, wall_clock
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
@@ -548,7 +548,7 @@ class AddressTests(SynchronousTestCase):
 
     def test_wall_clock(self) -> None:
         """Seconds since 1970 and an hour."""
-        now_s, hour = wall_clock()
+        now_s, hour = system_wall_clock()
         self.assertGreater(now_s, 1.6e9)
         self.assertIn(hour, range(24))
 
