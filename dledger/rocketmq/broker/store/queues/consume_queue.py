@@ -73,8 +73,7 @@ class ConsumeQueue:
     @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
         or later. None while the queue is opened.
     @ivar file_size: bytes of every file.
-    @ivar begin_found: an offset of the log, and the index of the first unit at or after it, as
-        L{dledger.rocketmq.broker.store.queues.queue_begins.begin_from} found it last.
+    @ivar begin_found: an offset of the log, and the index of the first unit at or after it (C{begin_from}).
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
