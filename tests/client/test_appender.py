@@ -128,7 +128,7 @@ class PlainTests(GroupCase):
         self.assertEqual(self.appends_at("n0")[2:], [(b"2", b"3", b"4", b"5")])
 
     def test_bytes_in_flight_are_bounded(self) -> None:
-        """Likewise in bytes."""
+        """Above the bound in bytes, bodies gather until an answer comes."""
         self.client.close()
         self.client = self.group.client(limits=AppendLimits(in_flight_bytes_max=4))
         self.group["n0"].holds = is_append
@@ -226,7 +226,7 @@ class RefusedHereTests(GroupCase):
         self.assertEqual(self.submit(b"d"), [])
 
     def test_pending_bytes(self) -> None:
-        """Likewise in bytes."""
+        """More bytes than may be pending fail at once."""
         self.submit(bytes(60))
         self.assertRefused(self.submit(bytes(41)), ResponseCode.LEADER_PENDING_FULL, "100")
         self.assertEqual(self.submit(bytes(40)), [])

@@ -70,7 +70,7 @@ class AnswerTests(ConnectionCase):
         self.assertEqual(self.connection.outstanding, 0)
 
     def test_native(self) -> None:
-        """Likewise in native frames."""
+        """A native frame has the request; the answer comes back."""
         self.connection.protocol.is_native = True
         self.ask()
         opaque, request = decode_frame(self.transport.value())

@@ -268,7 +268,7 @@ class FacesTests(SynchronousTestCase):
             self.assertEqual([one.key for one in log.tail(2)], [None, b"u", b"v"])
 
     def test_asyncio(self) -> None:
-        """Likewise."""
+        """The client for asyncio writes headers and keys, and reads them back."""
 
         async def story(group: ServedGroup) -> None:
             async with group.open(envelope=True) as log:
@@ -294,7 +294,7 @@ class FacesTests(SynchronousTestCase):
         self.assertEqual(play(story), [])
 
     def test_service(self) -> None:
-        """Likewise, with Deferreds."""
+        """The client with Deferreds writes headers and keys, and reads them back."""
         clock = Clock()
         group = FakeGroup(clock)
         log = LogService(group.peers, reactor=clock, endpoint_for=group.endpoint_for, envelope=True)

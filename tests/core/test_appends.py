@@ -255,7 +255,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(len(appends), 0)
 
     def test_bytes(self) -> None:
-        """Likewise in bytes; one that is too big alone is taken when nothing else waits."""
+        """The bytes that wait are bounded; one append beyond the bound is taken when nothing else waits."""
         appends = gate(max_pending_bytes=100)
         appends.propose((proposal(1, b"x" * 500), proposal(2, b"x")), None)
         self.assertEqual(self.codes(appends), [(2, "LEADER_PENDING_FULL")])

@@ -453,7 +453,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(replies, [[], [], ["Reply PUSH_REQUEST_IS_FULL"]])
 
     def test_bytes_bound(self) -> None:
-        """Likewise in bytes, which are free again when the pushes have left."""
+        """A push beyond the bytes that fit is answered 421; they are free again when the pushes have left."""
         bench = self.in_step(max_inflight_push_bytes=100)
         big = EntryBatch(first_index=2, count=1, term=3, records=batch(2, (3, b"x" * 150)).records)
         self.assertEqual(kinds(bench.request(push(PushType.APPEND, big, term=3))), [])

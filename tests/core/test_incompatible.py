@@ -294,7 +294,7 @@ class LateAnswerTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.term), ("follower", 3))
 
     def test_while_votes_are_asked_for(self) -> None:
-        """Likewise: a candidate gives up, and does not ask again."""
+        """A candidate gives up, and does not ask again."""
         bench = self.deposed()
         bench.answer(asked(bench.run_until(VoteRequest, 4_000))[0], granted(3, pre_vote=True))
         asking = asked(bench.seen)[-2:]

@@ -283,7 +283,7 @@ class GuardTests(SynchronousTestCase):
 
 
 class NamingTests(SynchronousTestCase):
-    """See the module."""
+    """A group gets one id, and keeps it under every leader."""
 
     def test_usual(self) -> None:
         """The first leader makes it, and all members record it."""

@@ -213,7 +213,7 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bug_in_a_turn(self) -> None:
-        """Likewise."""
+        """Work of a turn that raises ends the member, and is logged."""
         rig = Rig().lead()
 
         def wrong() -> None:

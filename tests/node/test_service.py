@@ -307,7 +307,7 @@ class UpTests(ServiceTestCase):
         self.successResultOf(stopped)
 
     def test_directory_of_somebody_else(self) -> None:
-        """Likewise, and nothing listens."""
+        """A member whose directory another member holds does not start, and nothing listens."""
         path = self.mktemp()
         first = self.make(store_type="file", store_base_dir=path)
         first.startService()

@@ -486,7 +486,7 @@ class CutShortTests(BackupCase):
             self.assertEqual(self.bodies(place), list(map(body_of, range(35))), number)
 
     def test_first_backup(self) -> None:
-        """Likewise, before there is a manifest."""
+        """A first backup that fails at any of its steps leaves nothing that reads as a damaged backup."""
         self.append(20)
         whole = HookedDisk()
         self.backup(whole)

@@ -18,7 +18,11 @@ from protocols.wire.ledger.messages import VoteRequest
 
 @attrs.define
 class VoteJudge:
-    """See the module."""
+    """
+    Judges the requests for a vote that one member gets.
+
+    @ivar member: its state, which is read and never changed here.
+    """
 
     member: MemberState
 

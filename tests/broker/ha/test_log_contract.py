@@ -36,7 +36,7 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
 
 
 class Contract:
-    """See L{dledger.rocketmq.broker.ha.ports.LogPort}."""
+    """The promises of L{dledger.rocketmq.broker.ha.ports.LogPort}."""
 
     def make(self) -> LogPort:
         """An empty log."""
