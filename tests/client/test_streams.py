@@ -24,7 +24,7 @@ class StreamTests(SynchronousTestCase):
         self.log = self.group.open()
         self.addCleanup(self.log.close)
 
-    def test_no_hole(self) -> None:
+    def test_nothing_follows_an_unknown_body(self) -> None:
         """After an unknown body nothing follows that was not sent with it, however much was pulled."""
         plain, group = self.group["n0"].append, self.group
         is_sent, all_put = threading.Event(), threading.Event()
@@ -53,7 +53,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual((error.unknown, error.failed, error.facts["acknowledged"]), (1, 300, 0))
         self.assertEqual(len(seen), 1)
 
-    def test_one_stream(self) -> None:
+    def test_bodies_of_a_call_are_one_stream(self) -> None:
         """The bodies of a call belong together, those of two calls do not."""
         plain, streams = LogClient.submit, []
 
