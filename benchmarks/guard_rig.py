@@ -254,7 +254,7 @@ class GuardGroup:
             config,
             MemberProcess(
                 reactor=clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
-                threads=MemberThreads.of(clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
+                threads=MemberThreads.of(clock, flush=InlineThread()), wall_clock=lambda: (1e9, 4),
             ),
             MemberEndpoints(
                 listen=WireEndpoint(self.wires, owner),

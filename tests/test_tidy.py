@@ -130,6 +130,30 @@ class CheckerTests(SynchronousTestCase):
         )
         self.assertEqual(self.lines(tidy.public_docstrings(source)), [1, 2, 10])
 
+    def test_pointers(self) -> None:
+        """A sentence must not begin with a pointer; the same words inside a sentence are allowed."""
+        for text in ("Likewise.", "Likewise the files.", "Reads a. Likewise b.", "As L{x}: y.",
+                     "As C{x}: y.", "Reads a. There, too, it may.", "Then, too: nothing."):
+            self.assertEqual(self.lines(tidy.pointers(f'def f():\n    """{text}"""\n')), [2], text)
+        for text in ("# likewise", "#: There, too: x", "x = 1  # ours; likewise y"):
+            self.assertEqual(self.lines(tidy.pointers(f"y = 2\n{text}\n")), [2], text)
+        self.assertEqual(self.lines(tidy.pointers('"""\nReads.\n\nLikewise it writes.\n"""')), [4])
+        for text in ("It is there, too.", "As L{x}, for many.", "The same as L{x}: it is done likewise."):
+            self.assertEqual(self.lines(tidy.pointers(f'"""{text}"""\n# {text}\n')), [], text)
+
+    def test_empty_docstrings(self) -> None:
+        """A class or a function says what it is; a public method may name its interface."""
+        for head in ("class A", "def f()", "async def f()", "class A:\n  class B",
+                     "class A:\n  def _f(self)"):
+            for text in ("See the module.", "See L{B}.", "See L{the base <a.b.C>}"):
+                source = f'{head}:\n    """{text}"""\n'
+                self.assertEqual(self.lines(tidy.empty_docstrings(source)), [head.count("\n") + 1], source)
+        for source in (
+            'class A:\n  def f(self):\n    """See L{B.f}."""\n', 'class A:\n    """Reads. See L{B}."""\n',
+            'class A:\n  def __call__(self):\n    """See L{B}."""\n', "def f(): ...\n",
+        ):
+            self.assertEqual(self.lines(tidy.empty_docstrings(source)), [], source)
+
     def test_public_any(self) -> None:
         """In parameters, results, attributes, aliases, bases; in texts and behind private aliases, too."""
         for wrong in (

@@ -89,6 +89,15 @@ _TELLING = re.compile(r"\b(?:tells?|told|telling)\b", re.IGNORECASE)
 _NAMES = re.compile(r"[CL]\{[^{}]*\}|`[^`\n]*`|@\w+ [\w, ]+:|\w+\(\w+\)")
 _GONE = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in GONE_PHRASES)
 
+#: Begins of sentences that point at another sentence, and why they are refused.
+_POINTERS = tuple((re.compile(pattern, re.MULTILINE), better) for pattern, better in (
+    (r"(?:^[ \t]*|\"\"\"|# |#: |[.:;] )[Ll]ikewise\b", "say it again, in full"),
+    (r"(?:^[ \t]*|\"\"\"|# |#: |[.;] )(?:There|Then), too\b", "name the place or the time"),
+    (r"\"\"\"As [LC]\{[^{}]*\}:", "write 'The same as ..., because ...'"),
+))
+#: A docstring that only names another place.
+_ONLY_SEE = re.compile(r"See (?:the module|L\{[^{}]*\})\.?")
+
 #: What is released, or will be: its words are those of its time.
 OLD_WORDS = ("NEWS.md", "docs/newsfragments/*")
 
@@ -274,7 +283,7 @@ def one_field_a_line(source: str) -> Iterator[Complaint]:
 
 
 def banned_words(source: str) -> Iterator[Complaint]:
-    """See L{BANNED}."""
+    """No line has one of L{BANNED}."""
     for number, line in enumerate(source.splitlines(), 1):
         lowered = line.lower()
         for word in BANNED:
@@ -292,15 +301,46 @@ def plain_english(source: str) -> Iterator[Complaint]:
     return _odd(source, _ODD)
 
 
-def _odd(source: str, phrases: Collection[tuple[re.Pattern[str], str]]) -> Iterator[Complaint]:
+def _prose(source: str) -> Iterator[tuple[int, str]]:
+    """The comments and docstrings of a module, each with its first line."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_docstring = token.type == tokenize.STRING and token.string.startswith('"""')
-        if not (is_docstring or token.type == tokenize.COMMENT):
-            continue
+        if is_docstring or token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def _odd(source: str, phrases: Collection[tuple[re.Pattern[str], str]]) -> Iterator[Complaint]:
+    for line, text in _prose(source):
         for pattern, better in phrases:
-            for found in pattern.finditer(token.string):
-                line = token.start[0] + token.string.count("\n", 0, found.start())
-                yield line, f"{found[0].strip()!r}: write {better}"
+            for found in pattern.finditer(text):
+                yield line + text.count("\n", 0, found.start()), f"{found[0].strip()!r}: write {better}"
+
+
+def pointers(source: str) -> Iterator[Complaint]:
+    """
+    A sentence says what it means, and does not point at an earlier one: the earlier one may be moved, and the
+    reader does not know how much of it is meant.
+    """
+    for line, text in _prose(source):
+        for pattern, better in _POINTERS:
+            for found in pattern.finditer(text):
+                yield line + text.count("\n", 0, found.start()), f"{found[0].strip()!r}: {better}"
+
+
+def empty_docstrings(source: str) -> Iterator[Complaint]:
+    """
+    The docstring of a class, of a function of a module and of a private method says more than where to look.
+
+    A public method may name the method of the interface that it implements.
+    """
+    for parent in nodes_of(source):
+        for node in ast.iter_child_nodes(parent):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            is_method = isinstance(parent, ast.ClassDef) and not isinstance(node, ast.ClassDef)
+            is_private = node.name.startswith("_") and not node.name.endswith("__")
+            if (not is_method or is_private) and _ONLY_SEE.fullmatch(ast.get_docstring(node) or ""):
+                yield node.lineno, f"{node.name}: say what it is or does, not only where to look"
 
 
 def telling(source: str) -> Iterator[Complaint]:
@@ -428,7 +468,7 @@ def mentions_of_any(source: str) -> int:
 
 EVERY_MODULE: tuple[Rule, ...] = (
     columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
-    todo_names_issue, banned_words,
+    todo_names_issue, banned_words, pointers, empty_docstrings,
 )
 
 

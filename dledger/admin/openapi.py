@@ -1,7 +1,9 @@
 # -*- test-case-name: tests.admin.test_openapi -*-
 """
-The description of the pages of a member, a broker or a name server for programs, as OpenAPI 3.1. It is made
-from the classes whose values the pages show, so a new field is in it at once.
+Describes the pages of a member, a broker or a name server as OpenAPI 3.1, for programs.
+
+The schemas are made from the classes whose values the pages show, so a new field of a class is in the
+description at once.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def listed_schema(items: JsonObject) -> JsonObject:
 
 
 def status_schema(kind: type, more: Mapping[str, object]) -> JsonObject:
-    """The schema of an object with the fields of a class. @param more: further properties and their types."""
+    """
+    The schema of an object with the fields of a class, and more.
+
+    @param more: further properties and their types.
+    """
     properties = as_object(json_schema(kind)["properties"])
     return object_schema({**properties, **{name: json_schema(one) for name, one in more.items()}})
 
@@ -66,21 +72,22 @@ def object_schema(properties: Mapping[str, object]) -> JsonObject:
     }
 
 
-#: What a refused request gets.
+#: The schema of the answer to a refused request: its only property C{error} has the reason.
 _ERROR = object_schema({"error": _TEXT})
 
 
 def searched_pages(kind: type, *, finds_all: bool = False) -> dict[int, JsonObject]:
     """
-    Status to schema of a page that takes a query.
+    The schemas of a page that takes a query, by status of the answer.
 
-    @param kind: the class of its values. @param finds_all: it never says that something is not there.
+    @param kind: the class of the page's values.
+    @param finds_all: the page has an answer to every valid query, and so never the status 404.
     """
     return {200: json_schema(kind), 400: _ERROR, **({} if finds_all else {404: _ERROR}), 503: _ERROR}
 
 
 def _common_pages() -> dict[str, dict[int, JsonObject]]:
-    """Those that are the same of all services."""
+    """The pages that members, brokers and name servers have alike, as L{_pages}."""
     return {
         "/": {200: object_schema({"service": _TEXT, "pages": json_schema(Mapping[str, str])})},
         "/config": {200: object_schema({"options": {
@@ -92,7 +99,12 @@ def _common_pages() -> dict[str, dict[int, JsonObject]]:
 
 
 def _pages() -> dict[str, dict[int, JsonObject]]:
-    """Path to the schema of each answer by its status; an empty one is text."""
+    """
+    The pages of a member that change nothing.
+
+    @return: for each path, the schema of each answer by its status. An empty schema means that the answer is
+        text, or HTML.
+    """
     facts: JsonObject = {"leader_id": json_schema(str | None), "role": _TEXT, "term": _WHOLE}
     status: JsonObject = {
         **{name: json_schema(kind) for name, kind in status_kinds().items()},
@@ -120,42 +132,46 @@ def _pages() -> dict[str, dict[int, JsonObject]]:
 
 
 def _actions() -> dict[str, dict[int, JsonObject]]:
-    """Likewise of the pages that change something, which have no other method than POST."""
-    error = {"error": _TEXT}
+    """
+    The pages of a member that change something. They take POST alone.
+
+    @return: as that of L{_pages}.
+    """
+    not_leader = object_schema({"error": _TEXT, "leader_id": json_schema(str | None)})
     ends = {"flushed_index": _WHOLE, "end_index": _WHOLE}
     return {
         "/transfer": {
             200: object_schema({"leader_id": _TEXT, "term": _WHOLE}),
-            400: object_schema(error),
-            409: object_schema({**error, "leader_id": json_schema(str | None)}),
+            400: _ERROR,
+            409: not_leader,
         },
         "/log-level": {
-            200: object_schema({"log_level": _TEXT}), 400: object_schema(error), 409: object_schema(error),
+            200: object_schema({"log_level": _TEXT}), 400: _ERROR, 409: _ERROR,
         },
         "/skip": {
-            200: object_schema({"index": _WHOLE, "order_index": _WHOLE}), 400: object_schema(error),
-            409: object_schema({**error, "leader_id": json_schema(str | None)}),
+            200: object_schema({"index": _WHOLE, "order_index": _WHOLE}), 400: _ERROR,
+            409: not_leader,
         },
         "/snapshot": {
             **dict.fromkeys((200, 202), object_schema(
                 {"snapshot_index": _WHOLE, "snapshot_size": _WHOLE, "is_writing": _YES_NO}
             )),
-            400: object_schema(error), 409: object_schema(error),
+            400: _ERROR, 409: _ERROR,
         },
         "/flush": {
-            200: object_schema(ends), 400: object_schema(error), 504: object_schema({**error, **ends}),
+            200: object_schema(ends), 400: _ERROR, 504: object_schema({"error": _TEXT, **ends}),
         },
     }
 
 
-#: The media types of the pages that are no JSON.
+#: The media types of the pages whose answers are not JSON.
 _TYPES: Mapping[str, str] = {
     "/live": "text/html", "/browse": "text/html", "/actions": "text/html", "/metrics": "text/plain",
 }
 
 
 def _asked(name: str, description: str, schema: JsonObject, *, is_needed: bool = False) -> JsonObject:
-    """A value of a query."""
+    """The description of one parameter of a query."""
     return {"name": name, "in": "query", "required": is_needed, "schema": schema, "description": description}
 
 
@@ -166,7 +182,7 @@ _AS = _asked("as", "how bodies are shown; by default as text, or in hexadecimal 
 _FROM: JsonObject = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": INDEX_MAX}, {"const": LAST}]}
 _PLACE: JsonObject = {"type": "integer", "minimum": 0}
 _TOPIC = _asked("topic", "name of a topic", _TEXT)
-#: The queries.
+#: The parameters of the query of each page that takes one.
 _QUERIES: Mapping[str, list[JsonObject]] = {
     "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT,
                  _AS],
@@ -180,17 +196,19 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
         _AS,
     ],
 }
+#: The answers of the guard, which checks the token before the page sees a request.
 _REFUSED = {401: _ERROR, 403: _ERROR}
 
 
 def _values(action: Action) -> list[JsonObject]:
+    """The parameters of the query of an action."""
     return [
         _asked(one.name, one.meaning, one.schema, is_needed=one.is_needed) for one in action.values
     ]
 
 
 def effect_values(actions: Mapping[str, Action]) -> list[JsonObject]:
-    """The query of the page C{effects}."""
+    """The parameters of the query of the page C{effects}: the action, and the values of all actions."""
     forms = [one for one in actions.values() if one.title]
     return [
         _asked(WHICH, "the action", {"enum": [one.name for one in forms]}, is_needed=True),
@@ -215,7 +233,12 @@ def _add_actions(
     paths: JsonObject, pages: Mapping[str, Mapping[int, JsonObject]], summaries: Mapping[str, str],
     actions: Mapping[str, Action],
 ) -> None:
-    """Describe the pages that change something. @param pages: as of L{_pages}."""
+    """
+    Add the pages that change something to a description.
+
+    @param paths: of the description.
+    @param pages: the schemas of their answers, as L{_pages} returns them.
+    """
     as_object(as_object(paths["/effects"])["get"])["parameters"] = effect_values(actions)
     for path, answers in pages.items():
         responses = _responses({**answers, **_REFUSED}, {
@@ -236,10 +259,11 @@ def service_document(
     """
     The whole description of the pages of a broker or a name server.
 
-    @param service: in words. @param status: the schema of its page C{/status}.
-    @param further: path, status, and schema of pages beside those of all services; an empty one is text.
+    @param service: its kind, in words.
+    @param status: the schema of its page C{/status}.
+    @param further: the schemas of the pages that only this service has, as L{_pages} returns them.
     @param summaries: path of a page to its content, in words.
-    @param actions: what a broker does; None: the service changes nothing.
+    @param actions: the actions of a broker; None: the service has no page that changes something.
     """
     ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT)})
     document = _described(service, {
@@ -256,7 +280,7 @@ def service_document(
 
 
 def _broker_actions() -> dict[str, dict[int, JsonObject]]:
-    """See L{_actions}."""
+    """The pages of a broker that change something, as L{_pages}. They take POST alone."""
     refused = {400: _ERROR, 409: _ERROR}
     return {
         "/flush": {200: object_schema({"flushed_offset": _WHOLE}), **refused, 503: _ERROR},
@@ -289,7 +313,10 @@ def _described(
 
 
 def _refusals(path: str) -> dict[int, JsonObject]:
-    """Those of the guard for a page that changes nothing; the server's options say whether they come."""
+    """
+    The answers of the guard to requests for a page that changes nothing. The options of the server decide
+    whether it ever gives them.
+    """
     if path in OPEN_PATHS:
         return {}
     return _REFUSED if path in (*CONTENT_PATHS, *ACTION_PATHS) else {401: _ERROR}

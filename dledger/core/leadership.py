@@ -1,11 +1,14 @@
 # -*- test-case-name: tests.core.test_replica -*-
 """
-What a member does while it leads, and only then: it beats, replicates (L{EntryDispatcher}), and commits the
-entries that a quorum holds (L{QuorumAckChecker}).
+The work of a member while it leads.
 
-Rule 1: a leader's own entries are dispatched once C{EntriesWritten} reports them.
-Rule 2: entries of earlier terms commit with one of this term, which the leader writes if it needs one.
-Rule 3: when leading ends, late answers to its requests are ignored, and all who wait are answered.
+A leader sends heartbeats, replicates its entries (L{EntryDispatcher}), and commits the entries that a quorum
+holds (L{QuorumAckChecker}).
+
+Rule 1: a leader pushes an entry of its own only after C{EntriesWritten} has reported it.
+Rule 2: entries of earlier terms commit together with an entry of this term. If there are such entries, the
+leader writes a term-start entry.
+Rule 3: when leadership ends, late answers to its requests are ignored, and all waiting callers are answered.
 
 Source: DLedgerEntryPusher.QuorumAckChecker, Raft 5.4.2.
 """
@@ -32,10 +35,13 @@ from protocols.wire.codes import ResponseCode
 @attrs.define
 class Leadership:
     """
-    Invariant: C{quorum} and C{beats} are set exactly while the member leads; else C{dispatchers} is empty.
+    The leadership of one member: one object for all terms in which it leads.
 
-    @ivar step_down: ends this leadership for a reason.
-    @ivar budget: what may be pushed in one turn.
+    Invariant: while the member leads, C{quorum} and C{beats} are set. While it does not, they are None, and
+    C{dispatchers} is empty.
+
+    @ivar step_down: ends the leadership; its argument is the reason.
+    @ivar budget: the bytes that may be pushed in one turn of the reactor.
     @ivar is_ready: whether everything that an earlier leader may have committed is committed here.
     @ivar next_term_start_ms: when the entry that begins the term is written again, if it was refused.
     """
@@ -59,7 +65,7 @@ class Leadership:
         return self.quorum is not None
 
     def begin(self) -> None:
-        """The member leads from now on; L{open} follows."""
+        """Set up the parts of a leadership. The caller calls L{open} next."""
         member = self.member
         self.quorum = QuorumAckChecker(
             term=member.term, term_start_index=member.ledger_end_index + 1, membership=member.membership
@@ -69,11 +75,11 @@ class Leadership:
             last_quorum_ms=member.out.now_ms,
         )
         dispatch_to_members(self.dispatchers, member, self, self.budget)
-        # If all its entries are committed, no other commit index is higher.
+        # A new leader holds every committed entry. If all its entries are committed, it knows every commit.
         self.is_ready = member.committed_index == member.ledger_end_index
 
     def open(self) -> None:
-        """Beat for the first time, and begin to replicate."""
+        """Send the first heartbeats, write the term-start entry if it is needed, and begin to push."""
         assert self.beats is not None
         self.beats.start_round()
         self._write_term_start()
@@ -81,7 +87,10 @@ class Leadership:
             dispatcher.dispatch()
 
     def _write_term_start(self) -> None:
-        """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
+        """
+        Write the term-start entry, unless the ledger has an entry of this term, or needs none: entries of
+        earlier terms commit with it.
+        """
         member = self.member
         assert self.quorum is not None
         if self.is_ready or not member.config.term_start_entry or member.ward_id is not None:
@@ -93,7 +102,7 @@ class Leadership:
             ))
 
     def end(self) -> None:
-        """The member does not lead any more, if it did."""
+        """End the leadership, if there is one."""
         if self.quorum is None:
             return
         assert self.beats is not None
@@ -113,31 +122,35 @@ class Leadership:
     # -- time ---------------------------------------------------------------------------------
 
     def lacks_quorum(self, patience_ms: int) -> bool:
-        """Beat if it is time. @return: whether no quorum was heard for longer than C{patience_ms}."""
+        """
+        Send heartbeats if they are due.
+
+        @return: whether no quorum was heard for longer than C{patience_ms}.
+        """
         assert self.beats is not None
         self.beats.tick()
         return self.member.out.now_ms - self.beats.last_quorum_ms > patience_ms
 
     def tick(self) -> None:
-        """Time passed."""
+        """Let time-outs of pushes end, and write the term-start entry again if it was refused."""
         for dispatcher in self.dispatchers.values():
             dispatcher.tick()
         if self.member.out.now_ms >= self.next_term_start_ms:
             self._write_term_start()  # the first attempt was refused, for example by a full disk
 
     def on_turn_came(self, _: ev.TurnCame) -> None:
-        """Push what the turns before had no room for."""
+        """Push the entries that did not fit into the budget of earlier turns."""
         take_turns(self.dispatchers, self.budget)
 
     def reconnected(self, peer_id: str) -> None:
-        """There is a new connection to the peer."""
+        """Begin with COMPARE again at a peer that has a new connection."""
         if (dispatcher := self.dispatchers.get(peer_id)) is not None:
             dispatcher.reconnected()
 
     # -- entries ------------------------------------------------------------------------------
 
     def on_written(self, written: ev.EntriesWritten) -> None:
-        """Entries of this leader are in the ledger: push them."""
+        """Push the entries that this leader has written, and take up a membership among them."""
         member = self.member
         assert self.quorum is not None
         if self.quorum.membership is not member.membership:
@@ -162,7 +175,9 @@ class Leadership:
         """This member holds every entry up to C{index}."""
         assert self.quorum is not None
         has_risen, membership = self.quorum.record(self.member.config.self_id, index), self.member.membership
-        # Without sync no other member has these entries yet. The quorum may be smaller with the last of them.
+        # With async flushing, this member holds entries as soon as they are written, and nobody else holds
+        # them yet. So they can commit at once only if it is a quorum alone, or if the last entry is a
+        # membership with a smaller quorum.
         if has_risen and (self.member.config.is_sync or membership.quorum == 1 or membership.index == index):
             self._update_committed_index()
 

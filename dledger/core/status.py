@@ -153,8 +153,10 @@ def metadata_of(member: MemberState) -> MetadataResponse:
 
 def told_memberships(view: LedgerView) -> str:
     """
-    As METADATA reports them: the one in force in front of the ledger, which a ledger that begins at the same
-    entry needs, and the last one; empty without any.
+    The memberships that METADATA reports, as a text: the one that was in force at the begin of the ledger,
+    which another ledger needs that begins at the same entry, and the last one.
+
+    @return: empty while the membership is that of the start list.
     """
     now = view.membership
     if now is None or not now.is_changed:

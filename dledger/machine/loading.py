@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.machine.test_loading -*-
 """
-Finds the state machine that an operator names, C{package.module:factory}, and makes its runner for a member.
+Finds the state machine that an operator names as C{package.module:factory}, and makes its runner at a member.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
 
 _FORM = "write package.module:factory, where factory() makes a dledger.machine.StateMachine"
-#: Bytes of a name: the header of a snapshot holds it.
+#: The most bytes of a machine's name, because the header of a snapshot holds the name.
 NAME_BYTES_MAX = 255
 
 
 def load_factory(text: str) -> MachineFactory:
     """
-    The factory that C{text} names; it has made one machine to see that it does.
+    Import the factory that C{text} names. It is called once, to see that it makes a state machine.
 
-    @raise ValueError: there is none, or it makes something else; the sentence says what is allowed.
+    @param text: C{package.module:factory}; the factory is called without arguments.
+    @raise ValueError: the text has another form, the module cannot be imported or has no such factory, or the
+        factory fails or makes no usable state machine. The message says what is allowed.
     """
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
         raise ValueError(f"machine={text!r}: {_FORM}")
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except BaseException as error:  # (C{SystemExit}, too: of a script without a guard around its end)
+    except BaseException as error:  # even SystemExit: a script without a __main__ guard ends on import
         raise ValueError(
             f"machine={text!r}: {module_name} cannot be imported ({sentence_of(error)}): "
             "correct it, or set PYTHONPATH"
@@ -65,10 +67,14 @@ def hosting_of(
     node: Node, factory: MachineFactory, host: MachineHost, *, disk: Disk
 ) -> Hosting:
     """
-    A machine at this member, by the member's options; its snapshots are in C{machine} beside
-    the log. Without files of a log there are no snapshots.
+    Make the state machine of a member, its runner, and the desk that answers requests to it.
 
-    @raise ValueError: the factory makes no machine now, though it made one before.
+    The member's options give the bounds. Snapshots are files in the directory C{machine} of the member; a
+    member that keeps its log in memory has no snapshots.
+
+    @param factory: as L{load_factory} returned it.
+    @param disk: holds the snapshots.
+    @raise ValueError: the factory does not make a machine now, although it made one before.
     """
     config = node.config
     try:

@@ -24,7 +24,11 @@ Entries = list[tuple[EntryHeader, bytes]]
 
 
 class ReadAhead:
-    """See the module."""
+    """
+    Reads committed entries before the state machine needs them, and gives them out in batches.
+
+    Its length is the number of entries that were read and not yet given out.
+    """
 
     def __init__(self, entries: CommittedEntries) -> None:
         self._entries = entries

@@ -48,7 +48,12 @@ from protocols.wire.ledger.producers import producer_problem
 
 
 class MachineDesk:
-    """See L{MachineAnswers<dledger.node.requests.machine_requests.MachineAnswers>}."""
+    """
+    Answers the requests to the state machine of one member.
+
+    It is the L{MachineAnswers<dledger.node.requests.machine_requests.MachineAnswers>} of a member that runs a
+    machine.
+    """
 
     def __init__(self, config: DLedgerConfig, machine: MachineRunner, around: MachineSurroundings) -> None:
         self._group = config.group

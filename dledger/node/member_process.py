@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_service -*-
-"""The things that the service of a member is given: its process, its endpoints, and what runs with it."""
+"""The arguments of the service of a member: its process, its endpoints, and the programs that run with it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dledger.node.node import MakeDriver, Node
 from dledger.node.requests.machine_requests import Hosting
 from dledger.node.threads import MemberThreads
 
-#: Makes a state machine for a node.
+#: Makes the state machine of a node.
 MakeMachine = Callable[[Node, MachineHost], Hosting]
 
-#: Seconds since 1970, and the local hour.
+#: Returns the seconds since 1970, and the local hour, 0 to 23.
 WallClock = Callable[[], tuple[float, int]]
 
 
-def wall_clock() -> tuple[float, int]:
-    """Seconds since 1970, and the local hour."""
+def system_wall_clock() -> tuple[float, int]:
+    """The wall clock of this computer: seconds since 1970, and the local hour, 0 to 23."""
     now_s = time.time()
     return now_s, time.localtime(now_s).tm_hour
 
@@ -37,14 +37,17 @@ def wall_clock() -> tuple[float, int]:
 @attrs.frozen(kw_only=True)
 class MemberProcess:
     """
-    The process in which a member runs, and the machine below it.
+    The process in which a member runs, and the computer that runs it.
 
     @ivar reactor: a reactor; its clock should be monotonic.
+    @ivar disk: holds the member's files.
+    @ivar rng: the only source of chance of the member.
     @ivar failed: called with the reason when the member cannot start or continue; the process should then
         end.
-    @ivar boot_id: of this boot of the machine; empty if not known.
-    @ivar threads: None: threads of its own.
-    @ivar local_time: the wall clock; retention and house-keeping go by it.
+    @ivar boot_id: names this boot of the computer; empty if not known.
+    @ivar threads: run what would block the reactor; None: the member makes threads of its own.
+    @ivar wall_clock: used by retention, house-keeping and events. The local hour is that of
+        C{delete_when}.
     """
 
     reactor: Reactor
@@ -53,15 +56,17 @@ class MemberProcess:
     failed: Callable[[str], None]
     boot_id: str = ""
     threads: MemberThreads | None = None
-    local_time: WallClock = wall_clock
+    wall_clock: WallClock = system_wall_clock
 
 
 @attrs.frozen(kw_only=True)
 class MemberEndpoints:
     """
-    @ivar listen: endpoint to listen on; None: see L{dledger.node.endpoints.listen_description}.
-    @ivar dial: makes the endpoint to a member from its id and address; None: see
-        L{dledger.node.endpoints.peer_endpoint}.
+    Where a member listens, and how it connects to others.
+
+    @ivar listen: endpoint to listen on; None: L{dledger.node.endpoints.listen_description} names it.
+    @ivar dial: makes the endpoint to a member from its id and address; None:
+        L{dledger.node.endpoints.peer_endpoint} makes it.
     """
 
     listen: IStreamServerEndpoint | None = None
@@ -71,13 +76,13 @@ class MemberEndpoints:
 @attrs.frozen(kw_only=True)
 class MemberExtras:
     """
-    What runs in a member besides its log.
+    The parts of a member besides its log.
 
-    @ivar make_admin: makes the administration service, once the member listens.
+    @ivar make_admin: makes the service of the admin pages, once the member listens; None: it has no pages.
     @ivar admin: listening address of that service, for people.
-    @ivar make_driver: see L{Node}.
-    @ivar make_machine: makes the state machine of the member.
-    @ivar embedding: the program that alone appends.
+    @ivar make_driver: makes the driver of the core; the simulator's driver checks each step.
+    @ivar make_machine: makes the state machine of the member; None: it has none.
+    @ivar embedding: the program in this process that alone appends; None: clients append.
     """
 
     make_admin: Callable[[Node], IService] | None = None

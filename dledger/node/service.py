@@ -259,7 +259,7 @@ class MemberService(MultiService):
             config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
             host=MemberHost(
                 clock=self._reactor, rng=self._process.rng, run_in_thread=self._threads.flush.run,
-                wall_clock=self._process.local_time,
+                wall_clock=self._process.wall_clock,
                 disk_space=(lambda: self._process.disk.space(config.self_path)) if is_file else None,
             ),
             keys=self.keys, make_driver=self.extras.make_driver, embedding=self.extras.embedding,

@@ -1,11 +1,15 @@
 # -*- test-case-name: tests.raft_broker.test_raft_log -*-
 """
-The committed part of a ledger as a L{MessageLog}: the messages of a broker.
+Lets a broker read the committed entries of a ledger as a log of messages.
 
-Each entry has one record, after a header of 48 bytes; a blank fills the rest of a file. The files are read
-through handles of their own: they are those of the member in this process, which alone writes.
+An entry is a header of 48 bytes and a record, its body. A blank fills the rest of a file that is too small
+for the next entry. The member in this process owns the files, and alone writes them; this module opens them
+a second time, to read.
 
-Rule: nothing after the committed end is shown. A record below it never changes its place.
+Rule 1: L{RaftLog.read} and L{RaftLog.problem_at} return nothing that lies after the committed end. A
+committed record never changes its place.
+Rule 2: only a start reads entries that are not committed yet (L{RaftLog.read_any}), to see what a crash has
+left.
 
 Source: DLedgerCommitLog.java (4.9.8, 5.3.3).
 """
@@ -25,32 +29,33 @@ from protocols.wire.rocketmq.layout import START, START_SIZE
 
 
 class CommittedLedger(Protocol):
-    """The part of a store that is needed here."""
+    """The part of the member's store that L{RaftLog} reads. Offsets are bytes since the log began."""
 
     @property
     def ledger_begin_index(self) -> int:
-        """First index; -1 when empty."""
+        """Index of the first entry; -1 if there is none."""
 
     @property
     def ledger_end_index(self) -> int:
-        """Last index; -1 when empty."""
+        """Index of the last entry; -1 if there is none."""
 
     @property
     def end_position(self) -> int:
-        """Stream offset after the last record."""
+        """Offset after the last entry."""
 
     def position_of(self, index: int) -> int:
-        """Stream offset of the record at C{index}."""
+        """Offset of the header of the entry at C{index}."""
 
 
 class RaftLog:
     """
-    A L{MessageLog}.
+    The committed entries of a ledger, as a L{MessageLog}. Offsets are bytes since the log began.
 
     Invariant: C{begin_offset <= record_end}.
 
     @ivar record_end: end of the last entry that is known to be committed.
-    @ivar begin_offset: stream offset of the first entry.
+    @ivar begin_offset: offset of the first entry; C{record_end} does not fall below it when entries expire.
+    @ivar file_size: bytes of every file.
     """
 
     record_lead = ENTRY_HEADER_SIZE
@@ -59,6 +64,12 @@ class RaftLog:
         self, config: DLedgerConfig, disk: Disk, ledger: CommittedLedger, stamps: MessageStamps, *,
         committed_index: int, record_size_max: int,
     ) -> None:
+        """
+        @param ledger: the store of the member; it is open.
+        @param stamps: gives messages their queue offsets.
+        @param committed_index: the highest index that is known to be committed now; -1: none.
+        @param record_size_max: bytes of a record; a longer one is not sound.
+        """
         self._ledger = ledger
         self._stamps = stamps
         self._record_size_max = record_size_max
@@ -66,12 +77,15 @@ class RaftLog:
         self._files = SegmentReader(disk, data_path(config))
         self.begin_offset = self.record_end = 0
         self._begin_index = self._committed_index = -1
-        self._shown = (-1, -1)
+        self._listed = (-1, -1)
         self.committed(committed_index)
 
     @property
     def queue_offsets(self) -> dict[tuple[str, int], int]:
-        """Topic and queue to the offset of its next message; exact while this broker is the master."""
+        """
+        The offset of the next message of each queue, by topic and number of the queue. It is exact only while
+        this broker is the master.
+        """
         return self._stamps.queue_offsets
 
     @queue_offsets.setter
@@ -80,16 +94,25 @@ class RaftLog:
 
     @property
     def end_offset(self) -> int:
-        """As C{record_end}: of the ledger's other entries nobody knows whether they stay."""
+        """The same as C{record_end}, because another leader may replace the entries after it."""
         return self.record_end
 
     @property
     def flushed_offset(self) -> int:
-        """As C{record_end}: the member knows what is on stable storage."""
+        """
+        The same as C{record_end}, because the member flushes its ledger itself, and the broker has nothing to
+        flush. With C{ASYNC_FLUSH} a crash of this computer may still take bytes before it here; the member
+        then copies them from the leader again.
+        """
         return self.record_end
 
     def committed(self, committed_index: int) -> bool:
-        """Entries up to C{committed_index} are committed. @return: whether there is more to read."""
+        """
+        Take note of the committed index, and of entries that have expired since.
+
+        @param committed_index: the highest index that is known to be committed.
+        @return: whether C{record_end} has risen because of it, so that there is more to read.
+        """
         ledger = self._ledger
         if ledger.ledger_begin_index != self._begin_index:
             self._begin_index = ledger.ledger_begin_index
@@ -108,52 +131,77 @@ class RaftLog:
         return True
 
     def _end_of(self, index: int) -> int:
-        """End of an entry that another one follows, without the blank that may be between them."""
+        """
+        End of an entry that is not the last one. The next entry begins there, unless a blank lies between
+        them: then the next entry is the first of a file, and the size of this record gives the end.
+        """
         begin, following = self._ledger.position_of(index), self._ledger.position_of(index + 1)
         if following % self.file_size:
             return following
-        self._show(following)
+        self._list_files(following)
         header = self._files.pread(START_SIZE, begin)
         return begin + START.unpack(header)[1] if len(header) == START_SIZE else following
 
     @property
     def ledger_end(self) -> int:
-        """End of the last entry, committed or not."""
+        """End of the last entry, committed or not; C{begin_offset} if there is no entry."""
         return max(self._ledger.end_position, self.begin_offset)
 
     def show_to(self, offset: int) -> None:
-        """A start: everything before C{offset} was dispatched, so it is committed."""
+        """
+        Take everything before an offset for committed. A start calls it, because only committed records were
+        dispatched.
+
+        @param offset: the broker had dispatched all records before it when it ended.
+        """
         self.record_end = max(self.record_end, min(offset, self.ledger_end))
 
     def read_any(self, offset: int, size: int) -> bytes:
-        """As L{read}, also after the committed end: what a crash left is looked at before it is shown."""
-        self._show(self.ledger_end)
+        """
+        Read bytes of the ledger, committed or not.
+
+        @return: up to C{size} bytes of one file from C{offset} on; fewer at the end of the file. Bytes after
+            the end of the ledger mean nothing.
+        @raise OSError: the file cannot be read.
+        """
+        self._list_files(self.ledger_end)
         return self._files.pread(size, offset)
 
-    def _show(self, end: int) -> None:
-        """Look at the files up to an offset, and at those that are needed anyway."""
+    def _list_files(self, end: int) -> None:
+        """Let the reader know the files, from the one with the first entry to the one that holds C{end}."""
         size = self.file_size
         bounds = (self.begin_offset - self.begin_offset % size, end - end % size)
-        if bounds != self._shown:
-            self._shown = bounds
+        if bounds != self._listed:
+            self._listed = bounds
             self._files.show(range(bounds[0], bounds[1] + size, size), size)
 
     def read(self, offset: int, size: int) -> bytes:
         """
-        See L{MessageLog.read}. Where entries have expired there is nothing: the member deletes files before
-        the queues follow.
+        Read committed bytes (L{MessageLog.read}).
+
+        @return: up to C{size} bytes of one file from C{offset} on; fewer at the end of the file, or at the
+            committed end; none before C{begin_offset}. The queues may still refer to entries there, because
+            they give up their units only after the member has deleted its files.
+        @raise ValueError: the offset is negative, or after the committed end.
+        @raise OSError: the file cannot be read.
         """
         begin, end = self.begin_offset, self.record_end
         if not 0 <= offset <= end:
             raise ValueError(f"offset {offset} outside {begin}..{end}")
         if offset < begin:
             return b""
-        self._show(end)
+        self._list_files(end)
         size = min(size, end - offset)
         return self._files.pread(size, offset) if size > 0 else b""
 
     def problem_at(self, offset: int) -> str | None:
-        """See L{MessageLog.problem_at}."""
+        """
+        Check the record or blank at an offset (L{MessageLog.problem_at}).
+
+        @return: why it is not sound; empty: it is sound; None: not known.
+        @raise ValueError: the offset is negative, or after the committed end.
+        @raise OSError: the file cannot be read.
+        """
         room = self.file_size - offset % self.file_size
         data = self.read(offset, START_SIZE)
         if len(data) == START_SIZE:
@@ -161,5 +209,5 @@ class RaftLog:
         return problem_of(data, offset, room, self._record_size_max)
 
     def close(self) -> None:
-        """Release the handles."""
+        """Close the files."""
         self._files.show((), self.file_size)

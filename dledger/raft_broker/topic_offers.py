@@ -1,15 +1,18 @@
 # -*- test-case-name: tests.raft_broker.test_topic_offers -*-
 """
-Topics that a master of RocketMQ has not heard of.
+Creates topics at a RocketMQ master that lacks them, although this slave has messages of them.
 
-RocketMQ's members copy the topics of their master every ten seconds, once they know its address, which takes
-up to thirty more. If such a member becomes master before, it has messages of topics that it does not know:
-its consumers are answered with 17 (TOPIC_NOT_EXIST), for ever if nobody sends to the topic. So a slave of
-ours has it create them, as an administrator does (UPDATE_AND_CREATE_TOPIC, 17).
+A RocketMQ member of a raft group copies the topics of its master every ten seconds. It begins up to thirty
+seconds after a master is elected, because it must learn the address of the master first. A member that
+becomes the master before it has copied a new topic has messages of a topic that its table lacks. It answers
+consumers of the topic with TOPIC_NOT_EXIST (17), until a producer sends to the topic again. So a slave of
+ours sends the master the request with which an administrator creates a topic (UPDATE_AND_CREATE_TOPIC, code
+17 of the requests).
 
-Rule 1: a topic is offered only if it has messages that are younger than L{RECENT_MS}, and once to a master.
-Rule 2: a topic that a master has had, and has no more, was deleted there: it is offered to none, until one
-has it again.
+Rule 1: a topic is offered only if it has messages that are younger than L{RECENT_MS}. Each master is offered
+a topic once; if its answer is lost, the topic is offered again with the next copy.
+Rule 2: if a topic vanishes from the table of one master, it was deleted there. It is then offered to no
+master, until a master has it again.
 """
 
 from __future__ import annotations
@@ -27,12 +30,17 @@ from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.remoting import RemotingCommand
 
-#: A topic whose last message is older was known to the members, or deleted, long ago.
+#: Milliseconds. If the last message of a topic is older, every member has had time to copy the topic. If a
+#: master lacks it then, it was deleted.
 RECENT_MS = 600_000
 
 
 class TopicOffers:
-    """@ivar offered: number of topics that masters have taken."""
+    """
+    Compares the queues of this slave with each table of topics that it copies from a master.
+
+    @ivar offered: number of topics that masters have created when we asked.
+    """
 
     log = Logger()
 
@@ -40,34 +48,46 @@ class TopicOffers:
         self, store: MessageStore, topics: Topics, asker: MasterAsker, *, wall_ms: Callable[[], int],
         queue_nums: int,
     ) -> None:
-        """@param queue_nums: number of queues of a topic that this broker does not know either."""
+        """
+        @param store: has the queues and their messages.
+        @param topics: the table of topics of this slave, copied from the master.
+        @param asker: sends a request to the master.
+        @param wall_ms: milliseconds since 1970.
+        @param queue_nums: number of queues of a created topic, if the table of this slave lacks it, too.
+        """
         self._store = store
         self._topics = topics
         self._asker = asker
         self._wall_ms = wall_ms
         self._queue_nums = queue_nums
         self._master = ""
-        self._known: frozenset[str] = frozenset()
+        self._on_master: frozenset[str] = frozenset()
         self._deleted: set[str] = set()
-        self._told: set[str] = set()
+        self._asked_for: set[str] = set()
         self.offered = 0
 
     async def copied(self, master: str) -> None:
-        """Offer what the table of topics that has just been copied from a master lacks."""
+        """
+        Offer topics to a master whose table of topics has just been copied.
+
+        @param master: address of the master.
+        @raise StoreError: the log or a queue cannot be read.
+        """
         if master != self._master:
             self._master = master
-            self._known = frozenset()
-            self._told = set()
-        known = frozenset(self._topics.entries).difference(self._topics.kept)
-        self._deleted = (self._deleted | self._known) - known
-        self._known = known
-        settled = self._deleted | self._told | SYSTEM_TOPICS
+            self._on_master = frozenset()
+            self._asked_for = set()
+        # Without the topics that the master's table lacks, and that this slave has kept for its queues.
+        on_master = frozenset(self._topics.entries).difference(self._topics.kept)
+        self._deleted = (self._deleted | self._on_master) - on_master
+        self._on_master = on_master
+        settled = self._deleted | self._asked_for | SYSTEM_TOPICS
         since_ms = self._wall_ms() - RECENT_MS
-        for lost in lost_topics(self._store, known, table_ms=since_ms, queue_nums=self._queue_nums):
+        for lost in lost_topics(self._store, on_master, table_ms=since_ms, queue_nums=self._queue_nums):
             name = lost.topic_name
             if name not in settled and not name.startswith("rmq_sys_"):
-                # Also after a refusal, which would be the same the next time.
-                self._told.add(name)
+                # The topic stays in here even if the master refuses it, because it would refuse it again.
+                self._asked_for.add(name)
                 await self._offer(master, self._topics.get(name) or lost)
 
     async def _offer(self, master: str, topic: TopicConfig) -> None:
@@ -80,7 +100,7 @@ class TopicOffers:
         try:
             answer = await self._asker.ask(master, request, timeout_s=TIMEOUT_S)
         except DLedgerError as error:
-            self._told.discard(topic.topic_name)
+            self._asked_for.discard(topic.topic_name)
             self.log.warn("topic {topic} cannot be offered to master {master}: {reason}",
                           topic=topic.topic_name, master=master, reason=str(error))
             return

@@ -66,7 +66,7 @@ def unplaced(message: PlainMessage, now_ms: int, place: PutPlaces) -> UnplacedRe
 
 
 class RaftWriter:
-    """See L{LogWriter}."""
+    """Writes the messages of a broker into the ledger of its member (L{LogWriter})."""
 
     log = Logger()
     always_waits = True

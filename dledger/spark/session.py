@@ -249,7 +249,7 @@ def session(
 
 
 def make_known(spark: SparkSession) -> None:
-    """See L{dledger.spark.register}."""
+    """Register the data source in a session, and let workers know the number of processors."""
     # Imported here: the Arrow export does not need PySpark.
     from pyspark.errors import PySparkException
 

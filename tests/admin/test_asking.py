@@ -65,6 +65,16 @@ class AskingTests(SynchronousTestCase):
         self.assertIn("no authority is known", str(error))
         self.assertEqual(self.reactor.tcpClients, [])
 
+    def test_connections_are_not_logged(self) -> None:
+        """Neither the start nor the end of a connection is an event, by TLS or without it."""
+        with capturedLogs() as events:
+            for url in ("https://10.0.0.7:8443/status", "http://127.0.0.1:8080/status"):
+                self.ask(url, trust=self.trust)
+                factory = self.reactor.tcpClients[-1][2]
+                factory.doStart()
+                factory.doStop()
+        self.assertEqual(events, [])
+
     def test_token(self) -> None:
         """It is sent by TLS, and on this machine; nowhere else."""
         for url in ("https://10.0.0.7:8443/status", "http://127.0.0.1:8080/status",

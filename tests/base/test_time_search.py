@@ -30,7 +30,7 @@ def searched(times: list[int | None], begin: int, moment_ms: int, at_once: int) 
 
 
 class SearchTests(SynchronousTestCase):
-    """See L{TimeSearch}."""
+    """The search finds the first entry at or after a time, and reads few entries for it."""
 
     @settings(max_examples=200, deadline=None)
     @given(st.lists(st.none() | st.integers(0, 30), max_size=60), st.integers(0, 31), st.integers(0, 5))

@@ -89,8 +89,8 @@ class StatusTests(ServiceCase):
                 """See IService."""
                 told.append(service.status().problem)
 
+        self.make_admin = lambda _: Pages()  # type: ignore[assignment, return-value]
         service = self.make()
-        service._make_admin = lambda _: Pages()  # type: ignore[assignment, return-value]
         service.startService()
         self.settle()
         self.stop()
@@ -102,8 +102,8 @@ class StatusTests(ServiceCase):
         def fails(_: object) -> None:
             raise ValueError("admin_token_file=x: no such file")
 
+        self.make_admin = fails  # type: ignore[assignment]
         service = self.make()
-        service._make_admin = fails  # type: ignore[assignment]
         service.startService()
         self.assertIn("cannot start the administration: admin_token_file=x", self.reasons[0])
         self.stop()

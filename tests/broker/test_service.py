@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute, fail, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
@@ -93,6 +95,9 @@ class ServiceCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk: Disk = MemoryDisk()
 
+    #: Makes the service of the pages.
+    make_admin: Callable[[BrokerService], IService] | None = None
+
     def make(self, **options: Any) -> BrokerService:
         """Not started."""
         self.clock = Clock()
@@ -112,7 +117,7 @@ class ServiceCase(SynchronousTestCase):
                 reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
                 wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
                 endpoint_of=self.endpoint_of,
-            ), ports,
+            ), ports, make_admin=self.make_admin,
         )
         return self.service
 

@@ -265,7 +265,7 @@ class FakeMember:
         return AppendResponse(index=index, pos=100 * index, count=len(request.bodies), term=self.term, **base)
 
     def append_if(self, request: AppendIfRequest, base: dict[str, Any]) -> Response:
-        """Likewise, if the log ends there."""
+        """Refuse as scripted, else append if the log ends where the client expects it."""
         if self.refusals:
             return AppendIfResponse(code=self.refusals.popleft(), **base)
         if self.leader_id != self.member_id:
@@ -278,7 +278,7 @@ class FakeMember:
         return AppendIfResponse(index=index, pos=100 * index, term=self.term, **base)
 
     def append_once(self, request: AppendOnceRequest, base: dict[str, Any]) -> Response:
-        """Likewise, each sequence once."""
+        """Refuse as scripted, else append each sequence once."""
         if self.refusals:
             return AppendOnceResponse(code=self.refusals.popleft(), **base)
         if self.leader_id != self.member_id:

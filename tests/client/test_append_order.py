@@ -46,7 +46,7 @@ class OrderTests(GroupCase):
         self.leader.holds = lambda _: False
         self.group.run(1.0)
 
-    def test_all_refused(self) -> None:
+    def test_refused_frames_go_again_in_order(self) -> None:
         """When everything sent was refused, everything goes again, in order."""
         for _ in range(3):
             self.assertEqual(self.outcomes, [[], [], []])
@@ -65,7 +65,7 @@ class OrderTests(GroupCase):
         self.go_on()
         self.assertEqual(self.group.log, [b"a", b"b", b"c", b"d", b"e"])
 
-    def test_overtaken(self) -> None:
+    def test_an_overtaken_frame_fails(self) -> None:
         """A refused one that a later one overtook fails; those after go again."""
         self.answer(0, ResponseCode.LEADER_PENDING_FULL)
         self.answer(0, None)
@@ -77,7 +77,7 @@ class OrderTests(GroupCase):
         self.go_on()
         self.assertEqual(self.group.log, [b"a", b"c", b"d"])
 
-    def test_perhaps_overtaken(self) -> None:
+    def test_a_frame_does_not_follow_an_unknown_one(self) -> None:
         """A later one of unknown outcome may be in the log: the refused one must not follow it."""
         self.answer(0, ResponseCode.LEADER_PENDING_FULL)
         self.answer(0, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -103,7 +103,7 @@ class OrderTests(GroupCase):
         self.answer(0, None)
         self.assertEqual([type(outcome[0]) for outcome in self.outcomes], [tuple] * 3)
 
-    def test_connection_lost(self) -> None:
+    def test_a_lost_connection_makes_frames_unknown(self) -> None:
         """Everything that was sent on a lost connection is unknown; what follows goes out again."""
         later = self.submit(b"e")
         self.leader.lose_connections()
@@ -135,7 +135,7 @@ class OrderTests(GroupCase):
 class AtOnceTests(GroupCase):
     """Appends that do not wait for the end of the turn."""
 
-    def test_at_once(self) -> None:
+    def test_a_frame_is_sent_at_once(self) -> None:
         """A frame is sent before the call returns."""
         self.submit(b"a")
         self.submit(b"b")  # not a program that appends one after the other
@@ -182,7 +182,7 @@ class ManyFramesTests(GroupCase):
         self.assertEqual(self.group.log, [b"a", b"c"])
         self.assertEqual(self.client.pending_count, 0)
 
-    def test_unknown_wins(self) -> None:
+    def test_an_unknown_part_makes_the_call_unknown(self) -> None:
         """A call with a failed and an unknown part has an unknown outcome."""
         outcomes = self.submit(b"b", b"c")
         self.group.settle()
@@ -220,7 +220,7 @@ class GeneratedTests(SynchronousTestCase):
             max_size=40,
         ),
     )
-    def test_order(self, calls: list[int], limits: tuple[int, int], plan: list[str]) -> None:
+    def test_leaders_keep_the_order(self, calls: list[int], limits: tuple[int, int], plan: list[str]) -> None:
         """The log holds a subsequence of the bodies; acknowledged ones are where they were said to be."""
         clock = Clock()
         group = FakeGroup(clock, count=1)

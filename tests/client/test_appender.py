@@ -59,7 +59,7 @@ class GroupCase(SynchronousTestCase):
 class PlainTests(GroupCase):
     """Nothing goes wrong."""
 
-    def test_indexes(self) -> None:
+    def test_each_call_gets_its_index(self) -> None:
         """Calls of one turn share a frame; each gets its own index."""
         first, second = self.submit(b"a"), self.submit(b"b", b"c")
         self.group.settle()
@@ -67,7 +67,7 @@ class PlainTests(GroupCase):
         self.assertEqual(second, [(Appended(index=1, term=1, pos=-1, count=2),)])
         self.assertEqual(self.appends_at("n0"), [(b"a", b"b", b"c")])
 
-    def test_nothing(self) -> None:
+    def test_an_empty_call_sends_nothing(self) -> None:
         """No bodies: done at once, nothing is sent."""
         self.assertEqual(self.submit(), [()])
 
@@ -128,7 +128,7 @@ class PlainTests(GroupCase):
         self.assertEqual(self.appends_at("n0")[2:], [(b"2", b"3", b"4", b"5")])
 
     def test_bytes_in_flight_are_bounded(self) -> None:
-        """Likewise in bytes."""
+        """Above the bound in bytes, bodies gather until an answer comes."""
         self.client.close()
         self.client = self.group.client(limits=AppendLimits(in_flight_bytes_max=4))
         self.group["n0"].holds = is_append
@@ -203,17 +203,17 @@ class RefusedHereTests(GroupCase):
         self.assertIs(error.code, code)
         self.assertIn(reason, str(error))
 
-    def test_not_bytes(self) -> None:
+    def test_a_text_is_refused(self) -> None:
         """Text is refused by name, and with it the whole call."""
         outcomes = self.submit(b"a", "b")
         self.assertRefused(outcomes, ResponseCode.UNEXPECTED_ARGUMENT, "not str")
 
-    def test_too_large(self) -> None:
+    def test_a_large_body_is_refused(self) -> None:
         """No member can store more than 4 MiB with the header."""
         outcomes = self.submit(bytes(4 * 1024 * 1024 - 47))
         self.assertRefused(outcomes, ResponseCode.UNEXPECTED_ARGUMENT, "at most 4194256")
 
-    def test_pending_count(self) -> None:
+    def test_pending_bodies_are_bounded(self) -> None:
         """More bodies than may be pending fail at once; when some are done, there is room again."""
         self.group["n0"].holds = is_append
         first = self.submit(b"a", b"b")
@@ -225,8 +225,8 @@ class RefusedHereTests(GroupCase):
         self.assertEqual(len(first), 1)
         self.assertEqual(self.submit(b"d"), [])
 
-    def test_pending_bytes(self) -> None:
-        """Likewise in bytes."""
+    def test_pending_bytes_are_bounded(self) -> None:
+        """More bytes than may be pending fail at once."""
         self.submit(bytes(60))
         self.assertRefused(self.submit(bytes(41)), ResponseCode.LEADER_PENDING_FULL, "100")
         self.assertEqual(self.submit(bytes(40)), [])
@@ -237,7 +237,7 @@ class RefusedHereTests(GroupCase):
         self.group.settle()
         self.assertEqual(len(outcomes), 1)
 
-    def test_closed(self) -> None:
+    def test_a_closed_client_takes_nothing(self) -> None:
         """A closed client takes nothing."""
         self.client.close()
         self.assertRefused(self.submit(b"a"), ResponseCode.NETWORK_ERROR, "closed")
@@ -301,7 +301,7 @@ class RedirectTests(GroupCase):
         self.assertEqual(len(outcomes), 1)
         self.assertEqual(self.group.log, [b"a"])
 
-    def test_redirect(self) -> None:
+    def test_a_redirect_is_followed_at_once(self) -> None:
         """NOT_LEADER with a name is followed at once, in order."""
         self.submit(b"a")
         self.group.settle()
@@ -341,7 +341,7 @@ class RedirectTests(GroupCase):
         self.group.run(0.1)
         self.assertEqual(len(outcomes), 1)
 
-    def test_leader_dies(self) -> None:
+    def test_a_dead_leader_is_replaced(self) -> None:
         """What was not sent when the leader died goes to the next one."""
         self.submit(b"a")
         self.group.settle()
@@ -370,7 +370,7 @@ class RedirectTests(GroupCase):
         self.assertIs(error.code, ResponseCode.METADATA_ERROR)
         self.assertIn("n0: connection refused; n1: connection refused", str(error))
 
-    def test_wrong_group(self) -> None:
+    def test_a_wrong_member_is_not_used(self) -> None:
         """A member that is not the one it should be is not used, and named."""
         self.client.close()
         self.client = self.group.client(peers={"n9": "n0.test:20911"}, timeout_s=1.0)
@@ -387,7 +387,7 @@ class RefusalTests(GroupCase):
         self.submit(b"a")
         self.group.settle()
 
-    def test_passing(self) -> None:
+    def test_passing_refusals_are_repeated(self) -> None:
         """Each of these is repeated after a pause until it is taken."""
         self.start()
         for code in (
@@ -405,7 +405,7 @@ class RefusalTests(GroupCase):
             self.assertIsInstance(outcomes[0], tuple)
         self.assertEqual(len(self.group.log), 6)
 
-    def test_busy(self) -> None:
+    def test_a_busy_member_is_asked_again(self) -> None:
         """What Java's remoting layer refuses with SYSTEM_BUSY goes again; an unknown code fails."""
         self.start()
         for code, kind in ((2, tuple), (3, AppendFailed)):
@@ -417,7 +417,7 @@ class RefusalTests(GroupCase):
             self.assertIsInstance(outcomes[0], kind)
         self.assertEqual(self.group.log, [b"a", b"b"])
 
-    def test_final(self) -> None:
+    def test_final_refusals_are_reported(self) -> None:
         """Each of these comes before anything is written, and stays."""
         self.start()
         for code in (
@@ -439,7 +439,7 @@ class RefusalTests(GroupCase):
         self.group.run(1.0)
         self.assertEqual(self.group.log, [b"a"])
 
-    def test_unknown(self) -> None:
+    def test_unknown_outcomes_are_not_repeated(self) -> None:
         """Everything else may be in the log: never repeated."""
         self.start()
         known = {"SUCCESS", "NOT_LEADER", "LEADER_PENDING_FULL", "LEADER_NOT_READY", "LEADER_TRANSFERRING",
@@ -551,7 +551,7 @@ class DeadlineTests(GroupCase):
         self.assertIsInstance(later[0], tuple)
         self.assertEqual(self.appends_at("n1"), [(b"b",)])
 
-    def test_half_sent(self) -> None:
+    def test_a_half_sent_call_counts_both_halves(self) -> None:
         """Of a call that is half under way at its deadline, both halves are counted."""
         self.client.close()
         self.client = self.group.client(
@@ -582,7 +582,7 @@ class DeadlineTests(GroupCase):
         self.group.run(1.0)
         self.assertEqual(self.group.log, [b"a"])
 
-    def test_closing(self) -> None:
+    def test_closing_gives_every_call_an_outcome(self) -> None:
         """What was sent when the client is closed is unknown, the rest has failed."""
         self.group["n0"].holds = is_append
         sent = self.submit(b"a")

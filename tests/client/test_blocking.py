@@ -193,7 +193,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.log.metadata().member_id, "n0")
         self.assertEqual(self.log.transfer("n1"), 2)
 
-    def test_tail(self) -> None:
+    def test_a_tail_ends_at_the_end(self) -> None:
         """Ends at the end; can be left before."""
         self.group.log = [b"%d" % number for number in range(7)]
         self.assertEqual([entry.index for entry in self.log.tail(2)], [2, 3, 4, 5, 6])
@@ -207,7 +207,7 @@ class LogTests(SynchronousTestCase):
         self.group.log = [b"a", b"b", b"c"]
         self.assertEqual(len(list(self.log.tail(0, follow=True, timeout=0.05))), 3)
 
-    def test_closed(self) -> None:
+    def test_a_closed_log_says_so(self) -> None:
         """Later calls say so; callers that wait are informed; closing again is nothing."""
         self.group["n0"].holds = self.group["n1"].holds = self.group["n2"].holds = lambda _: True
         errors: list[Exception] = []
@@ -230,7 +230,7 @@ class LogTests(SynchronousTestCase):
         self.assertIn("closed", str(errors))
         self.assertRaises(DLedgerError, self.log.append, b"a")
 
-    def test_several_threads(self) -> None:
+    def test_each_thread_keeps_its_order(self) -> None:
         """Each keeps its own order."""
 
         def append(name: int) -> None:
@@ -265,7 +265,7 @@ class AppendManyTests(SynchronousTestCase):
             self.assertEqual((summary.count, summary.first_index, summary.last_index), (500, 0, 499))
             self.assertEqual([(run.offset, run.index, run.count) for run in summary.runs], [(0, 0, 500)])
 
-    def test_places(self) -> None:
+    def test_each_body_has_its_place(self) -> None:
         """The place of each body, whatever other writers put between."""
         bodies = [b"%d" % number for number in range(300)]
 
@@ -281,12 +281,12 @@ class AppendManyTests(SynchronousTestCase):
             self.assertEqual(self.group.log[summary.index_of(number)], body)
         self.assertRaises(IndexError, summary.index_of, 300)
 
-    def test_nothing(self) -> None:
+    def test_an_empty_stream_appends_nothing(self) -> None:
         """No bodies: an empty summary."""
         summary = self.log.append_many([])
         self.assertEqual((summary.count, summary.first_index, summary.rate > -1), (0, -1, True))
 
-    def test_window(self) -> None:
+    def test_a_window_bounds_the_stream(self) -> None:
         """No more than the window is ever under way; each body goes out before the next is pulled."""
         pulled: list[int] = []
         seen: list[int] = []
@@ -321,7 +321,7 @@ class AppendManyTests(SynchronousTestCase):
         self.log.append_many(bodies())
         self.assertEqual(self.group.log, [b"a", b"b"])
 
-    def test_progress(self) -> None:
+    def test_progress_is_reported_to_the_caller(self) -> None:
         """Reported in the calling thread; the last is the whole."""
         told: list[int] = []
         threads: set[int] = set()
@@ -334,7 +334,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertEqual((told[-1], threads), (50, {threading.get_ident()}))
         self.assertEqual(told, sorted(told))
 
-    def test_failure(self) -> None:
+    def test_the_first_failure_ends_the_stream(self) -> None:
         """The first failure ends it; what is acknowledged from the start is counted."""
         plain = self.group["n0"].append
         pulled: list[int] = []
@@ -390,7 +390,7 @@ class AppendManyTests(SynchronousTestCase):
 
         return append
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_body_makes_all_unknown(self) -> None:
         """An unknown one makes the whole unknown."""
         plain = self.group["n0"].append
 
@@ -416,7 +416,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertRaises(RuntimeError, self.log.append_many, bodies(), window=10)
         self.assertEqual(self.group.log, [b"%d" % number for number in range(25)])
 
-    def test_interrupted(self) -> None:
+    def test_an_interrupt_reports_the_rest(self) -> None:
         """Ctrl-C is not waited with: what was acknowledged and what was under way are reported at once."""
 
         def bodies() -> Iterator[bytes]:
@@ -449,7 +449,7 @@ class AppendManyTests(SynchronousTestCase):
         self.log.close()
         self.assertEqual((error.acknowledged, error.unknown), (0, 0))
 
-    def test_interrupt_anywhere(self) -> None:
+    def test_an_interrupt_leaves_nothing_locked(self) -> None:
         """
         Wherever Ctrl-C meets the calling thread, it leaves nothing locked: the reactor's thread would wait
         for that for ever, and whoever closes the log for the reactor's thread.
@@ -467,7 +467,7 @@ class AppendManyTests(SynchronousTestCase):
         """None is too few."""
         self.assertRaises(ValueError, self.log.append_many, [b"x"], window=0)
 
-    def test_rate(self) -> None:
+    def test_the_rate_is_entries_over_seconds(self) -> None:
         """Entries over seconds."""
         summary = AppendSummary(count=10, first_index=0, last_index=9, seconds=2.0)
         self.assertEqual(summary.rate, 5.0)

@@ -19,7 +19,7 @@ def mark(member_id: str, chain_crc: int, *, is_leader: bool = False, problem: st
 class DivergingTests(SynchronousTestCase):
     """Who is named."""
 
-    def test_who(self) -> None:
+    def test_diverging_members_are_named(self) -> None:
         """Who differs from the leader, or from most; what is not known is not judged."""
         for marks, named in (
             ((mark("n0", 5), mark("n1", 5, is_leader=True), mark("n2", 5)), ()),

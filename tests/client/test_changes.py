@@ -26,7 +26,7 @@ class ChangeTests(ClientCase):
         """The leader answers so from now on."""
         self.group["n0"].answer_change = MembershipResponse(code=code, reason="scripted")
 
-    def test_done(self) -> None:
+    def test_a_change_is_made_once(self) -> None:
         """At once, or when it is asked again."""
         self.assertEqual(self.successResultOf(self.change()).reason, "done")
         self.refuse(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -48,7 +48,7 @@ class ChangeTests(ClientCase):
             self.assertIsInstance(error, UnknownChange)
             self.group.lead("n0")
 
-    def test_answer_lost(self) -> None:
+    def test_a_lost_answer_is_unknown(self) -> None:
         """The connection ends after the request was sent, and nobody leads then."""
         member = self.group["n0"]
 
@@ -66,7 +66,7 @@ class ChangeTests(ClientCase):
         self.group.run(15)
         self.failureResultOf(asked, UnknownChange)
 
-    def test_not_made(self) -> None:
+    def test_a_refused_change_is_certain(self) -> None:
         """Refused, only asked for, or never sent: that is certain."""
         self.refuse(ResponseCode.UNEXPECTED_ARGUMENT)
         failure: Failure = self.failureResultOf(self.change(), DLedgerError)

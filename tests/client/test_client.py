@@ -22,20 +22,20 @@ from tests.client.test_appender import GroupCase
 class AppendTests(GroupCase):
     """Deferreds around L{submit}."""
 
-    def test_append(self) -> None:
+    def test_an_append_fires_with_its_result(self) -> None:
         """Fires with the one result."""
         waiter = self.client.append(b"a")
         self.group.settle()
         self.assertEqual(self.successResultOf(waiter).index, 0)
 
-    def test_append_many(self) -> None:
+    def test_many_appends_fire_with_runs(self) -> None:
         """Fires with the runs."""
         waiter = self.client.append_many([b"a", b"b"])
         self.group.settle()
         (run,) = self.successResultOf(waiter)
         self.assertEqual((run.index, run.count), (0, 2))
 
-    def test_failures(self) -> None:
+    def test_failures_are_the_error_itself(self) -> None:
         """Fail with the error itself."""
         self.group["n0"].refusals.extend([ResponseCode.DISK_FULL] * 2)
         one = self.client.append(b"a")
@@ -45,7 +45,7 @@ class AppendTests(GroupCase):
         self.failureResultOf(one, AppendFailed)
         self.failureResultOf(many, AppendFailed)
 
-    def test_cancelling(self) -> None:
+    def test_cancelling_stops_the_wait(self) -> None:
         """Stops the wait, not the append."""
         waiter = self.client.append(b"a")
         waiter.cancel()
@@ -70,21 +70,21 @@ class GetTests(GroupCase):
         """GETs that a member was sent."""
         return sum(isinstance(r, GetRequest) for r in self.group[member_id].received)
 
-    def test_linearizable(self) -> None:
+    def test_a_linearizable_get_asks_the_leader(self) -> None:
         """At the leader."""
         entry = self.client.get(1)
         self.group.settle()
         self.assertEqual(self.successResultOf(entry).body, b"1")
         self.assertEqual(self.gets("n0"), 1)
 
-    def test_committed(self) -> None:
+    def test_a_committed_get_asks_any_member(self) -> None:
         """Anywhere."""
         self.group["n0"].is_up = False
         entry = self.client.get(1, Consistency.COMMITTED)
         self.group.settle()
         self.assertEqual(self.successResultOf(entry).body, b"1")
 
-    def test_unknown_consistency(self) -> None:
+    def test_an_unknown_consistency_is_refused(self) -> None:
         """Refused by name."""
         self.assertRaises(ValueError, self.client.get, 1, "perhaps")
 
@@ -103,7 +103,7 @@ class GetTests(GroupCase):
         self.group.settle()
         self.assertIs(self.failureResultOf(entry, DLedgerError).value.code, ResponseCode.INDEX_OUT_OF_RANGE)
 
-    def test_leader_moves(self) -> None:
+    def test_a_read_follows_the_leader(self) -> None:
         """A read is repeated at the next leader."""
         first = self.client.get(0)
         self.group.settle()
@@ -114,7 +114,7 @@ class GetTests(GroupCase):
         self.successResultOf(entry)
         self.assertEqual(self.gets("n2"), 1)
 
-    def test_java_follower(self) -> None:
+    def test_a_java_follower_sends_to_the_leader(self) -> None:
         """A committed read that meets a Java follower goes to the leader."""
         for member in self.group.members.values():
             member.wire_version = 0
@@ -125,7 +125,7 @@ class GetTests(GroupCase):
         self.group.run(2.0)
         self.successResultOf(entry)
 
-    def test_connection_lost(self) -> None:
+    def test_a_lost_read_is_repeated(self) -> None:
         """A read is repeated whatever happened to it."""
         self.group["n0"].holds = lambda r: isinstance(r, GetRequest)
         entry = self.client.get(1)
@@ -135,7 +135,7 @@ class GetTests(GroupCase):
         self.group.run(0.5)
         self.successResultOf(entry)
 
-    def test_wrong_entry(self) -> None:
+    def test_a_wrong_answer_is_repeated(self) -> None:
         """More than one entry is no answer; the connection is given up and the read repeated."""
         plain = self.group["n0"].get
         answers = [GetResponse(entries=self.group.batch(0, 2))]
@@ -146,7 +146,7 @@ class GetTests(GroupCase):
         self.group.run(0.5)
         self.assertEqual(self.successResultOf(entry).body, b"1")
 
-    def test_deadline(self) -> None:
+    def test_a_read_ends_at_its_deadline(self) -> None:
         """Without a leader, the reason is reported in the end."""
         for member in self.group.members.values():
             member.is_up = False
@@ -158,7 +158,7 @@ class GetTests(GroupCase):
         self.assertIs(error.code, ResponseCode.METADATA_ERROR)
         self.assertIn("n2: connection refused", str(error))
 
-    def test_silent_leader(self) -> None:
+    def test_a_silent_leader_is_left(self) -> None:
         """A leader that does not answer is left, and its connection with it."""
         self.group["n0"].holds = lambda r: isinstance(r, GetRequest)
         entry = self.client.get(1)
@@ -171,14 +171,14 @@ class GetTests(GroupCase):
 class MetadataTests(GroupCase):
     """Who they are."""
 
-    def test_status(self) -> None:
+    def test_every_member_reports_its_status(self) -> None:
         """Everybody."""
         status = self.client.status()
         self.group.settle()
         roles = [info.role for info in self.successResultOf(status)]
         self.assertEqual(roles, ["leader", "follower", "follower"])
 
-    def test_metadata(self) -> None:
+    def test_the_leader_reports_metadata(self) -> None:
         """The leader."""
         metadata = self.client.metadata()
         self.group.settle()
@@ -193,7 +193,7 @@ class MetadataTests(GroupCase):
         self.group.run(0.5)
         self.assertEqual(self.successResultOf(metadata).member_id, "n1")
 
-    def test_no_leader(self) -> None:
+    def test_metadata_fails_without_a_leader(self) -> None:
         """Fails at the deadline."""
         for member in self.group.members.values():
             member.leader_id = None
@@ -209,7 +209,7 @@ class TransferTests(GroupCase):
         """The requests that the leader got."""
         return [r for r in self.group["n0"].received if isinstance(r, LeadershipTransferRequest)]
 
-    def test_transfer(self) -> None:
+    def test_a_transfer_asks_the_leader(self) -> None:
         """The leader is asked to whom, in its term."""
         self.group["n0"].term = 4
         moved = self.client.transfer("n2")
@@ -221,7 +221,7 @@ class TransferTests(GroupCase):
             ("n0", "n2", 4, "n0", "n0"),
         )
 
-    def test_leads_already(self) -> None:
+    def test_a_leader_need_not_take_over(self) -> None:
         """Nothing to do."""
         moved = self.client.transfer("n0")
         self.group.settle()
@@ -236,7 +236,7 @@ class TransferTests(GroupCase):
         self.assertIs(error.code, ResponseCode.UNKNOWN_MEMBER)
         self.assertIn("n0, n1, n2", str(error))
 
-    def test_refused(self) -> None:
+    def test_a_refused_transfer_has_a_reason(self) -> None:
         """The leader's reason comes back."""
         self.group["n0"].answer_transfer = LeadershipTransferResponse(code=ResponseCode.FALL_BEHIND_TOO_MUCH)
         moved = self.client.transfer("n2")
@@ -244,7 +244,7 @@ class TransferTests(GroupCase):
         error = self.failureResultOf(moved, DLedgerError).value
         self.assertIs(error.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
 
-    def test_java(self) -> None:
+    def test_a_java_leader_needs_its_term(self) -> None:
         """A Java leader's term must be given."""
         for member in self.group.members.values():
             member.wire_version = 0
@@ -255,7 +255,7 @@ class TransferTests(GroupCase):
         self.group.settle()
         self.assertEqual(self.successResultOf(moved), 7)
 
-    def test_connection_lost(self) -> None:
+    def test_a_lost_transfer_is_not_repeated(self) -> None:
         """Not repeated: whether it happened is not known."""
         self.group["n0"].holds = lambda r: isinstance(r, LeadershipTransferRequest)
         moved = self.client.transfer("n2")
@@ -269,7 +269,7 @@ class TransferTests(GroupCase):
 class ClosingTests(GroupCase):
     """The end."""
 
-    def test_close_twice(self) -> None:
+    def test_closing_twice_does_nothing(self) -> None:
         """The second time nothing happens."""
         self.client.append(b"a").addErrback(lambda _: None)
         self.client.close()

@@ -42,7 +42,7 @@ class ConditionTests(SynchronousTestCase):
         self.assertIs(type(error), kind)
         return error
 
-    def test_taken(self) -> None:
+    def test_a_fitting_end_is_taken(self) -> None:
         """After that end."""
         appended = self.successResultOf(self.append(0))
         self.assertEqual((appended.index, appended.count, appended.pos), (1, 1, 100))
@@ -50,7 +50,7 @@ class ConditionTests(SynchronousTestCase):
         self.group.log.clear()
         self.assertEqual(self.successResultOf(self.append(-1)).index, 0)
 
-    def test_conflict(self) -> None:
+    def test_a_conflict_is_reported_at_once(self) -> None:
         """Reported at once, with the end; nothing is appended."""
         error = self.failed(self.append(7), Conflict)
         assert isinstance(error, Conflict)
@@ -58,7 +58,7 @@ class ConditionTests(SynchronousTestCase):
         self.assertEqual(error.facts["expected_end"], 7)
         self.assertEqual(self.group.log, [b"0"])
 
-    def test_bad_calls(self) -> None:
+    def test_bad_calls_are_refused_here(self) -> None:
         """Refused here."""
         self.assertIn("expected_end=-2", str(self.failed(self.append(-2), AppendFailed)))
         self.failed(self.append(0, b"x" * 5_000_000), AppendFailed)
@@ -67,7 +67,7 @@ class ConditionTests(SynchronousTestCase):
         received = [one for member in self.group.members.values() for one in member.received]
         self.assertFalse([one for one in received if isinstance(one, AppendIfRequest)])
 
-    def test_leader_cannot(self) -> None:
+    def test_an_older_leader_is_not_asked(self) -> None:
         """A Java member, or an older one, is not asked: it would append in any case."""
         for version in (0, 1):
             self.group = FakeGroup(self.clock)
@@ -78,7 +78,7 @@ class ConditionTests(SynchronousTestCase):
             self.assertIs(error.code, ResponseCode.UNSUPPORTED)
             self.assertEqual(self.group.log, [])
 
-    def test_leader_moves(self) -> None:
+    def test_a_condition_follows_the_leader(self) -> None:
         """It is sent again while it is certainly not in the log."""
         self.successResultOf(self.append(0))
         self.group.lead("n2")
@@ -90,7 +90,7 @@ class ConditionTests(SynchronousTestCase):
         self.group.run(2.0)
         self.assertEqual(self.successResultOf(appended).index, 3)
 
-    def test_no_leader(self) -> None:
+    def test_a_condition_fails_without_a_leader(self) -> None:
         """Certainly not in the log."""
         for member in self.group.members.values():
             member.is_up = False
@@ -98,7 +98,7 @@ class ConditionTests(SynchronousTestCase):
         self.group.run(30.0)
         self.failed(appended, AppendWithoutLeader)
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_condition_is_not_repeated(self) -> None:
         """Never sent again: a lost connection, no answer, an answer that leaves it open."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendIfRequest)
         lost = self.append(0)
@@ -114,7 +114,7 @@ class ConditionTests(SynchronousTestCase):
         asked = [one for one in self.group["n0"].received if isinstance(one, AppendIfRequest)]
         self.assertEqual(len(asked), 3)
 
-    def test_closed(self) -> None:
+    def test_a_closed_client_leaves_it_unknown(self) -> None:
         """An append without an answer is unknown; a later one has failed."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendIfRequest)
         waiting = self.append(0)

@@ -63,7 +63,7 @@ class DoorOptionsTests(SynchronousTestCase):
             self.assertEqual(found, {**OTHERS, "token": ClientToken("word")}, door.__name__)
             self.assertEqual(chosen.limits.when_full, "wait")
 
-    def test_same_defaults(self) -> None:
+    def test_all_doors_have_the_same_defaults(self) -> None:
         """Without options, all doors connect in the same way; only L{LogClient} refuses beyond the limits."""
         first, *others = [door().options for door in DOORS]
         self.assertEqual(others, [first, first])
@@ -71,7 +71,7 @@ class DoorOptionsTests(SynchronousTestCase):
         self.assertEqual(attrs.evolve(bare, limits=first.limits), first)
         self.assertEqual(bare.limits.when_full, "fail")
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_option_is_refused(self) -> None:
         """A keyword that no door has is refused at once, with those that there are."""
         for open_door in (dledger.connect, AsyncLog, LogService):
             error = self.assertRaises(TypeError, open_door, PEERS, time_out=3)
@@ -83,7 +83,7 @@ class DoorOptionsTests(SynchronousTestCase):
         fields = [one.name for one in attrs.fields(ConnectOptions)]
         self.assertEqual(sorted(ConnectKeywords.__annotations__), sorted(fields))
 
-    def test_bad(self) -> None:
+    def test_a_bad_value_is_refused(self) -> None:
         """A value is refused where it is given, with its name."""
         for name, value, kind in (
             ("timeout_s", 0, ValueError), ("answer_timeout_s", "4", TypeError),

@@ -60,7 +60,7 @@ class ConnectionCase(SynchronousTestCase):
 class AnswerTests(ConnectionCase):
     """Answers and their requests."""
 
-    def test_remoting(self) -> None:
+    def test_a_json_answer_comes_back(self) -> None:
         """The frame has the request; the answer comes back."""
         self.ask()
         command = decode_command(self.transport.value()[4:])
@@ -69,8 +69,8 @@ class AnswerTests(ConnectionCase):
         self.assertEqual(self.results, [AppendResponse(index=7)])
         self.assertEqual(self.connection.outstanding, 0)
 
-    def test_native(self) -> None:
-        """Likewise in native frames."""
+    def test_a_native_answer_comes_back(self) -> None:
+        """A native frame has the request; the answer comes back."""
         self.connection.protocol.is_native = True
         self.ask()
         opaque, request = decode_frame(self.transport.value())
@@ -90,7 +90,7 @@ class AnswerTests(ConnectionCase):
                 self.receive(stream[at : at + size])
             self.assertEqual([r.index for r in self.results], [2, 1])
 
-    def test_turn_ended(self) -> None:
+    def test_the_end_of_a_turn_is_reported(self) -> None:
         """Reported once per read, after its answers."""
         seen: list[int] = []
         self.connection.turn_ended = lambda: seen.append(len(self.results))
@@ -99,7 +99,7 @@ class AnswerTests(ConnectionCase):
         self.receive(self.reply(1, AppendResponse()) + self.reply(2, AppendResponse()))
         self.assertEqual(seen, [2])
 
-    def test_nobody_waits(self) -> None:
+    def test_unexpected_answers_are_dropped(self) -> None:
         """An answer to nothing, an answer twice, and a request are dropped."""
         self.ask()
         self.receive(self.reply(9, AppendResponse()))
@@ -110,7 +110,7 @@ class AnswerTests(ConnectionCase):
         self.assertEqual(len(self.results), 1)
         self.assertFalse(self.transport.disconnecting)
 
-    def test_opaque_wraps(self) -> None:
+    def test_opaque_numbers_wrap_like_java(self) -> None:
         """It stays a number that Java can hold."""
         self.connection.protocol.next_opaque = 0x7FFFFFFF
         for opaque in (0x7FFFFFFF, 1):
@@ -132,7 +132,7 @@ class AnswerTests(ConnectionCase):
         self.assertIsInstance(self.results[0], RequestLost)
         self.assertTrue(self.transport.disconnected)
 
-    def test_back_pressure(self) -> None:
+    def test_a_congested_connection_is_bounded(self) -> None:
         """A congested connection takes requests up to its bound; one beyond it was certainly not sent."""
         self.connection.protocol.pauseProducing()
         body = b"x" * (1 << 20)
@@ -149,7 +149,7 @@ class AnswerTests(ConnectionCase):
         self.ask()
         self.assertEqual(len(self.results), before)
 
-    def test_remoting_errors(self) -> None:
+    def test_errors_of_remoting_differ(self) -> None:
         """Refused before a handler saw it, or broken in a handler: two different things."""
         for code, kind in ((1, RequestLost), (2, RequestRefused), (3, RequestRefused), (4, RequestLost)):
             self.setUp()
@@ -169,7 +169,7 @@ class AnswerTests(ConnectionCase):
 class EndTests(ConnectionCase):
     """The connection ends."""
 
-    def test_lost(self) -> None:
+    def test_a_lost_connection_reports_all(self) -> None:
         """Everything outstanding is reported in order, then the owner, then the end of the turn."""
         order: list[str] = []
         for name in ("a", "b"):
@@ -182,7 +182,7 @@ class EndTests(ConnectionCase):
         self.assertEqual(order, ["a RequestLost", "b RequestLost", "lost", "turn"])
         self.assertFalse(self.connection.is_connected)
 
-    def test_garbage(self) -> None:
+    def test_garbage_costs_the_connection(self) -> None:
         """Costs the connection, but not the answers before it."""
         self.ask()
         self.ask()
@@ -198,12 +198,12 @@ class EndTests(ConnectionCase):
         (event,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertEqual(event["peer_id"], "n0")
 
-    def test_bad_header(self) -> None:
+    def test_a_bad_header_costs_the_connection(self) -> None:
         """A remoting frame whose header cannot be read costs the connection, too."""
         self.receive(b"\0\0\0\x08\x07\0\0\0abcd")
         self.assertTrue(self.transport.disconnected)
 
-    def test_ask(self) -> None:
+    def test_a_caller_gets_its_outcome(self) -> None:
         """For a caller that waits: answer, time-out, loss, cancellation; no timer is left."""
         metadata = MetadataRequest()
         answered, late = self.connection.ask(metadata, 1.0), self.connection.ask(metadata, 2.0)
@@ -221,7 +221,7 @@ class EndTests(ConnectionCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.failureResultOf(self.connection.ask(metadata, 1.0), RequestLost)
 
-    def test_close(self) -> None:
+    def test_a_closed_connection_takes_nothing(self) -> None:
         """Takes no more requests at once."""
         self.connection.close()
         self.assertTrue(self.transport.disconnecting)

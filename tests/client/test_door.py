@@ -20,7 +20,7 @@ class DoorTests(SynchronousTestCase):
         self.client = self.group.client()
         self.addCleanup(self.client.close)
 
-    def test_calls(self) -> None:
+    def test_each_call_checks_its_numbers(self) -> None:
         """With the name of the parameter, the value, and the range."""
         client: Any = self.client
         calls: list[tuple[Any, tuple[object, ...], dict[str, object], type[Exception], str]] = [
@@ -55,7 +55,7 @@ class DoorTests(SynchronousTestCase):
         self.group.settle()
         self.assertEqual([member.received for member in self.group.members.values()], [[], [], []])
 
-    def test_rules(self) -> None:
+    def test_rules_have_their_bounds(self) -> None:
         """The bounds belong to the ranges."""
         self.assertEqual((whole("n", 0), whole("n", 2**63 - 1), whole("n", -3, -3)), (0, 2**63 - 1, -3))
         self.assertRaises(ValueError, whole, "n", -4, -3)

@@ -77,7 +77,7 @@ class EnvelopingCase(GroupCase):
 class TimedTests(EnvelopingCase):
     """C{envelope=True}."""
 
-    def test_every_append(self) -> None:
+    def test_every_append_has_an_envelope(self) -> None:
         """One, many, with an expected end, with a producer: all have the time and the headers of the call."""
         self.done(self.client.append(b"one", headers=HEADERS))
         self.done(self.client.append_many([b"two", bytearray(b"three"), b""], headers={"k": b"v"}))
@@ -91,12 +91,12 @@ class TimedTests(EnvelopingCase):
         )
         self.assertEqual(self.done(self.client.get(0)), entries[0])
 
-    def test_record(self) -> None:
+    def test_a_record_has_the_envelope(self) -> None:
         """The record has the envelope and the body: what Java reads, as one body."""
         self.done(self.client.append(b"one", headers=HEADERS))
         self.assertEqual(self.group.log, [envelope_head(NOW_MS, HEADERS) + b"one"])
 
-    def test_named_reader(self) -> None:
+    def test_a_named_reader_gets_the_envelope(self) -> None:
         """It hands out what a tail does."""
         self.done(self.client.append(b"one", headers=HEADERS))
         reader = self.client.reader("billing", follow=False)
@@ -107,14 +107,14 @@ class TimedTests(EnvelopingCase):
         reader.close()
         self.group.run(1.0)
 
-    def test_commands(self) -> None:
+    def test_commands_have_no_envelope(self) -> None:
         """A command for a state machine is sent as it is: the machine is not a reader."""
         for member in self.group.members.values():
             member.wire_version = 1 | WIRE_FLAG_MACHINE
         call = self.client.submit_command(ENVELOPE_MAGIC)
         self.assertEqual(self.done(call), b"0:" + ENVELOPE_MAGIC)
 
-    def test_key(self) -> None:
+    def test_a_key_is_a_header(self) -> None:
         """It is the header of that name; another one beside it is refused, and so is what is not bytes."""
         self.assertIn("8192", self.refused(self.client.append(b"x", key=b"k" * 8192)))
         self.done(self.client.append(b"one", key=b"user-7", headers=HEADERS))
@@ -128,14 +128,14 @@ class TimedTests(EnvelopingCase):
         error = self.assertRaises(TypeError, self.client.append_many, [b"x"], key="a")
         self.assertIn("write bytes, not str", str(error))
 
-    def test_wrong_headers(self) -> None:
+    def test_wrong_headers_are_refused(self) -> None:
         """Each is refused with its reason, whatever else the append expects; nothing is sent."""
         for headers, said in WRONG:
             for options in ({}, {"expected_end": 0}, {"producer": "p", "sequence": 0}):
                 self.assertIn(said, self.refused(self.client.append(b"a", headers=headers, **options)))
             self.assertIn(said, self.refused(self.client.append_many([b"a"], headers=headers)))
 
-    def test_too_long(self) -> None:
+    def test_an_envelope_counts_in_the_bound(self) -> None:
         """Body and envelope together have the bound of a body."""
         body = bytes(BODY_BYTES_MAX - ENVELOPE_BYTES_MIN + 1)
         for options in ({}, {"expected_end": 0}):
@@ -143,7 +143,7 @@ class TimedTests(EnvelopingCase):
             self.assertIn(f"{BODY_BYTES_MAX + 1} bytes with its envelope of {ENVELOPE_BYTES_MIN}", said)
         self.done(self.client.append(body[1:]))
 
-    def test_not_bytes(self) -> None:
+    def test_a_text_is_refused(self) -> None:
         """Refused as without envelopes."""
         for options in ({}, {"expected_end": 0}):
             call = self.client.append("text", headers={}, **options)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ class WrongClockTests(EnvelopingCase):
 
     options = {"envelope": True, "wall_s": lambda: -3600.0}
 
-    def test_refused(self) -> None:
+    def test_a_wrong_clock_is_refused(self) -> None:
         """With a reason; nothing is sent."""
         for options in ({}, {"expected_end": 0}):
             said = self.refused(self.client.append(b"a", **options))
@@ -167,7 +167,7 @@ class PlainTests(EnvelopingCase):
 
     options = {}
 
-    def test_as_before(self) -> None:
+    def test_plain_bodies_stay_unchanged(self) -> None:
         """Bodies are sent as they are, and their entries have neither time nor headers."""
         bodies = [b"", b"a", b"\xff", ENVELOPE_MAGIC[:-1], b"\xff" * 30, b"a" + ENVELOPE_MAGIC]
         self.done(self.client.append_many(bodies))
@@ -177,7 +177,7 @@ class PlainTests(EnvelopingCase):
         self.assertEqual({(one.timestamp, len(one.headers)) for one in entries}, {(None, 0)})
         self.assertEqual({type(one) for one in entries}, {Entry})
 
-    def test_headers(self) -> None:
+    def test_headers_work_without_times(self) -> None:
         """They work without times."""
         self.done(self.client.append(b"a", headers=HEADERS))
         (entry,) = self.entries()
@@ -194,7 +194,7 @@ class PlainTests(EnvelopingCase):
         self.assertEqual({(one.timestamp, len(one.headers)) for one in self.entries()}, {(None, 0)})
         self.assertEqual([self.group.log[0], self.group.log[4]], [b"a", b"\xff\xff"])
 
-    def test_wrong_headers(self) -> None:
+    def test_wrong_headers_are_refused(self) -> None:
         """As with times."""
         for headers, said in WRONG:
             self.assertIn(said, self.refused(self.client.append(b"a", headers=headers)))
@@ -221,11 +221,11 @@ class AnyBodyTests(SynchronousTestCase):
 
     @settings(max_examples=60)
     @given(st.lists(st.binary(max_size=60).map(lambda rest: ENVELOPE_MAGIC + rest), min_size=1))
-    def test_damaged(self, bodies: list[bytes]) -> None:
+    def test_a_damaged_envelope_is_shown_as_body(self, bodies: list[bytes]) -> None:
         """A body of another program that only begins as an envelope is shown as it is."""
         self.assertEqual([one.body for one in entries_of(batch_of(*bodies))], bodies)
 
-    def test_control(self) -> None:
+    def test_control_entries_have_no_envelope(self) -> None:
         """Entries of members have no envelope."""
         whole = envelope_head(NOW_MS, HEADERS) + b"x"
         batch = batch_of(whole)
@@ -234,7 +234,7 @@ class AnyBodyTests(SynchronousTestCase):
         (entry,) = entries_of(EntryBatch(first_index=5, count=1, term=3, records=records))
         self.assertEqual((entry.body, entry.timestamp), (whole, None))
 
-    def test_value(self) -> None:
+    def test_an_entry_is_a_value(self) -> None:
         """An entry with headers is a value: equal, hashable, picklable, an C{Entry}."""
         one = EnvelopedEntry(index=1, term=1, pos=0, body=b"a", timestamp=7, headers={"a": b"b"})
         again = pickle.loads(pickle.dumps(one))
@@ -246,7 +246,7 @@ class AnyBodyTests(SynchronousTestCase):
 class FacesTests(SynchronousTestCase):
     """The other faces pass it all on."""
 
-    def test_blocking(self) -> None:
+    def test_the_blocking_client_passes_headers(self) -> None:
         """Both appends; a wrong header before a body is taken."""
         with LiveGroup().open(envelope=True) as log:
             log.append(b"a", headers=HEADERS)
@@ -267,8 +267,8 @@ class FacesTests(SynchronousTestCase):
             log.append_many([b"e"], key=b"v")
             self.assertEqual([one.key for one in log.tail(2)], [None, b"u", b"v"])
 
-    def test_asyncio(self) -> None:
-        """Likewise."""
+    def test_the_asyncio_client_passes_headers(self) -> None:
+        """The client for asyncio writes headers and keys, and reads them back."""
 
         async def story(group: ServedGroup) -> None:
             async with group.open(envelope=True) as log:
@@ -293,8 +293,8 @@ class FacesTests(SynchronousTestCase):
 
         self.assertEqual(play(story), [])
 
-    def test_service(self) -> None:
-        """Likewise, with Deferreds."""
+    def test_the_twisted_client_passes_headers(self) -> None:
+        """The client with Deferreds writes headers and keys, and reads them back."""
         clock = Clock()
         group = FakeGroup(clock)
         log = LogService(group.peers, reactor=clock, endpoint_for=group.endpoint_for, envelope=True)

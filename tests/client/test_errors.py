@@ -28,7 +28,7 @@ from tests.client.fakes import FakeGroup
 class KindTests(SynchronousTestCase):
     """From a code to a kind."""
 
-    def test_reads(self) -> None:
+    def test_each_code_is_one_kind(self) -> None:
         """Each code has one kind at most; facts and code stay."""
         for code, kind in (
             (ResponseCode.NOT_LEADER, NotLeader), (ResponseCode.METADATA_ERROR, NotLeader),
@@ -41,7 +41,7 @@ class KindTests(SynchronousTestCase):
             self.assertEqual((error.code, error.facts), (code, {"index": 3}))
             self.assertIs(type(told(DLedgerError(code))), kind)
 
-    def test_appends(self) -> None:
+    def test_appends_fail_or_are_unknown(self) -> None:
         """Failed or unknown in any case; some of them for a reason with a name."""
         for code in ResponseCode:
             self.assertTrue(issubclass(append_error(code, is_unknown=False), AppendFailed))
@@ -53,7 +53,7 @@ class KindTests(SynchronousTestCase):
         self.assertIs(told(error), error)
         self.assertIsInstance(error, NotLeader)
 
-    def test_short_names(self) -> None:
+    def test_errors_have_short_names(self) -> None:
         """As a program catches them."""
         self.assertIs(dledger.Refused, AppendFailed)
         self.assertIs(dledger.Unknown, UnknownOutcome)
@@ -73,7 +73,7 @@ class CallTests(SynchronousTestCase):
         self.client.close()
         self.group.settle()
 
-    def test_get(self) -> None:
+    def test_a_get_raises_its_kind(self) -> None:
         """Not there yet, or not there any more."""
         entry = self.client.get(1)
         self.group.settle()
@@ -85,7 +85,7 @@ class CallTests(SynchronousTestCase):
         self.group.settle()
         self.assertEqual(self.failureResultOf(entry, Expired).value.facts["index"], 0)
 
-    def test_nobody(self) -> None:
+    def test_calls_fail_without_a_leader(self) -> None:
         """Without a leader, reads and appends say so."""
         for member in self.group.members.values():
             member.is_up = False
@@ -95,7 +95,7 @@ class CallTests(SynchronousTestCase):
         self.failureResultOf(leader, NotLeader)
         self.failureResultOf(appended, AppendWithoutLeader)
 
-    def test_tail(self) -> None:
+    def test_a_tail_raises_its_kind(self) -> None:
         """The same kinds."""
         for member in self.group.members.values():
             member.is_up = False

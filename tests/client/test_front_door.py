@@ -103,7 +103,7 @@ def put(address: str) -> str:
 class FrontDoorTests(SynchronousTestCase):
     """What C{dledger} and C{dledger.rocketmq.broker.client} export."""
 
-    def test_names(self) -> None:
+    def test_every_exported_name_exists(self) -> None:
         """Every name is there, is listed, and is a class or a function of this project."""
         for module in (dledger, dledger.rocketmq.broker.client):
             for name in module.__all__:
@@ -113,7 +113,7 @@ class FrontDoorTests(SynchronousTestCase):
                 self.assertRegex(value.__module__, "^(dledger|protocols)[.]")
         self.assertRaises(AttributeError, getattr, dledger, "conect")
 
-    def test_late(self) -> None:
+    def test_twisted_is_loaded_late(self) -> None:
         """Twisted is loaded by the first name that needs it, not before; the version when it is asked for."""
         code = (
             "import sys, dledger; "
@@ -128,7 +128,7 @@ class FrontDoorTests(SynchronousTestCase):
         self.assertEqual((done.stdout.strip(), done.stderr),
                          ("False True dledger.client.blocking\nFalse True True", ""))
 
-    def test_types(self) -> None:
+    def test_mypy_finds_planted_mistakes(self) -> None:
         """mypy finds every planted mistake, and none in a correct program."""
         programs = Path(self.mktemp())
         programs.mkdir()

@@ -106,7 +106,7 @@ class BeforeTests(SynchronousTestCase):
             self.assertEqual((entry.index, entry.time_ms), (index - 1, 100))
             self.assertLessEqual(self.read, max(4, 9 * index))
 
-    def test_another_term(self) -> None:
+    def test_a_time_counts_in_its_term(self) -> None:
         """A time entry counts in its own term; nothing before the begin of the term is read."""
         self.add(1000, time_ms=100)
         self.add(20, term=2)
@@ -115,7 +115,7 @@ class BeforeTests(SynchronousTestCase):
         self.assertEqual((entry.index, entry.term, entry.time_ms), (1009, 2, None))
         self.assertLessEqual(self.read, 40)
 
-    def test_expired(self) -> None:
+    def test_an_expired_time_is_not_known(self) -> None:
         """What is left of the log is read; a time entry that has expired is not known."""
         self.add(50, time_ms=100)
         self.add(50, time_ms=200)
@@ -126,7 +126,7 @@ class BeforeTests(SynchronousTestCase):
         self.begin = 59
         self.assertEqual(self.before(60).index, 59)  # type: ignore[union-attr]
 
-    def test_bounds(self) -> None:
+    def test_looking_back_is_bounded(self) -> None:
         """Entries and bytes that are read have a bound."""
         self.patch(look_back, "LOOK_BACK_ENTRIES", 256)
         self.add(1, time_ms=100)
@@ -144,7 +144,7 @@ class BeforeTests(SynchronousTestCase):
     @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=20),
            st.integers(0, 300), st.integers(1, 30))
     @settings(max_examples=200, deadline=None)
-    def test_any_log(self, spans: list[tuple[int, int]], begin: int, most: int) -> None:
+    def test_any_log_gives_its_times(self, spans: list[tuple[int, int]], begin: int, most: int) -> None:
         """As if the whole log were read from its begin."""
         self.setUp()
         term = 1
@@ -185,19 +185,19 @@ class TimedLogTests(TailCase):
         self.group.run(1.0)
         return [(int(entry.body), (entry.time_ms or 0) - NOW_MS) for entry in reader.entries]
 
-    def test_tail(self) -> None:
+    def test_a_tail_has_times(self) -> None:
         """Each entry has the time of the entry before it, wherever the tail begins."""
         for first in (0, 1, 5, 21, 22, 100, 205):
             shown = self.times(first)
             self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown], first)
             self.assertEqual(len(shown), sum(1 for at in range(first, 210) if at % 21), first)
 
-    def test_time(self) -> None:
+    def test_a_time_is_in_utc(self) -> None:
         """In UTC, with milliseconds."""
         (entry, *_) = self.read(3).entries
         self.assertEqual((entry.time, entry.when_ms), (NOW, NOW_MS))
 
-    def test_lost_member(self) -> None:
+    def test_another_member_gives_the_same_times(self) -> None:
         """A batch that is read again, from another member, has the same times."""
         for member in self.group.members.values():
             member.holds = lambda request: len(member.received) % 7 == 3  # noqa: B023
@@ -212,7 +212,7 @@ class TimedLogTests(TailCase):
         self.assertGreater(len(shown), 20)
         self.assertEqual(shown, [(one, 1000 * one) for one, _ in shown])
 
-    def test_get(self) -> None:
+    def test_a_get_has_its_time(self) -> None:
         """One entry has its time, too."""
         for index in (1, 20, 22, 100, 209):
             found: list[Entry] = []
@@ -220,7 +220,7 @@ class TimedLogTests(TailCase):
             self.group.run(0.5)
             self.assertEqual(found[0].time_ms, NOW_MS + 1000 * int(found[0].body), index)
 
-    def test_without_times(self) -> None:
+    def test_nothing_is_asked_without_times(self) -> None:
         """Where the group has none, nothing more is asked, and the time is not known."""
         self.group.has_times = False
         self.group.log[:] = [b"%d" % number for number in range(50)]
@@ -229,7 +229,7 @@ class TimedLogTests(TailCase):
         self.assertEqual({entry.time_ms for entry in reader.entries}, {None})
         self.assertEqual(min(min(self.pulls(one), default=20) for one in self.group.members), 20)
 
-    def test_found(self) -> None:
+    def test_a_time_is_found_exactly(self) -> None:
         """A time is found exactly, and a reader may begin there."""
         for seconds, index in ((0, 0), (3, 63), (3.5, 84), (9, 189), (9.001, 210), (-5, 0)):
             found: list[int] = []
@@ -303,7 +303,7 @@ class TimedLogTests(TailCase):
         self.group.run(60.0)
         self.assertIsInstance(failed[0].value, DLedgerError)
 
-    def test_leader_first(self) -> None:
+    def test_the_leader_is_asked_first(self) -> None:
         """The leader is asked where it is connected and has times; else another member."""
         names = list(self.group.members)
         links = {name: cast(MemberLink, FakeLink(name)) for name in names}
@@ -314,7 +314,7 @@ class TimedLogTests(TailCase):
         members = FakeMembers(names, names[0], links)
         self.assertIs(timed_link(cast(Members, members)), links[names[1]])
 
-    def test_empty_answers(self) -> None:
+    def test_an_empty_answer_gives_no_time(self) -> None:
         """An answer without entries gives none, also one that succeeds."""
         for code in (ResponseCode.SUCCESS, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
             link = FakeLink("n0", PullResponse(code=code, ledger_begin_index=7))
@@ -323,7 +323,7 @@ class TimedLogTests(TailCase):
             ))
             self.assertEqual(part, Part([], 7))
 
-    def test_refused(self) -> None:
+    def test_a_refusing_member_is_left(self) -> None:
         """A member that cannot look back is left; the tail goes on with another."""
         member = self.group["n1"]
         answer = member.pull

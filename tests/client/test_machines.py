@@ -56,11 +56,11 @@ class SubmitTests(MachineClientCase):
         self.assertIs(error.code, code)
         return error
 
-    def test_result(self) -> None:
+    def test_a_command_returns_its_result(self) -> None:
         """The results of the machine."""
         self.assertEqual(self.successResultOf(self.submit(b"x")), b"1:x")
 
-    def test_again(self) -> None:
+    def test_a_refused_command_is_sent_again(self) -> None:
         """While it is certainly not in the log, it is sent again."""
         self.group["n0"].refusals.extend([ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY])
         self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
@@ -71,7 +71,7 @@ class SubmitTests(MachineClientCase):
         for member_id in ("n0", "n1", "n2"):
             self.group[member_id].wire_version |= WIRE_FLAG_SUBMIT_ONCE
 
-    def test_once(self) -> None:
+    def test_a_command_is_applied_once(self) -> None:
         """After a lost answer and an unknown outcome: sent again, applied once, the first result."""
         self.takes_once()
         self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -88,7 +88,7 @@ class SubmitTests(MachineClientCase):
                          [(0, False), (0, True), (1, False), (1, True)])
         self.assertEqual(len({one.producer for one in sent}), 1)
 
-    def test_lanes(self) -> None:
+    def test_commands_at_once_use_lanes(self) -> None:
         """Commands at once have a producer each, and use it again; a bound holds the rest back."""
         self.takes_once()
         self.patch(command_calls, "LANES_MAX", 3)
@@ -99,7 +99,7 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(len({one.producer for one in sent}), 3)
         self.assertEqual(len(self.group.log), 9)
 
-    def test_lanes_late(self) -> None:
+    def test_a_late_lane_is_certain(self) -> None:
         """A command whose turn does not come is certainly not in the log."""
         self.takes_once()
         self.patch(command_calls, "LANES_MAX", 1)
@@ -111,7 +111,7 @@ class SubmitTests(MachineClientCase):
         self.group["n0"].holds = lambda request: False
         self.assertEqual(self.successResultOf(self.submit(b"3", 12))[-2:], b":3")
 
-    def test_lost_lane(self) -> None:
+    def test_a_lost_lane_is_replaced(self) -> None:
         """A command without a known outcome may be in the log: the next one takes another producer."""
         self.takes_once()
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
@@ -120,7 +120,7 @@ class SubmitTests(MachineClientCase):
         self.group["n0"].holds = lambda request: False
         self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
 
-    def test_forgotten_lane(self) -> None:
+    def test_a_forgotten_lane_begins_another(self) -> None:
         """A log that has forgotten the lane: the command begins another one."""
         self.takes_once()
         self.submit(b"x")
@@ -128,7 +128,7 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
         self.assertEqual(self.group.log, [b"0", b"x", b"y"])
 
-    def test_refused_command(self) -> None:
+    def test_a_refused_command_has_a_reason(self) -> None:
         """The machine's reason; the next command goes on after it."""
         self.takes_once()
         self.group["n0"].refusals.append(ResponseCode.COMMAND_REFUSED)
@@ -138,7 +138,7 @@ class SubmitTests(MachineClientCase):
         self.group.commands[sent[0].producer, 0] = 0
         self.assertEqual(self.successResultOf(self.submit(b"y")), b"1:y")
 
-    def test_skip(self) -> None:
+    def test_a_skip_asks_the_leader(self) -> None:
         """The leader is asked; one of an earlier version is not."""
         failure = self.failureResultOf(self.settled(self.client.skip(4)), DLedgerError)
         self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
@@ -149,7 +149,7 @@ class SubmitTests(MachineClientCase):
         failure = self.failureResultOf(self.settled(self.client.skip(3)), DLedgerError)
         self.assertIn("not 3", str(failure.value))
 
-    def test_own_numbers(self) -> None:
+    def test_a_program_repeats_its_command(self) -> None:
         """The program repeats its question."""
         self.takes_once()
         for _ in range(2):
@@ -162,7 +162,7 @@ class SubmitTests(MachineClientCase):
         asked = self.client.submit_command(b"x", producer="p", sequence=1)
         self.failed(self.settled(asked), AppendFailed, ResponseCode.UNSUPPORTED)
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_command_is_not_repeated(self) -> None:
         """A lost answer, and a late machine, at a leader of an earlier version: never sent again."""
         self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         code = ResponseCode.WAIT_QUORUM_ACK_TIMEOUT
@@ -175,7 +175,7 @@ class SubmitTests(MachineClientCase):
         sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
         self.assertEqual([one.command for one in sent], [b"x", b"y"])
 
-    def test_refused(self) -> None:
+    def test_a_refusal_is_not_repeated(self) -> None:
         """A machine that has stopped, no command, and a leader without a machine: nothing is sent twice."""
         self.group["n0"].refusals.append(ResponseCode.MACHINE_STOPPED)
         error = self.failed(self.submit(b"x", 1), AppendFailed, ResponseCode.MACHINE_STOPPED)
@@ -183,7 +183,7 @@ class SubmitTests(MachineClientCase):
         self.failed(self.submit(b""), AppendFailed, ResponseCode.UNEXPECTED_ARGUMENT)
         self.assertEqual(self.group.log, [b"0"])
 
-    def test_no_machine(self) -> None:
+    def test_a_missing_machine_is_reported(self) -> None:
         """Reported before anything is sent."""
         for version in (0, 1 | WIRE_FLAG_APPEND_IF):
             self.group["n0"].wire_version = version
@@ -200,7 +200,7 @@ class SubmitTests(MachineClientCase):
 class QueryTests(MachineClientCase):
     """A query is asked again; with a bound on the age, of any member."""
 
-    def test_leader(self) -> None:
+    def test_the_leader_answers_queries(self) -> None:
         """The leader answers, also after refusals and a lost connection."""
         self.group["n0"].refusals.extend([ResponseCode.LEADER_NOT_READY, ResponseCode.TIMEOUT])
         self.assertEqual(self.successResultOf(self.settled(self.client.query(b"x"), 5)), b"n0 x")
@@ -210,7 +210,7 @@ class QueryTests(MachineClientCase):
         self.group["n0"].lose_connections()
         self.assertEqual(self.successResultOf(self.settled(waiter, 5)), b"n0 ")
 
-    def test_any_member(self) -> None:
+    def test_any_member_answers_old_queries(self) -> None:
         """A follower answers; where it does not know, the leader does."""
         self.settled(self.client.query(b"a"))
         answer = self.successResultOf(self.settled(self.client.query(b"x", max_age_s=2.0)))
@@ -222,7 +222,7 @@ class QueryTests(MachineClientCase):
         asked = [one for one in self.group["n0"].received if isinstance(one, QueryRequest)]
         self.assertEqual([one.max_age_ms for one in asked], [-1, 500])
 
-    def test_refused(self) -> None:
+    def test_a_refused_query_is_final(self) -> None:
         """An answer of the machine is final, and so is a bound that is none."""
         self.group["n0"].refusals.append(ResponseCode.INTERNAL_ERROR)
         error = self.failureResultOf(self.settled(self.client.query(b"x")), DLedgerError).value
@@ -231,7 +231,7 @@ class QueryTests(MachineClientCase):
             refused = self.assertRaises(ValueError, self.client.query, b"x", max_age_s=age)
             self.assertIn("write seconds, from 0 to 1e+06", str(refused))
 
-    def test_deadline(self) -> None:
+    def test_a_query_ends_at_its_deadline(self) -> None:
         """Nobody answers: the last error, in time."""
         for member_id in ("n0", "n1", "n2"):
             self.group[member_id].is_silent = True

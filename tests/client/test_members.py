@@ -66,7 +66,7 @@ class MembersTests(SynchronousTestCase):
             self.group.settle()
         return [one.token for one in self.group["n1"].received if isinstance(one, MetadataRequest)]
 
-    def test_token(self) -> None:
+    def test_a_token_is_sent_once(self) -> None:
         """Shown once on a connection; not to other machines without TLS, unless that is said."""
         self.assertEqual(self.shown(self.make(token=ClientToken("secret", is_insecure=True))), ["secret", ""])
         self.assertEqual(self.shown(self.make()), ["", ""])
@@ -86,7 +86,7 @@ class MembersTests(SynchronousTestCase):
         keys.dial = lambda endpoint, name: endpoint
         self.assertEqual(self.shown(self.make(token=ClientToken("secret"), tls=keys)), ["secret", ""])
 
-    def test_token_refused(self) -> None:
+    def test_a_refused_token_names_the_group(self) -> None:
         """The problem names the group, not the token."""
         members = self.make(token=ClientToken("secret", is_insecure=True))
         self.group["n1"].answer = lambda request: MetadataResponse(  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ class MembersTests(SynchronousTestCase):
         gc.collect()
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_formats(self) -> None:
+    def test_each_format_is_kept(self) -> None:
         """C{auto} asks, C{remoting} never writes native frames, C{binary} nothing else."""
         for wire, formats in (
             ("auto", ["remoting", "native"]), ("remoting", ["remoting"] * 2), ("binary", ["native"] * 2),
@@ -127,7 +127,7 @@ class MembersTests(SynchronousTestCase):
             self.assertEqual(self.group["n2"].formats[2:], ["native" if wire == "binary" else "remoting"])
             self.group["n2"].formats.clear()
 
-    def test_java_member(self) -> None:
+    def test_a_java_member_gets_json(self) -> None:
         """Who advertises nothing is never sent a native frame."""
         self.group["n2"].wire_version = 0
         for _ in range(2):
@@ -135,11 +135,11 @@ class MembersTests(SynchronousTestCase):
             self.group.settle()
         self.assertEqual(self.group["n2"].formats, ["remoting"] * 2)
 
-    def test_unknown_wire(self) -> None:
+    def test_an_unknown_wire_is_refused(self) -> None:
         """Refused at the door."""
         self.assertRaises(ValueError, self.make, "morse")
 
-    def test_problems(self) -> None:
+    def test_problems_are_kept_until_answers(self) -> None:
         """Why a member cannot be asked is kept, and forgotten once it answers."""
         self.group["n1"].is_up = False
         self.failureResultOf(self.members.connection("n1"))
@@ -149,7 +149,7 @@ class MembersTests(SynchronousTestCase):
         self.group.settle()
         self.assertEqual(self.members.problems, {})
 
-    def test_silent_member(self) -> None:
+    def test_a_silent_member_is_not_used(self) -> None:
         """A connection that is not answered on is not used."""
         self.group["n1"].is_silent = True
         waiting = self.members.connection("n1")
@@ -158,7 +158,7 @@ class MembersTests(SynchronousTestCase):
         self.assertIn("did not answer METADATA", self.members.problems["n1"])
         self.assertEqual(self.group["n1"].wires, [])
 
-    def test_cancelled_wait(self) -> None:
+    def test_a_cancelled_wait_disturbs_nobody(self) -> None:
         """One of two who wait goes away; the other gets the connection."""
         first, second = self.members.connection("n1"), self.members.connection("n1")
         first.cancel()
@@ -198,7 +198,7 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual(self.members.addresses["n1"], "elsewhere:1")
         self.assertEqual(self.members.addresses["n2"], "n2.test:20911")
 
-    def test_moved(self) -> None:
+    def test_a_moved_member_is_found(self) -> None:
         """Where the caller said, and then where the members say."""
         self.members.addresses = {"n0": "n0.test:20911", "n1": "elsewhere:1"}
         self.members.ask("n0")
@@ -239,7 +239,7 @@ class MembersTests(SynchronousTestCase):
         self.failureResultOf(connection)
         self.assertEqual(dialled, ["n1.test:20911"])
 
-    def test_false_members(self) -> None:
+    def test_false_members_fill_nothing(self) -> None:
         """A member that names others in every answer fills neither memory nor the network."""
         true = dict(self.group.peers)
         for turn in range(6):
@@ -255,7 +255,7 @@ class MembersTests(SynchronousTestCase):
             self.assertLessEqual(len(self.members.keepers), len(self.members.addresses))
             self.assertLessEqual(self.members.problems.keys(), self.members.addresses.keys())
 
-    def test_forgotten(self) -> None:
+    def test_an_unnamed_member_is_forgotten(self) -> None:
         """One that no member names any more: after its connection; callers that wait for one are informed."""
         self.members.given = {"n0": "n0.test:20911"}
         self.members.connection("n1")
@@ -271,7 +271,7 @@ class MembersTests(SynchronousTestCase):
         self.members.learn("n0", {"n0": "n0.test:20911"})
         self.assertEqual(self.members.addresses.keys(), {"n0"})
 
-    def test_full(self) -> None:
+    def test_the_number_of_members_is_bounded(self) -> None:
         """The bound of all; the caller's members are among them."""
         self.group.peers = {f"x{number}": f"x{number}.test:1" for number in range(MEMBERS_MAX)}
         for teller in ("n0", "n1", "n2"):
@@ -325,7 +325,7 @@ class MembersTests(SynchronousTestCase):
         asked = [r for r in self.group["n1"].received if isinstance(r, MetadataRequest)]
         self.assertEqual(len(asked), 1)
 
-    def test_hint(self) -> None:
+    def test_a_hint_is_asked_first(self) -> None:
         """Who is said to lead is asked first, and believed only when it says so itself."""
         self.members.leader("n0")
         self.group.settle()
@@ -343,7 +343,7 @@ class MembersTests(SynchronousTestCase):
         self.group.settle()
         self.assertIsNotNone(self.successResultOf(found))
 
-    def test_slow_leader(self) -> None:
+    def test_a_slow_leader_is_found(self) -> None:
         """A leader whose answer takes longer than the others' is found by their answers."""
         self.group["n0"].holds = lambda _: True
         found = self.members.leader()
@@ -363,7 +363,7 @@ class MembersTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(found))
         self.group.run(1.0)
 
-    def test_nobody_leads(self) -> None:
+    def test_no_leader_is_found_without_one(self) -> None:
         """None, once everybody has answered."""
         for member in self.group.members.values():
             member.leader_id = None
@@ -371,7 +371,7 @@ class MembersTests(SynchronousTestCase):
         self.group.settle()
         self.assertIsNone(self.successResultOf(found))
 
-    def test_ask_all(self) -> None:
+    def test_all_members_are_asked(self) -> None:
         """Everybody in order, with answers or reasons, within the deadline."""
         self.group["n0"].is_up = False
         self.group["n2"].is_silent = True
@@ -383,7 +383,7 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual((n1.role, n1.leader_id, n1.address), ("follower", "n0", "n1.test:20911"))
         self.group.run(1.0)
 
-    def test_closing(self) -> None:
+    def test_closing_informs_all_callers(self) -> None:
         """Callers that wait are informed; nobody is connected later."""
         self.group["n1"].is_silent = True
         waiting, looking = self.members.connection("n1"), self.members.leader()

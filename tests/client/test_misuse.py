@@ -24,7 +24,7 @@ class MisuseTests(SynchronousTestCase):
         self.log = LiveGroup().open()
         self.addCleanup(self.log.close)
 
-    def test_forked(self) -> None:
+    def test_a_forked_process_is_told(self) -> None:
         """A forked process has no thread and no connections: every call says so at once."""
         self.log.append(b"a")
 
@@ -57,7 +57,7 @@ class MisuseTests(SynchronousTestCase):
         os.waitpid(child, 0)
         self.assertEqual(self.log.append(b"d").index, 1)
 
-    def test_buffers(self) -> None:
+    def test_buffers_are_copied_at_once(self) -> None:
         """They are copied: a program may fill its buffer again at once."""
         buffer = bytearray(b"first")
 
@@ -71,7 +71,7 @@ class MisuseTests(SynchronousTestCase):
         bodies = [self.log.get(index).body for index in range(3)]
         self.assertEqual(bodies, [b"first", b"other", struct.pack("=ii", 1, 2)])
 
-    def test_mixed(self) -> None:
+    def test_mixed_bodies_are_copied(self) -> None:
         """Bytes stay as they are; buffers behind them are copied, too."""
         buffer = bytearray(b"b")
         kept = as_bodies([b"a", buffer, memoryview(b"c")])
@@ -81,7 +81,7 @@ class MisuseTests(SynchronousTestCase):
         plain = [b"a", b"b"]
         self.assertIs(as_bodies(plain), plain)
 
-    def test_not_bytes(self) -> None:
+    def test_a_text_is_refused(self) -> None:
         """A clear refusal, whatever it is."""
         for body in (None, "text", 5, [b"x"], {}):
             for call in (self.log.append, lambda one: self.log.append_many([one])):

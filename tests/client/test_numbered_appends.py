@@ -34,7 +34,7 @@ class ManyTests(ClientCase):
         return [(request.sequence, len(request.bodies)) for member in self.group.members.values()
                 for request in member.received if isinstance(request, AppendOnceRequest)]
 
-    def test_one_frame(self) -> None:
+    def test_one_frame_has_one_run(self) -> None:
         """One request, one run; called again, the same places."""
         (run,) = self.successResultOf(self.append(BODIES, 0))
         self.assertEqual((run.index, run.count, run.offset), (1, 7, 0))
@@ -50,7 +50,7 @@ class ManyTests(ClientCase):
         self.assertEqual([(run.index, run.count, run.offset) for run in runs], [(1, 3, 0), (5, 4, 3)])
         self.assertEqual(self.bodies(), BODIES)
 
-    def test_frames(self) -> None:
+    def test_frames_are_bounded(self) -> None:
         """Bounded in bodies and bytes; a remoting frame has one body."""
         self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
         self.successResultOf(self.append(BODIES, 0))
@@ -64,7 +64,7 @@ class ManyTests(ClientCase):
         self.assertEqual(self.requests()[3:], [(7, 1), (8, 1)])
         self.assertEqual(self.bodies()[7:], [b"7", b"8"])
 
-    def test_answer_lost(self) -> None:
+    def test_a_lost_answer_is_repeated(self) -> None:
         """Asked again: each body is there once."""
         self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
         self.lose_answer()
@@ -73,7 +73,7 @@ class ManyTests(ClientCase):
         self.assertEqual(sum(run.count for run in self.successResultOf(appended)), 7)
         self.assertEqual(self.bodies(), BODIES)
 
-    def test_broken(self) -> None:
+    def test_a_broken_call_counts_its_bodies(self) -> None:
         """The error counts: acknowledged, without an outcome, certainly not there."""
         self.patch(numbered_appends, "FRAME_COUNT_MAX", 3)
         member = self.group["n0"]
@@ -85,7 +85,7 @@ class ManyTests(ClientCase):
         self.assertEqual((error.unknown, error.failed, error.facts["acknowledged"]), (3, 1, 3))
         self.assertEqual([(run.index, run.count) for run in error.appended], [(1, 3)])
 
-    def test_refused(self) -> None:
+    def test_a_refused_number_appends_nothing(self) -> None:
         """A gap, a malformed body or number: nothing is in the log."""
         error = self.failureResultOf(self.append(BODIES, 5), AppendError).value
         assert isinstance(error, OutOfSequence)
@@ -122,14 +122,14 @@ class FeedTests(ClientCase):
         self.told: list[int] = []
         self.is_slow = False
 
-    def test_parts(self) -> None:
+    def test_a_feed_sends_parts(self) -> None:
         """As many at a time as the window has; the places are those of all of them."""
         summary = self.feed(iter(BODIES))
         self.assertEqual((summary.count, summary.first_index, self.told), (7, 1, [3, 6, 7]))
         self.assertEqual([self.group.log[summary.index_of(at)] for at in range(7)], BODIES)
         self.assertEqual(self.feed([], sequence=7).count, 0)
 
-    def test_broken(self) -> None:
+    def test_a_broken_feed_names_its_places(self) -> None:
         """The error names all that was acknowledged before."""
         def source() -> Iterator[bytes]:
             yield from BODIES[:3]
@@ -157,12 +157,12 @@ class FeedTests(ClientCase):
         error = self.assertRaises(AppendTimeout, self.feed, Source(BODIES))
         self.assertEqual((error.facts["acknowledged"], error.unknown, error.failed), (3, 3, 1))
 
-    def test_interrupted(self) -> None:
+    def test_an_interrupted_feed_says_what_is_known(self) -> None:
         """Ctrl-C says what is known."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)
         interrupted = self.assertRaises(AppendInterrupted, self.feed, BODIES)
         self.assertEqual((interrupted.acknowledged, interrupted.unknown), (0, 3))
 
-    def test_no_sequence(self) -> None:
+    def test_a_producer_needs_a_sequence(self) -> None:
         """A producer alone is refused, also without bodies."""
         self.assertRaises(TypeError, self.feed, [], sequence=None)

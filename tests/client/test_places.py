@@ -21,14 +21,14 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 class PlaceTests(SynchronousTestCase):
     """What is allowed."""
 
-    def test_allowed(self) -> None:
+    def test_allowed_places_are_taken(self) -> None:
         """Indexes, two words, and times with their zone."""
         self.assertEqual([place("begin", one) for one in (0, -10, "begin", "end")], [0, -10, 0, NO_END])
         self.assertEqual(place("begin", NOW), NOW)
         self.assertEqual(milliseconds(NOW), 1767323045678)
         self.assertEqual(milliseconds(datetime(1960, 1, 1, tzinfo=UTC)), 0)
 
-    def test_refused(self) -> None:
+    def test_wrong_places_are_refused(self) -> None:
         """With the name of the parameter, the value, and what is allowed."""
         for value, error, words in (
             ("start", ValueError, "begin='start': write 'begin', 'end'"), (1.5, TypeError, "begin=1.5"),
@@ -47,7 +47,7 @@ class TimeTests(ReaderCase):
             envelope_head(first_ms + 60_000 * number, {}) + b"%d" % number for number in range(100)
         ]
 
-    def test_found(self) -> None:
+    def test_a_time_finds_its_entry(self) -> None:
         """The minute before comes first; the end if all are earlier; anything but a time is refused."""
         for minutes, index in ((10, 9), (0, 0), (-5, 0), (99, 98), (102, 100)):
             found = self.clients[0].find_time(NOW + timedelta(minutes=minutes))
@@ -55,14 +55,14 @@ class TimeTests(ReaderCase):
         self.assertRaises(TypeError, self.clients[0].find_time, 17)
         self.assertRaises(ValueError, self.clients[0].find_time, NOW.replace(tzinfo=None))
 
-    def test_readers(self) -> None:
+    def test_readers_begin_at_a_time(self) -> None:
         """They begin at a time, and move to one."""
         reader = self.clients[0].reader("a", begin=NOW + timedelta(minutes=50))
         self.assertEqual(self.done(self.take(reader, 2)), [b"49", b"50"])
         self.assertEqual(self.done(self.clients[0].move_reader("a", NOW + timedelta(minutes=20))), 19)
         self.assertEqual(self.done(self.clients[0].move_reader("a", "begin")), 0)
 
-    def test_no_times(self) -> None:
+    def test_a_log_without_times_says_so(self) -> None:
         """Of a log without times nothing is found, and it says so."""
         self.group.log[:] = [b"x"] * 10
         error = self.fails(DLedgerError, self.clients[0].find_time(NOW))

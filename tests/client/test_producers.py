@@ -97,7 +97,7 @@ class SequenceTests(ClientCase):
         self.assertEqual(self.successResultOf(appended).index, 1)
         self.assertEqual(self.bodies(), [b"x"])
 
-    def test_leader_moves(self) -> None:
+    def test_the_next_leader_knows_sequences(self) -> None:
         """The next leader knows."""
         self.lose_answer()
         appended = self.append(0)
@@ -116,13 +116,13 @@ class SequenceTests(ClientCase):
         self.group.run(30.0)
         self.assertEqual(self.failed(appended, UnknownOutcome).unknown, 1)
 
-    def test_forgotten(self) -> None:
+    def test_a_forgotten_sequence_is_unknown(self) -> None:
         """It is in the log, but nobody knows where: unknown, reported at once."""
         self.group["n0"].refusals.append(ResponseCode.SEQUENCE_FORGOTTEN)
         error = self.failed(self.append(0), UnknownOutcome)
         self.assertIs(error.code, ResponseCode.SEQUENCE_FORGOTTEN)
 
-    def test_bad_calls(self) -> None:
+    def test_bad_calls_are_refused_here(self) -> None:
         """Refused here, with what is allowed."""
         self.assertIn("sequence=-1", str(self.failed(self.append(-1), AppendFailed)))
         self.assertIn("1 to 64", str(self.failed(self.append(0, producer=""), AppendFailed)))
@@ -132,7 +132,7 @@ class SequenceTests(ClientCase):
             arguments: dict[str, Any] = wrong
             self.assertRaises(TypeError, self.client.append, b"x", **arguments)
 
-    def test_leader_cannot(self) -> None:
+    def test_an_older_leader_is_not_asked(self) -> None:
         """A Java member, or an older one, is not asked."""
         for version in (0, 1):
             self.group = FakeGroup(self.clock)
@@ -142,7 +142,7 @@ class SequenceTests(ClientCase):
             self.assertIs(self.failed(self.append(0), AppendFailed).code, ResponseCode.UNSUPPORTED)
             self.assertEqual(self.group.log, [])
 
-    def test_no_answer(self) -> None:
+    def test_a_silent_group_times_out(self) -> None:
         """Until the time is over."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)
         appended = self.append(0)
@@ -162,7 +162,7 @@ class NumberedTests(ClientCase):
             for one in member.received if isinstance(one, AppendOnceRequest)
         ]
 
-    def test_numbers(self) -> None:
+    def test_bodies_are_numbered_in_order(self) -> None:
         """Bodies are numbered in order, across calls."""
         for count in (3, 1, 2):
             appended = self.client.append_many([b"%d" % count] * count)
@@ -172,7 +172,7 @@ class NumberedTests(ClientCase):
         self.assertEqual((len(set(producers)), sequences, counts), (1, (0, 3, 4), (3, 1, 2)))
         self.assertEqual(len(self.bodies()), 6)
 
-    def test_lost_answers(self) -> None:
+    def test_lost_answers_repeat_nothing(self) -> None:
         """No outcome stays unknown, and nothing is in the log twice."""
         self.lose_answer(count=2)
         appended = [self.client.append(b"%d" % at) for at in range(20)]
@@ -199,7 +199,7 @@ class NumberedTests(ClientCase):
         self.group.run(seconds)
         return appended
 
-    def test_log_forgot(self) -> None:
+    def test_a_forgetful_log_gets_a_new_producer(self) -> None:
         """A log that has lost the producer gets a new one, for bodies that are certainly not in it."""
         self.successResultOf(self.append_settled([b"a"]))
         self.group.producers.cut(0)
@@ -208,7 +208,7 @@ class NumberedTests(ClientCase):
         self.assertEqual(self.bodies(), [b"b"])
         self.assertEqual(len({producer for producer, _, _ in self.sent()}), 2)
 
-    def test_given_up(self) -> None:
+    def test_a_given_up_body_begins_anew(self) -> None:
         """After a body that is given up a new producer begins: its number may stay free."""
         self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
         first = self.client.append(b"a")
@@ -219,7 +219,7 @@ class NumberedTests(ClientCase):
         self.assertNotEqual(one, other)
         self.assertEqual((zero, again, self.bodies()), (0, 0, [b"b"]))
 
-    def test_leader_cannot(self) -> None:
+    def test_an_older_leader_is_refused(self) -> None:
         """Refused, not appended without numbers."""
         for member in self.group.members.values():
             member.wire_version = 1
@@ -228,7 +228,7 @@ class NumberedTests(ClientCase):
         self.assertIs(error.code, ResponseCode.UNSUPPORTED)
         self.assertEqual(self.group.log, [])
 
-    def test_random(self) -> None:
+    def test_random_failures_keep_the_order(self) -> None:
         """Leaders that move, answers that are lost, refusals: the entries are reported once, in order."""
         for seed in range(40):
             rng = random.Random(seed)

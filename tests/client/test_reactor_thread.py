@@ -36,13 +36,13 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertEqual(threading.active_count(), threads)
         self.assertEqual(len(os.listdir("/proc/self/fd")), files)
 
-    def test_wrong_peers(self) -> None:
+    def test_wrong_peers_leave_no_thread(self) -> None:
         """A log that cannot be made leaves no thread behind."""
         threads = threading.active_count()
         self.assertRaises(ValueError, dledger.connect, "nonsense")
         self.assertEqual(threading.active_count(), threads)
 
-    def test_interrupted_anywhere(self) -> None:
+    def test_an_interrupt_leaves_nothing_locked(self) -> None:
         """Ctrl-C in a wait leaves nothing locked that the reactor's thread needs."""
         thread = ReactorThread("interrupted")
         self.addCleanup(thread.stop, lambda: None)
@@ -90,7 +90,7 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertEqual(len(thread._open), 1)  # who was informed stays in it
         thread.stop(lambda: None)
 
-    def test_outcome(self) -> None:
+    def test_an_outcome_comes_once(self) -> None:
         """Comes once, and may be asked for again, before and after."""
         outcome: PendingOutcome[int] = PendingOutcome()
         self.assertRaises(TimeoutError, outcome.result, 0.001)

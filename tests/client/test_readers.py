@@ -90,7 +90,7 @@ class ReaderCase(SynchronousTestCase):
 class ReadTests(ReaderCase):
     """Entries in order, from where the last process has left off."""
 
-    def test_goes_on(self) -> None:
+    def test_a_reader_goes_on(self) -> None:
         """What was committed does not come again; what was only handed out does."""
         reader = self.reader()
         self.assertEqual(self.done(self.take(reader, 4)), [b"0", b"1", b"2", b"3"])
@@ -114,7 +114,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(self.rest(reader)), [b"later"])
         self.done(reader.close())
 
-    def test_follows(self) -> None:
+    def test_a_reader_follows_the_log(self) -> None:
         """New entries come as they are committed."""
         reader = self.reader(begin=NO_END)
         found = self.begin(self.take(reader, 2))
@@ -124,7 +124,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(found), [b"a", b"b"])
         self.done(reader.close())
 
-    def test_last_few(self) -> None:
+    def test_a_negative_begin_counts_entries(self) -> None:
         """A negative begin counts entries of programs, not those that members write."""
         for _ in range(2):
             reader = self.reader()
@@ -136,14 +136,14 @@ class ReadTests(ReaderCase):
         self.done(reader.close())
         self.assertEqual(self.done(self.clients[0].move_reader("late", -2)), 8)
 
-    def test_door(self) -> None:
+    def test_an_index_must_be_whole(self) -> None:
         """An index is a whole number."""
         reader = self.reader()
         self.assertRaises(TypeError, reader.commit, "5")
         self.assertRaises(ValueError, reader.commit, -5)
         self.assertRaises(ValueError, reader.commit, 2**70)
 
-    def test_batches(self) -> None:
+    def test_batches_come_to_the_faces(self) -> None:
         """As the faces use it."""
         reader = self.reader(begin=-3)
         batch: list[Entry] = self.done(reader.next_batch())
@@ -152,7 +152,7 @@ class ReadTests(ReaderCase):
         self.done(reader.close())
         self.assertEqual(self.done(reader.next_batch()), [])
 
-    def test_late_commits(self) -> None:
+    def test_late_commits_are_gathered(self) -> None:
         """Places that nobody waits for are one commit a second, and the last one comes with the close."""
         reader = self.reader(lease_s=9.0)
         for step in range(3):
@@ -217,7 +217,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(self.take(reader, 2)), [b"7", b"8"])
         self.done(reader.close())
 
-    def test_expired(self) -> None:
+    def test_expired_entries_are_reported(self) -> None:
         """Entries that are gone are reported; a commit goes on after them."""
         reader = self.reader()
         self.done(self.take(reader, 1))
@@ -245,7 +245,7 @@ class ReadTests(ReaderCase):
 class LeaseTests(ReaderCase):
     """One process reads; another one goes on when its lease is over."""
 
-    def test_renewed(self) -> None:
+    def test_a_busy_reader_keeps_its_lease(self) -> None:
         """A process that works on one entry for long keeps its lease; another one waits."""
         first, second = self.reader(0), self.reader(1)
         self.done(self.take(first, 3))
@@ -268,7 +268,7 @@ class LeaseTests(ReaderCase):
             self.assertIn("p0 reads as billing", str(error))
         self.done(first.close())
 
-    def test_paused(self) -> None:
+    def test_a_paused_reader_loses_its_lease(self) -> None:
         """A process that stands still loses its lease: it is handed out nothing more, and commits nothing."""
         first, second = self.reader(0), self.reader(1)
         self.done(self.take(first, 1))
@@ -305,7 +305,7 @@ class LeaseTests(ReaderCase):
         self.assertEqual(len(self.asked("renew")), before + 1)
         self.done(reader.close())
 
-    def test_renewal_fails(self) -> None:
+    def test_a_failed_renewal_hands_out_nothing(self) -> None:
         """Entries that were read, but not handed out as the lease was not renewed, come later."""
         reader = self.reader(begin=NO_END)
         self.patch(reader, "_plan_renewal", lambda: None)  # as if the program stood still
@@ -326,7 +326,7 @@ class LeaseTests(ReaderCase):
         self.assertEqual(self.done(self.take(reader, 2), 2.0), [b"a", b"b"])
         self.done(reader.close())
 
-    def test_shares(self) -> None:
+    def test_shares_have_different_entries(self) -> None:
         """Processes have different entries at one time; a part is done when its process asks for more."""
         first, second = self.reader(0, share=3), self.reader(1, share=3)
         self.assertEqual(self.done(self.take(first, 2)), [b"0", b"1"])
@@ -344,7 +344,7 @@ class LeaseTests(ReaderCase):
 class TroubleTests(ReaderCase):
     """Lost answers, other leaders, bad input."""
 
-    def test_lost_answers(self) -> None:
+    def test_lost_answers_are_repeated_once(self) -> None:
         """Each request is repeated, and done once."""
         for does in ("take", "commit", "release"):
             reader = self.reader(name=f"r-{does}")
@@ -366,14 +366,14 @@ class TroubleTests(ReaderCase):
             known = self.group.readers.at(10**6)[f"r-{does}"]
             self.assertEqual((known.state.next_index, [part.holder for part in known.state.parts]), (1, [""]))
 
-    def test_no_leader(self) -> None:
+    def test_a_call_ends_without_a_leader(self) -> None:
         """A call has an outcome in time."""
         self.lead(None)
         reader = self.reader()
         self.fails(DLedgerError, self.take(reader, 1), 8.0)
         self.done(reader.close())
 
-    def test_another_leader(self) -> None:
+    def test_a_deposed_leader_gives_no_outcome(self) -> None:
         """A refusal by one that does not lead any more is no outcome."""
         reader = self.reader()
         self.done(self.take(reader, 1))
@@ -381,7 +381,7 @@ class TroubleTests(ReaderCase):
         self.assertEqual(self.done(reader.commit(), 3.0), 1)
         self.done(reader.close(), 3.0)
 
-    def test_java_leader(self) -> None:
+    def test_a_java_leader_is_not_asked(self) -> None:
         """It is not asked, and the reason says what to do."""
         for member in self.group.members.values():
             member.wire_version = METADATA_WIRE_VERSION & ~WIRE_FLAG_READERS
@@ -390,7 +390,7 @@ class TroubleTests(ReaderCase):
         self.assertIn("n0 keeps no readers", str(error))
         self.assertEqual(self.asked("take"), [])
 
-    def test_java_led(self) -> None:
+    def test_a_java_follower_is_not_believed(self) -> None:
         """A Java member that leads no more is not believed to: the leader is looked for again."""
         reader = self.reader()
         self.done(self.take(reader, 1))
@@ -401,7 +401,7 @@ class TroubleTests(ReaderCase):
         self.assertEqual(self.done(reader.commit(), 3.0), 1)
         self.done(reader.close(), 3.0)
 
-    def test_bad_input(self) -> None:
+    def test_bad_input_is_refused(self) -> None:
         """Before anything is sent, or by the leader, in words."""
         for options in ({"name": ""}, {"name": "x" * 65}, {"name": "a\n"}, {"holder": " p"}):
             error = self.assertRaises(DLedgerError, self.reader, **options)
@@ -435,7 +435,7 @@ class TroubleTests(ReaderCase):
         self.assertEqual(self.done(client.readers()), ())
         self.done(reader.close())
 
-    def test_closed_client(self) -> None:
+    def test_a_closed_client_ends_its_readers(self) -> None:
         """Its readers end with it."""
         reader = self.reader()
         self.done(self.take(reader, 1))
@@ -461,7 +461,7 @@ class BlockingTests(SynchronousTestCase):
         self.log = self.group.open()
         self.addCleanup(self.log.close)
 
-    def test_goes_on(self) -> None:
+    def test_a_blocking_reader_goes_on(self) -> None:
         """What was committed does not come again; a commit leaves out what was read ahead."""
         with self.log.reader("billing", holder="me") as reader:
             self.assertEqual(next(reader).body, b"0")
@@ -478,7 +478,7 @@ class BlockingTests(SynchronousTestCase):
         self.log.forget_reader("billing")
         self.assertEqual(self.log.readers(), ())
 
-    def test_lost(self) -> None:
+    def test_a_lost_lease_is_reported(self) -> None:
         """A lease that is lost is reported in the thread of the program."""
         with self.log.reader("billing") as reader:
             next(reader)
@@ -487,7 +487,7 @@ class BlockingTests(SynchronousTestCase):
             self.assertRaises(LeaseLost, next, reader)
         self.assertRaises(DLedgerError, self.log.reader, "")
 
-    def test_closed_log(self) -> None:
+    def test_a_closed_log_ends_its_readers(self) -> None:
         """A reader of a log that was closed ends without a wait."""
         reader = self.log.reader("billing")
         next(reader)

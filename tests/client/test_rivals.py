@@ -57,7 +57,7 @@ class SilentLeaderTests(GroupCase):
         self.assertEqual(self.group.log, [b"before", b"8", b"9", b"10", b"11"])
         self.assertEqual(self.appends_at("n1"), [(b"8",), (b"9",), (b"10",), (b"11",)])
 
-    def test_late_answer(self) -> None:
+    def test_a_late_answer_is_not_heard(self) -> None:
         """Of a leader that was left nothing is heard any more: an outcome is given once."""
         self.stop_n0()
         outcomes = self.submit(b"a")
@@ -68,7 +68,7 @@ class SilentLeaderTests(GroupCase):
         self.group.settle()
         self.assertEqual([type(outcome) for outcome in outcomes], [AppendTimeout])
 
-    def test_elected_later(self) -> None:
+    def test_a_later_leader_is_found(self) -> None:
         """Looks are repeated: the new leader is found soon after there is one."""
         self.stop_n0()
         outcomes = self.submit(b"a")
@@ -78,7 +78,7 @@ class SilentLeaderTests(GroupCase):
         self.group.run(AGAIN_S + 0.2)
         self.assertEqual([type(outcome) for outcome in outcomes], [AppendTimeout])
 
-    def test_slow_commit(self) -> None:
+    def test_a_slow_commit_is_waited_for(self) -> None:
         """Nobody else leads: the answer is waited for, and the others are asked now and then only."""
         self.group["n0"].holds = is_append
         outcomes = self.submit(b"a")
@@ -93,7 +93,7 @@ class SilentLeaderTests(GroupCase):
         self.assertEqual(self.group.log, [b"before", b"a"])
         self.assertEqual(len(outcomes[0]), 1)  # type: ignore[arg-type]
 
-    def test_deposed_rival(self) -> None:
+    def test_a_deposed_rival_is_no_reason(self) -> None:
         """Who has led in an older term, and does not know better, is no reason to leave."""
         self.group.lead("n0")
         self.client.close()
@@ -151,7 +151,7 @@ class SilentLeaderTests(GroupCase):
         self.client.close()
         self.assertIsInstance(outcomes[0], UnknownOutcome)
 
-    def test_reads(self) -> None:
+    def test_reads_go_on_at_the_new_leader(self) -> None:
         """A linearizable read goes on at the new leader."""
         self.stop_n0()
         got: list[Any] = []

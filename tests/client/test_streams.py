@@ -10,6 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import UnknownOutcome
+from dledger.client.client import LogClient
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.client.test_blocking import LiveGroup
@@ -23,7 +24,7 @@ class StreamTests(SynchronousTestCase):
         self.log = self.group.open()
         self.addCleanup(self.log.close)
 
-    def test_no_hole(self) -> None:
+    def test_nothing_follows_an_unknown_body(self) -> None:
         """After an unknown body nothing follows that was not sent with it, however much was pulled."""
         plain, group = self.group["n0"].append, self.group
         is_sent, all_put = threading.Event(), threading.Event()
@@ -52,15 +53,17 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual((error.unknown, error.failed, error.facts["acknowledged"]), (1, 300, 0))
         self.assertEqual(len(seen), 1)
 
-    def test_one_stream(self) -> None:
+    def test_bodies_of_a_call_are_one_stream(self) -> None:
         """The bodies of a call belong together, those of two calls do not."""
-        plain, streams = self.log._client.submit, []
+        plain, streams = LogClient.submit, []
 
-        def submit(bodies: Any, done: Any, stream: object = None, headers: Any = None) -> None:
+        def submit(
+            client: LogClient, bodies: Any, done: Any, stream: object = None, headers: Any = None
+        ) -> None:
             streams.append(stream)
-            plain(bodies, done, stream, headers)
+            plain(client, bodies, done, stream, headers)
 
-        self.log._client.submit = submit  # type: ignore[method-assign]
+        self.patch(LogClient, "submit", submit)
         for _ in range(2):
             self.log.append_many([b"x"] * 20, window=2)
         self.assertNotIn(None, streams)

@@ -99,7 +99,7 @@ class RestoredTests(TailCase):
             member.group_id = group_id
             member.lose_connections()
 
-    def test_restored(self) -> None:
+    def test_a_restored_log_is_noticed(self) -> None:
         """A reader gets an error with both ids, also if the new log has more entries than it has read."""
         reader = self.read(0)
         self.assertEqual(reader.indexes, list(range(10)))
@@ -112,7 +112,7 @@ class RestoredTests(TailCase):
         self.assertIn("restored from a backup", str(error))
         self.assertEqual(reader.indexes, list(range(10)))
 
-    def test_next_tail(self) -> None:
+    def test_a_later_tail_notices_the_log(self) -> None:
         """An index above 0 is one of the log that the client knows; 0 and the last ones are of any log."""
         self.read(0, follow=False)
         self.name_group("b" * 32)
@@ -144,7 +144,7 @@ class RestoredTests(TailCase):
         self.group.run(0.5)
         return call
 
-    def test_lagging(self) -> None:
+    def test_a_lagging_member_is_no_other_log(self) -> None:
         """In the same group, a member that has less than the reader is one that lags."""
         reader = self.read(0)
         for member in self.group.members.values():
@@ -171,7 +171,7 @@ class RestoredTests(TailCase):
         self.assertRefused(reader, ResponseCode.GROUP_RESTORED)
         self.assertEqual(reader.indexes, list(range(10)))
 
-    def test_never_named(self) -> None:
+    def test_a_group_without_id_is_read(self) -> None:
         """A group without an id is read on: there is nothing to compare."""
         reader = self.read(0)
         self.name_group("")
@@ -183,7 +183,7 @@ class RestoredTests(TailCase):
 class ReadingTests(TailCase):
     """Where it begins and ends."""
 
-    def test_everything(self) -> None:
+    def test_a_tail_reads_everything(self) -> None:
         """From 0 to what is committed now, and no further."""
         reader = self.read(0, follow=False)
         self.assertEqual(reader.indexes, list(range(10)))
@@ -201,11 +201,11 @@ class ReadingTests(TailCase):
         self.group.run(0.2)
         self.assertEqual(reader.indexes, list(range(10)))
 
-    def test_last_few(self) -> None:
+    def test_a_negative_index_counts_from_the_end(self) -> None:
         """A negative index counts from the end."""
         self.assertEqual(self.read(-3, follow=False).indexes, [7, 8, 9])
 
-    def test_control_entries(self) -> None:
+    def test_control_entries_are_hidden(self) -> None:
         """Entries of the members are not shown, nor counted from the end, unless they are asked for."""
         self.group.desk.own = {1, 7, 9}
         self.assertEqual(self.read(0, follow=False).indexes, [0, 2, 3, 4, 5, 6, 8])
@@ -220,7 +220,7 @@ class ReadingTests(TailCase):
         self.group.run(1.0)
         self.assertEqual(following.indexes, [8, 10])
 
-    def test_term_starts(self) -> None:
+    def test_term_starts_are_hidden(self) -> None:
         """A leader's empty entry is not shown, also if the tail begins with it; a program's empty body is."""
         self.group.log[0] = self.group.log[3] = self.group.log[4] = self.group.log[6] = b""
         self.group.term_of = lambda index: 1 + index // 3
@@ -241,7 +241,7 @@ class ReadingTests(TailCase):
             member.begin_index = 3
         self.assertEqual(self.read(3, follow=False).indexes, list(range(3, 10)))
 
-    def test_sink_markers(self) -> None:
+    def test_sink_markers_are_hidden(self) -> None:
         """The markers of the Spark sink are entries of the log's own, too."""
         self.group.log[2] = self.group.log[5] = marker()
         self.assertEqual(self.read(0, follow=False).indexes, [0, 1, 3, 4, 6, 7, 8, 9])
@@ -254,7 +254,7 @@ class ReadingTests(TailCase):
             member.begin_index = 4
         self.assertEqual(self.read(-30, follow=False).indexes, [4, 5, 6, 7, 8, 9])
 
-    def test_empty(self) -> None:
+    def test_an_empty_log_ends_at_once(self) -> None:
         """An empty log ends at once."""
         self.group.log = []
         reader = self.read(0, follow=False)
@@ -264,7 +264,7 @@ class ReadingTests(TailCase):
         """Nothing there yet: the end, not an error."""
         self.assertTrue(self.read(10, follow=False).is_done)
 
-    def test_follow(self) -> None:
+    def test_a_following_tail_gets_new_entries(self) -> None:
         """New entries come as they are committed."""
         reader = self.read(8)
         self.assertEqual(reader.indexes, [8, 9])
@@ -280,14 +280,14 @@ class ReadingTests(TailCase):
         self.group.run(1.0)
         self.assertEqual(reader.indexes, [8, 9, 10])
 
-    def test_followers_first(self) -> None:
+    def test_followers_are_asked_first(self) -> None:
         """The leader has enough to do."""
         self.client.metadata()
         self.group.settle()
         self.read(0, follow=False)
         self.assertEqual(self.pulls("n0"), [])
 
-    def test_back_pressure(self) -> None:
+    def test_a_slow_client_gets_one_batch(self) -> None:
         """A client that does not read is sent one batch ahead, not more."""
         tail = self.client.tail(0)
         batch = tail.next_batch()
@@ -324,7 +324,7 @@ class ReadingTests(TailCase):
 class LossTests(TailCase):
     """Members come and go."""
 
-    def test_member_dies(self) -> None:
+    def test_a_dead_member_is_replaced(self) -> None:
         """The next one goes on where the lost one stopped."""
         self.group["n1"].holds = self.group["n2"].holds = self.group["n0"].holds = (
             lambda r: isinstance(r, PullRequest) and r.begin_index == 4
@@ -354,7 +354,7 @@ class LossTests(TailCase):
         self.group.run(2.0)
         self.assertEqual(reader.indexes, [8, 9, 10])
 
-    def test_time_out(self) -> None:
+    def test_a_tail_without_members_times_out(self) -> None:
         """One that does not follow gives up when nobody serves, and says why."""
         for member in self.group.members.values():
             member.is_up = False
@@ -390,7 +390,7 @@ class LossTests(TailCase):
         self.group.run(1.0)
         self.assertEqual(reader.indexes, list(range(10)))
 
-    def test_wrong_batch(self) -> None:
+    def test_a_wrong_batch_is_not_shown(self) -> None:
         """A member that sends another index than asked for is left; nothing of it is shown."""
         for member_id in ("n1", "n2"):
             self.group[member_id].pull = (
@@ -400,7 +400,7 @@ class LossTests(TailCase):
         self.group.run(1.0)
         self.assertEqual(reader.indexes, [4, 5, 6, 7, 8, 9])
 
-    def test_damaged_body(self) -> None:
+    def test_a_damaged_body_is_not_shown(self) -> None:
         """A body that is not what its checksum says is not shown; the member is left."""
         for member_id in ("n1", "n2"):
             self.group[member_id].pull = (
@@ -419,7 +419,7 @@ class LossTests(TailCase):
         records[-1] ^= 1
         return attrs.evolve(batch, records=bytes(records))
 
-    def test_expired(self) -> None:
+    def test_an_expired_begin_is_named(self) -> None:
         """When no member has the beginning any more, the error names the first that is left."""
         for number, member in enumerate(self.group.members.values()):
             member.begin_index = 5 + number
@@ -495,14 +495,14 @@ class RemotingTests(TailCase):
         self.group.run(5.0)
         self.assertEqual(reader.indexes, [4, 5, 6, 7, 8, 9])
 
-    def test_java(self) -> None:
+    def test_a_java_leader_is_read(self) -> None:
         """From the leader, up to the end that it shows."""
         for member in self.group.members.values():
             member.wire_version = 0
         self.assertEqual(self.read(3, follow=False).indexes, list(range(3, 10)))
         self.assertEqual((self.gets("n1"), self.gets("n2")), (0, 0))
 
-    def test_java_follow(self) -> None:
+    def test_a_java_leader_is_followed(self) -> None:
         """The end is looked at again and again."""
         for member in self.group.members.values():
             member.wire_version = 0
@@ -537,7 +537,7 @@ class RemotingTests(TailCase):
             )
         self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
 
-    def test_expired(self) -> None:
+    def test_expired_entries_are_not_there(self) -> None:
         """GET does not say what is left, only that this is not."""
         self.client.close()
         self.client = self.group.client(wire="remoting")

@@ -26,7 +26,7 @@ class LogServiceTests(SynchronousTestCase):
         )
         self.log.setServiceParent(self.application)
 
-    def test_calls(self) -> None:
+    def test_each_call_reaches_the_group(self) -> None:
         """Each call reaches the group."""
         verifyObject(IService, self.log)
         self.application.startService()
@@ -54,7 +54,7 @@ class LogServiceTests(SynchronousTestCase):
         self.successResultOf(moved)
         self.application.stopService()
 
-    def test_stopped(self) -> None:
+    def test_a_stopped_service_fails_calls(self) -> None:
         """What waits fails; later calls say what to do; it can be started again."""
         self.assertIn("does not run", str(self.assertRaises(RuntimeError, self.log.append, b"x")))
         self.application.startService()
@@ -69,7 +69,7 @@ class LogServiceTests(SynchronousTestCase):
         self.successResultOf(again)
         self.application.stopService()
 
-    def test_bad_peers(self) -> None:
+    def test_bad_peers_are_reported(self) -> None:
         """Reported when the service starts."""
         log = LogService("n0", reactor=self.clock)
         self.assertRaises(ValueError, log.startService)

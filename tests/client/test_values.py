@@ -33,7 +33,7 @@ def batch_of(*bodies: bytes, first: int = 5) -> EntryBatch:
 class EntriesTests(SynchronousTestCase):
     """L{entries_of}."""
 
-    def test_entries(self) -> None:
+    def test_entries_come_from_records(self) -> None:
         """Every field comes from the record."""
         self.assertEqual(
             entries_of(batch_of(b"ab", b"")),
@@ -42,21 +42,21 @@ class EntriesTests(SynchronousTestCase):
 
     @settings(derandomize=True, max_examples=50, deadline=None)
     @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5))
-    def test_twin(self, bodies: list[bytes]) -> None:
+    def test_both_readers_find_the_same(self, bodies: list[bytes]) -> None:
         """The same as the slow reader of the wire package finds."""
         batch = batch_of(*bodies)
         slow = [(header.index, header.term, header.pos, body) for header, body in iterate_records(batch)]
         fast = [(entry.index, entry.term, entry.pos, entry.body) for entry in entries_of(batch)]
         self.assertEqual(fast, slow)
 
-    def test_truncated(self) -> None:
+    def test_every_truncation_is_noticed(self) -> None:
         """Every cut is noticed."""
         batch = batch_of(b"ab", b"cde")
         for length in range(len(batch.records)):
             with self.assertRaises(WireError, msg=f"{length}"):
                 entries_of(attrs.evolve(batch, records=batch.records[:length]))
 
-    def test_bytes_behind(self) -> None:
+    def test_bytes_after_records_are_refused(self) -> None:
         """More than the records is refused."""
         batch = batch_of(b"ab")
         self.assertRaises(WireError, entries_of, attrs.evolve(batch, records=batch.records + b"x"))
@@ -65,7 +65,7 @@ class EntriesTests(SynchronousTestCase):
         """A record of another index is refused."""
         self.assertRaises(WireError, entries_of, attrs.evolve(batch_of(b"ab"), first_index=6))
 
-    def test_crc(self) -> None:
+    def test_a_wrong_checksum_is_noticed(self) -> None:
         """A body that is not what its checksum says is refused; no checksum, no question."""
         batch = batch_of(b"ab")
         damaged = batch.records[:-1] + b"x"
@@ -103,20 +103,20 @@ class TimeTests(SynchronousTestCase):
         batch = EntryBatch(first_index=0, count=len(entries), term=entries[-1][0], records=records)
         return [entry.time_ms for entry in entries_of(batch, **before)]
 
-    def test_terms(self) -> None:
+    def test_times_count_in_their_term(self) -> None:
         """A time is that of the time entry before, in the same term; a later term has none before its own."""
         self.assertEqual(
             self.times((1, None), (1, 500), (1, None), (2, None), (2, 700), (2, None), (2, 701), (2, None)),
             [None, 500, 500, None, 700, 700, 701, 701],
         )
 
-    def test_before(self) -> None:
+    def test_the_entry_before_counts(self) -> None:
         """The entry before counts, if it has the same term."""
         self.assertEqual(self.times((1, None), (2, None), term_before=1, time_before=7), [7, None])
         self.assertEqual(self.times((1, None), term_before=0, time_before=7), [None])
         self.assertEqual(self.times((1, None), time_before=7), [None])
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_time_says_nothing(self) -> None:
         """A time entry of a later version gives no time, rather than the one before."""
         with mock.patch.object(values, "decode_time_entry", side_effect=WireError("later")):
             self.assertEqual(self.times((1, 500), (1, None), term_before=1, time_before=7), [None, None])
@@ -125,7 +125,7 @@ class TimeTests(SynchronousTestCase):
 class ResultTests(SynchronousTestCase):
     """Results and errors."""
 
-    def test_last_index(self) -> None:
+    def test_the_last_index_is_inclusive(self) -> None:
         """Inclusive."""
         self.assertEqual(Appended(index=7, term=1, count=3).last_index, 9)
 

@@ -22,7 +22,7 @@ class CommitTests(SynchronousTestCase):
         self.git = self.root / ".git"
         (self.git / "refs" / "heads").mkdir(parents=True)
 
-    def test_forms(self) -> None:
+    def test_every_form_of_head_is_read(self) -> None:
         """A branch, a packed branch, no branch; and what is none."""
         (self.git / "HEAD").write_text("ref: refs/heads/main\n")
         (self.git / "packed-refs").write_text(f"# pack-refs with: peeled\n{TWO} refs/heads/main\n^{ONE}\n")
@@ -37,7 +37,7 @@ class CommitTests(SynchronousTestCase):
             self.assertEqual(commit_of(self.root), "", wrong)
         self.assertEqual(version_of(self.root), VERSION)
 
-    def test_further_tree(self) -> None:
+    def test_a_further_tree_is_read(self) -> None:
         """A work tree beside the repository has a file C{.git}, and its branch in the common directory."""
         own = self.git / "worktrees" / "side"
         own.mkdir(parents=True)
@@ -49,7 +49,7 @@ class CommitTests(SynchronousTestCase):
         (side / ".git").write_text(f"gitdir: {own.resolve()}\n")
         self.assertEqual(commit_of(side), ONE)
 
-    def test_none(self) -> None:
+    def test_a_copy_has_no_commit(self) -> None:
         """A copy of the source has a version without a commit."""
         self.assertEqual(version_of(Path(self.mktemp())), VERSION)
 
@@ -57,7 +57,7 @@ class CommitTests(SynchronousTestCase):
 class VersionTests(SynchronousTestCase):
     """The version of this tree."""
 
-    def test_tree(self) -> None:
+    def test_the_version_names_this_tree(self) -> None:
         """It is the one that git names, if there is git, and that C{dledger.__version__} has."""
         root = Path(dledger.__file__).resolve().parent.parent
         self.assertEqual(dledger.__version__, version_of(root))

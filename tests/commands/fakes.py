@@ -140,7 +140,7 @@ class FakeLog:
         return self.entry(index)
 
     def find_time(self, moment: datetime) -> int:
-        """As L{dledger.client.blocking.Log.find_time}: the real search in this log."""
+        """The real search of L{dledger.client.blocking.Log.find_time}, in this log."""
         found = Deferred.fromCoroutine(find_time(SearchedLog(self), milliseconds(moment), 10.0))
         results: list[Any] = []
         found.addBoth(results.append)

@@ -24,7 +24,7 @@ from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_
 class TermJumpTests(SynchronousTestCase):
     """Rule 1."""
 
-    def test_requests(self) -> None:
+    def test_requests_of_a_far_term_are_refused(self) -> None:
         """Refused with the own term, in votes, pre-votes, heartbeats and pushes; nothing is persisted."""
         far = 3 + TERM_JUMP_MAX + 1
         requests: tuple[Request, ...] = (
@@ -50,7 +50,7 @@ class TermJumpTests(SynchronousTestCase):
         bench.request(heart_beat("n1", 3 + TERM_JUMP_MAX))
         self.assertEqual((bench.term, bench.core.leader_id), (3 + TERM_JUMP_MAX, "n1"))
 
-    def test_answers(self) -> None:
+    def test_answers_of_a_far_term_do_not_count(self) -> None:
         """An answer of that term does not count: a leader keeps its place."""
         bench = Bench.make().lead()
         term = bench.term
@@ -84,7 +84,7 @@ class LeapTests(SynchronousTestCase):
         self.assertEqual(self.beaten(bench, 10_000).count("term-leap"), 3)
         self.assertEqual((bench.term, bench.core.leader_id), (self.FAR, "n1"))
 
-    def test_by_answers(self) -> None:
+    def test_answers_to_pre_votes_report_it_too(self) -> None:
         """The answers to its pre-votes report it too."""
         bench = Bench.make(term=3)
         for peer_id in ("n1", "n2"):
@@ -106,7 +106,7 @@ class LeapTests(SynchronousTestCase):
             bench.request(heart_beat("n1", self.FAR))
         self.assertEqual((bench.term, bench.core.leader_id), (3, "n2"))
 
-    def test_leader(self) -> None:
+    def test_a_leader_meets_a_peer_of_a_far_term(self) -> None:
         """A leader goes to meet a peer that answers so all the time, as far as its followers can follow."""
         bench = Bench.make(term=3).lead()
         term, seen = bench.term, list[str]()
@@ -157,7 +157,7 @@ class EntryTermTests(SynchronousTestCase):
 class LastTermTests(SynchronousTestCase):
     """The end of all terms."""
 
-    def test_start(self) -> None:
+    def test_a_start_in_the_last_term_is_reported(self) -> None:
         """A member that could never take part in an election says so, with the way out."""
         for ledger, term in ((ListLedger(), TERM_MAX), (ListLedger(), (1 << 63) - 1),
                              (ListLedger.of(TERM_MAX), 3)):
@@ -166,7 +166,7 @@ class LastTermTests(SynchronousTestCase):
             self.assertRegex(str(error), "currterm of each write the same|set this directory aside")
         self.assertEqual(Bench.make(term=TERM_MAX - 1).term, TERM_MAX - 1)
 
-    def test_no_campaign(self) -> None:
+    def test_it_asks_for_no_term_after_the_last(self) -> None:
         """In the last term it votes and follows, and never asks for another term."""
         bench = Bench.make(term=TERM_MAX - 1)
         bench.request(heart_beat("n1", TERM_MAX))

@@ -60,7 +60,7 @@ def answer(token: int, code: ResponseCode, **fields: Any) -> fx.AnswerAppend:
 class ProposalTests(SynchronousTestCase):
     """All proposals of a turn become one write."""
 
-    def test_one_write(self) -> None:
+    def test_proposals_of_a_turn_share_one_write(self) -> None:
         """In order of arrival, after the end."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b", b"c")), None)
@@ -68,7 +68,7 @@ class ProposalTests(SynchronousTestCase):
             appends.member.out.take(), (fx.WriteBodies(first_index=0, term=3, bodies=(b"a", b"b", b"c")),)
         )
 
-    def test_expected_end(self) -> None:
+    def test_an_expected_end_must_be_the_end(self) -> None:
         """
         Taken after exactly that end, with what is in front of it in the same write; else answered with the
         end.
@@ -93,7 +93,7 @@ class ProposalTests(SynchronousTestCase):
         appends.propose((expects(7, 9),), ResponseCode.NOT_LEADER)
         self.assertEqual(appends.member.out.take(), (answer(7, ResponseCode.NOT_LEADER),))
 
-    def test_committed(self) -> None:
+    def test_callers_are_answered_when_their_last_body_commits(self) -> None:
         """Each hears where its first body is, in the order of the log, when its last one is committed."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b", b"c"), proposal(3, b"d")), None)
@@ -109,7 +109,7 @@ class ProposalTests(SynchronousTestCase):
             answer(3, ResponseCode.SUCCESS, first_index=3, pos=300),
         ))
 
-    def test_no_body(self) -> None:
+    def test_a_proposal_without_a_body_is_refused(self) -> None:
         """420, and nothing is written for it."""
         appends = gate()
         appends.propose((proposal(1),), None)
@@ -123,7 +123,7 @@ class ProposalTests(SynchronousTestCase):
         appends.propose((proposal(1, b""),), None)
         self.assertEqual(kinds(appends.member.out.take()), ["WriteBodies"])
 
-    def test_refusal(self) -> None:
+    def test_a_refusal_is_shown_to_every_caller(self) -> None:
         """Why this member takes nothing is shown to everybody."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b")), ResponseCode.LEADER_TRANSFERRING)
@@ -176,7 +176,7 @@ class EndTests(SynchronousTestCase):
         appends.member.out.take()
         return appends
 
-    def test_write_refused(self) -> None:
+    def test_a_refused_write_leaves_nothing(self) -> None:
         """Nothing of it is in the log: the store's word, no index."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b")), None)
@@ -187,7 +187,7 @@ class EndTests(SynchronousTestCase):
         ))
         self.assertEqual((len(appends), appends._bytes), (0, 0))
 
-    def test_deadline(self) -> None:
+    def test_an_append_is_answered_at_its_deadline(self) -> None:
         """502 with the index that may yet commit; not before its time; and never a second answer."""
         appends = self.waiting(max_wait_ack_time_ms=500)
         appends.member.out.begin(1_499)
@@ -203,7 +203,7 @@ class EndTests(SynchronousTestCase):
         appends.fail_all(ResponseCode.TERM_CHANGED)
         self.assertEqual(appends.member.out.take(), ())
 
-    def test_leadership_ends(self) -> None:
+    def test_appends_are_answered_when_leadership_ends(self) -> None:
         """501 for what is written, and for what was being written."""
         appends = self.waiting()
         appends.propose((proposal(3, b"c"),), None)
@@ -226,7 +226,7 @@ class BoundTests(SynchronousTestCase):
         """Who was answered what."""
         return [(one.token, one.code.name) for one in of_type(appends.member.out.take(), fx.AnswerAppend)]
 
-    def test_count(self) -> None:
+    def test_the_number_of_appends_is_bounded(self) -> None:
         """A bounded number of proposals waits; the next is refused, until one has ended."""
         appends = gate(max_pending_requests_num=2)
         appends.propose(tuple(proposal(token, b"x") for token in (1, 2, 3)), None)
@@ -254,8 +254,8 @@ class BoundTests(SynchronousTestCase):
         appends.fail_all(ResponseCode.TERM_CHANGED)
         self.assertEqual(len(appends), 0)
 
-    def test_bytes(self) -> None:
-        """Likewise in bytes; one that is too big alone is taken when nothing else waits."""
+    def test_the_bytes_of_appends_are_bounded(self) -> None:
+        """The bytes that wait are bounded; one append beyond the bound is taken when nothing else waits."""
         appends = gate(max_pending_bytes=100)
         appends.propose((proposal(1, b"x" * 500), proposal(2, b"x")), None)
         self.assertEqual(self.codes(appends), [(2, "LEADER_PENDING_FULL")])
@@ -368,7 +368,7 @@ class LeaderTests(SynchronousTestCase):
                          (token, ResponseCode.TERM_CHANGED, 2, 0))
         self.assertEqual(bench.core.status().pending_appends, 0)
 
-    def test_leads_again(self) -> None:
+    def test_an_outcome_is_seen_after_leading_again(self) -> None:
         """It sees the outcome as a leader, too."""
         bench, token = self.deposed()
         bench.run(1_000)  # (n2 is silent)
@@ -391,7 +391,7 @@ class LeaderTests(SynchronousTestCase):
         effects = bench.tick()
         self.assertEqual(kinds(effects)[-1], "StopMember")
 
-    def test_disk_full(self) -> None:
+    def test_a_leader_goes_on_after_a_full_disk(self) -> None:
         """415, and the leader goes on: the next one is written."""
         bench = Bench.make(members=1).lead()
         bench.ledger.refuse = ResponseCode.DISK_FULL
@@ -400,7 +400,7 @@ class LeaderTests(SynchronousTestCase):
         _, effects = propose(bench, 5)
         self.assertEqual([one.code for one in of_type(effects, fx.AnswerAppend)], [ResponseCode.SUCCESS])
 
-    def test_store_failed(self) -> None:
+    def test_a_failed_store_stops_the_member(self) -> None:
         """A write that failed half-way: unknown, and the member stops."""
         bench = Bench.make(members=1).lead()
         bench.core.step(ev.AppendProposed((Proposal(token=1, bodies=(b"x",)),)), bench.now_ms)

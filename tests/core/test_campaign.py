@@ -205,7 +205,7 @@ class CampaignTests(SynchronousTestCase):
         first = of_type(bench.seen, fx.PersistTermVote)[0]
         self.assertEqual(first, fx.PersistTermVote(term=8, voted_for="n0"))
 
-    def test_alone(self) -> None:
+    def test_a_group_of_one_elects_itself(self) -> None:
         """A group of one needs nobody, but a durable vote."""
         bench = Bench.make(members=1)
         effects = bench.tick()

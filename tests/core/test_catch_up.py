@@ -37,7 +37,7 @@ class CatchUpTests(SynchronousTestCase):
         """It has begun to lead."""
         return Bench.make(ListLedger([(1, body)] * count), term_start_entry=False, **options).lead()
 
-    def test_portions(self) -> None:
+    def test_a_turn_pushes_a_bounded_number_of_entries(self) -> None:
         """A bounded number of entries a turn, and one request for another turn at a time."""
         bench = self.leader()
         effects = self.compared(bench, "n1")
@@ -49,7 +49,7 @@ class CatchUpTests(SynchronousTestCase):
             self.assertEqual(entries_in(effects), TURN_ENTRIES_MAX)
             self.assertEqual(len(of_type(effects, fx.ContinueLater)), 1)
 
-    def test_bytes(self) -> None:
+    def test_large_entries_count_by_their_size(self) -> None:
         """Large entries count by their size."""
         bench = self.leader(bytes(100_000), 200, max_inflight_push_bytes=1 << 30)
         effects = self.compared(bench, "n1")

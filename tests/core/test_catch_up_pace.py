@@ -90,7 +90,7 @@ class RateTests(SynchronousTestCase):
             self.append(200, beside=1)
         self.assertEqual(self.budget.rate, RATE_FIRST)
 
-    def test_slow(self) -> None:
+    def test_a_slow_append_halves_the_rate(self) -> None:
         """A slow append halves it, one after the other not at once again."""
         self.known()
         self.append(SLOW_FACTOR * 3 + 1, beside=1)
@@ -112,7 +112,7 @@ class RateTests(SynchronousTestCase):
         self.assertEqual(sum(halved), 2)
         self.assertLess(self.budget.rate, 60 * _MIB)
 
-    def test_not_slow(self) -> None:
+    def test_the_rate_grows_step_by_step(self) -> None:
         """It grows step by step, up to its bound."""
         self.known()
         self.append(SLOW_FACTOR * 3, beside=1)
@@ -123,7 +123,7 @@ class RateTests(SynchronousTestCase):
         self.append(1, beside=1)
         self.assertEqual(self.budget.rate, RATE_MAX)
 
-    def test_floor(self) -> None:
+    def test_the_rate_has_a_lower_bound(self) -> None:
         """The follower is not starved."""
         self.known()
         for _ in range(20):
@@ -142,7 +142,7 @@ class RateTests(SynchronousTestCase):
             per_second = 1000 * 1024 * 1000 / (self.now_ms - began_ms)
         self.assertGreaterEqual(self.budget.rate, 2 * per_second)
 
-    def test_other_load(self) -> None:
+    def test_other_load_does_not_lower_the_rate(self) -> None:
         """What lengthens the others too is not the catching up."""
         self.known()
         self.calm(30)
@@ -151,7 +151,7 @@ class RateTests(SynchronousTestCase):
         self.append(40, beside=1)
         self.assertGreater(self.budget.rate, rate)
 
-    def test_pushed_meanwhile(self) -> None:
+    def test_an_append_beside_a_push_is_not_calm(self) -> None:
         """An append beside which a push left is not calm."""
         self.known()
         self.ledger.entries += [(1, b"")]
@@ -179,7 +179,7 @@ class RateTests(SynchronousTestCase):
         self.wait(1)
         self.assertTrue(self.budget.may_push("n1"))
 
-    def test_pause(self) -> None:
+    def test_a_pause_follows_each_push(self) -> None:
         """A push is followed by the time that its bytes take at the rate; a little time is caught up."""
         self.calm(1)
         self.wait(1)
@@ -187,7 +187,7 @@ class RateTests(SynchronousTestCase):
         self.assertEqual(first_ms, ceil(1000 * _MIB / RATE_FIRST - CREDIT_MS))
         self.assertEqual(first_ms + self.paused_ms(), ceil(2000 * _MIB / RATE_FIRST - CREDIT_MS))
 
-    def test_followers_share(self) -> None:
+    def test_two_followers_share_the_rate(self) -> None:
         """Each of two has half of the rate, and its own pauses."""
         self.calm(1)
         self.budget.see("n2", 0, self.member)
@@ -206,7 +206,7 @@ class RateTests(SynchronousTestCase):
         self.wait(1)
         self.assertFalse(self.budget.may_push("n1"))
 
-    def test_forgotten(self) -> None:
+    def test_the_rate_is_forgotten_when_nobody_is_behind(self) -> None:
         """When nobody is far behind, no time is taken, and the next time begins anew."""
         self.known()
         self.ledger.entries += [(1, b"")]
@@ -260,7 +260,7 @@ class LeaderTests(SynchronousTestCase):
             if isinstance(one.request, PushEntryRequest) and one.request.entries is not None
         ]
 
-    def test_idle(self) -> None:
+    def test_an_idle_leader_pushes_in_every_turn(self) -> None:
         """Without appends chunks leave turn after turn, as many as may be unanswered."""
         bench = self.leader(count=12_000)
         for _ in range(20):
@@ -269,7 +269,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(found, [499, *[500] * (len(found) - 1)])
         self.assertGreaterEqual(sum(found) * 1056, bench.config.max_inflight_push_bytes)
 
-    def test_serving(self) -> None:
+    def test_a_serving_leader_pauses_between_chunks(self) -> None:
         """Beside appends two chunks are unanswered at most, and a pause follows each."""
         bench = self.leader()
         self.append(bench)
@@ -289,7 +289,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertLess(rate, 1.2 * bench.core.leading.budget.rate)
         self.assertGreater(rate, RATE_MIN)
 
-    def test_appends_pass(self) -> None:
+    def test_appends_pass_a_pausing_follower(self) -> None:
         """A pause of the one holds nothing back from the others."""
         bench = self.leader()
         self.append(bench)
@@ -299,7 +299,7 @@ class LeaderTests(SynchronousTestCase):
             kinds(self.append(bench)), ["WriteBodies", "n2<-APPEND", "RecordCommit", "AnswerAppend"]
         )
 
-    def test_small_portions(self) -> None:
+    def test_small_portions_are_pushed_beside_appends(self) -> None:
         """Entries are pushed one by one in smaller portions beside appends, and one portion in a turn."""
         bench = self.leader(chunks=False)
         self.append(bench)
@@ -310,7 +310,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(self.counts(effects), [SERVING_BYTES_MAX // 1024])
         self.assertEqual(len(of_type(effects, fx.ContinueLater)), 1)
 
-    def test_little_behind(self) -> None:
+    def test_a_follower_that_lacks_little_does_not_wait(self) -> None:
         """A follower that lacks little is pushed everything: a commit may wait for it."""
         bench = self.leader(chunks=False, count=900)
         self.assertEqual(self.counts(bench.seen), [899])

@@ -88,7 +88,7 @@ class AddTests(LeaderCase):
         self.assertEqual((answer.code, answer.index), (ResponseCode.SUCCESS, end_index))
         self.assertEqual(sorted(answer.learners), ["n3"])
 
-    def test_again(self) -> None:
+    def test_adding_a_member_again_changes_nothing(self) -> None:
         """Nothing to change."""
         self.make("add", "n3", "127.0.0.1:9")
         answer = self.ask(change("add", "n3", "127.0.0.1:9"))
@@ -101,7 +101,7 @@ class AddTests(LeaderCase):
             self.assertEqual((answer.code, answer.reason),
                              (ResponseCode.SUCCESS, f"nothing to change: {why}"))
 
-    def test_dry(self) -> None:
+    def test_a_dry_run_reports_the_change(self) -> None:
         """Says what would be."""
         end_index = self.bench.ledger.ledger_end_index
         answer = self.ask(change("add", "n3", "127.0.0.1:9", dry=True))
@@ -120,7 +120,7 @@ class AddTests(LeaderCase):
         answer = self.ask(change("add", "n3", "127.0.0.1:9", dry=True))
         self.assertEqual((answer.code, bench.ledger.ledger_end_index), (ResponseCode.SUCCESS, end_index))
 
-    def test_no_outcome(self) -> None:
+    def test_an_outcome_is_unknown_when_leadership_ends(self) -> None:
         """501 when leadership ends: the change may be committed all the same."""
         self.bench.request(change("add", "n3", "127.0.0.1:9"))
         token = self.bench.last_token
@@ -160,7 +160,7 @@ class PromoteTests(LeaderCase):
 class RemoveTests(LeaderCase):
     """A member leaves."""
 
-    def test_follower(self) -> None:
+    def test_a_removed_follower_gets_no_pushes(self) -> None:
         """It gets no pushes any more, and its answers do not count."""
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
         self.assertEqual([peer.peer_id for peer in self.bench.core.status().peers], ["n1"])
@@ -168,7 +168,7 @@ class RemoveTests(LeaderCase):
         self.bench.run(2_000)
         self.assertEqual({one[0] for one in sent(self.bench.seen, PushEntryRequest)}, {"n1"})
 
-    def test_smaller_quorum(self) -> None:
+    def test_a_smaller_quorum_commits_at_once(self) -> None:
         """Entries that a majority of those who stay have are committed as soon as the removal is written."""
         self.make("add", "n3", "127.0.0.1:9")
         self.hear("n3")
@@ -204,7 +204,7 @@ class RemoveTests(LeaderCase):
         self.assertFalse(self.bench.core.member.knows("n9"))
         self.assertNotIn("n9", self.bench.core.member.speakers)
 
-    def test_false_lists(self) -> None:
+    def test_a_false_list_hides_no_true_one(self) -> None:
         """Each member's word counts for itself: a false list hides no true one, and none fills the tables."""
 
         def tell(teller_id: str, index: int, *ids: str) -> None:
@@ -229,7 +229,7 @@ class RemoveTests(LeaderCase):
         self.assertRefused(change("remove", "n0"), ResponseCode.LEADER_TRANSFERRING, "hands over")
         self.assertTrue(sent(self.bench.seen, LeadershipTransferRequest))
 
-    def test_leader_dry(self) -> None:
+    def test_a_dry_run_hands_nothing_over(self) -> None:
         """Nothing is handed over."""
         self.assertIn("hand over", self.ask(change("remove", "n0", dry=True)).reason)
         self.assertEqual(sent(self.bench.seen, LeadershipTransferRequest), [])
@@ -238,13 +238,13 @@ class RemoveTests(LeaderCase):
 class RefusalTests(LeaderCase):
     """With a code and a reason."""
 
-    def test_not_leader(self) -> None:
+    def test_a_follower_refuses_and_names_the_leader(self) -> None:
         """A follower names its leader."""
         bench = Bench.make().follow()
         answer = bench.ask(change("remove", "n2"))
         self.assertEqual((answer.code, answer.leader_id), (ResponseCode.NOT_LEADER, "n1"))
 
-    def test_wrong(self) -> None:
+    def test_a_wrong_change_is_refused_with_a_sentence(self) -> None:
         """The sentence of L{Membership.changed}."""
         self.assertRefused(change("add", "n1", "h:9"), ResponseCode.UNEXPECTED_ARGUMENT, "move it")
 
@@ -277,7 +277,7 @@ class RefusalTests(LeaderCase):
         member.heard_of_disk("n2", 0, ResponseCode.UNKNOWN_MEMBER)  # Java's
         self.assertFalse(member.capable["n2"])
 
-    def test_java_member(self) -> None:
+    def test_a_java_member_cannot_be_added(self) -> None:
         """It would take a configuration entry for an entry; one that is removed may be of any kind."""
         self.hear("n2", flags=0)
         asked = change("add", "n3", "127.0.0.1:9")
@@ -302,7 +302,7 @@ class RefusalTests(LeaderCase):
         self.bench.request(change("remove", "n2", forced=True))
         self.assertEqual(self.bench.core.status().voters, ("n0", "n1"))
 
-    def test_no_id(self) -> None:
+    def test_a_change_needs_the_id_of_the_group(self) -> None:
         """Members know each other by the id of the group; a voter that keeps it from one can be removed."""
         self.bench.core.member.group_name = type(self.bench.core.member.group_name)()
         add = change("add", "n4", "127.0.0.1:8")

@@ -29,7 +29,7 @@ class FollowerTests(SynchronousTestCase):
         (code,) = [reply.response.code for reply in of_type(effects, fx.Reply) if reply.token == token]
         return code
 
-    def test_append(self) -> None:
+    def test_an_append_on_another_channel_is_not_written(self) -> None:
         """On another connection nothing is written, and nothing is queued; the first one stays in step."""
         for first_index in (2, 3):
             self.assertIs(self.on(2, push(PushType.APPEND, batch(first_index, 3), term=3)), NO)
@@ -49,7 +49,7 @@ class FollowerTests(SynchronousTestCase):
         self.assertIs(self.on(1, push(PushType.APPEND, batch(2, 3), term=3)), NO)
         self.assertIs(self.on(2, push(PushType.APPEND, batch(2, 3), term=3)), OK)
 
-    def test_commit(self) -> None:
+    def test_a_commit_on_another_channel_does_not_count(self) -> None:
         """Entries found equal are committed by the connection that found them, and by no other."""
         self.assertIs(self.on(2, push(PushType.COMMIT, term=3, commit_index=1 << 50)), NO)
         self.assertIs(self.on(2, push(PushType.COMPARE, batch(0, 2), term=3, commit_index=1)), NO)
@@ -90,7 +90,7 @@ class LeaderTests(SynchronousTestCase):
                 bench.fail(one)
         self.assertEqual(len(pushes(bench.step(ev.PeerConnected(peer_id="n1")), PushType.COMPARE, "n1")), 1)
 
-    def test_followers_only(self) -> None:
+    def test_followers_do_not_compare_on_new_connections(self) -> None:
         """A follower has nothing to compare."""
         bench = Bench.make(ListLedger.of(1), term=3).follow("n1", 3)
         self.assertEqual(bench.step(ev.PeerConnected(peer_id="n1")), ())

@@ -66,7 +66,7 @@ class LeaderTests(SynchronousTestCase):
             effects += bench.step(ev.TurnCame())
         return effects
 
-    def test_far_behind(self) -> None:
+    def test_a_follower_far_behind_gets_chunks(self) -> None:
         """Entries up to the next chunk come one by one, then chunks, and at the end entries again."""
         found = spans(self.caught_up(self.leader()))
         chunks = [(at, at + 99, True) for at in range(100, 700, 100)]
@@ -88,18 +88,18 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(len(of_type(effects, fx.ContinueLater)), 1)
         self.assertEqual(spans(bench.step(ev.TurnCame())), [(200, 299, True)])
 
-    def test_committed_only(self) -> None:
+    def test_uncommitted_entries_are_pushed_one_by_one(self) -> None:
         """A chunk with an entry that may not be committed is pushed entry by entry."""
         bench = self.leader(committed_index=450)
         found = spans(self.acknowledged(bench, self.caught_up(bench)))
         self.assertEqual([one[:2] for one in found if one[2]], [(100, 199), (200, 299), (300, 399)])
 
-    def test_not_told(self) -> None:
+    def test_a_follower_that_takes_no_chunks_gets_none(self) -> None:
         """A follower that did not say that it takes chunks, a Java member for example, gets none."""
         answer = pushed(ResponseCode.INCONSISTENT_STATE, term=2, end_index=0)
         self.assertFalse(any(one[2] for one in spans(self.caught_up(self.leader(), answer))))
 
-    def test_new_connection(self) -> None:
+    def test_a_new_connection_must_say_it_takes_chunks(self) -> None:
         """Another program may listen now: it must say so again."""
         bench = self.leader()
         self.caught_up(bench)
@@ -108,12 +108,12 @@ class LeaderTests(SynchronousTestCase):
         answer = pushed(ResponseCode.INCONSISTENT_STATE, term=2, end_index=0)
         self.assertFalse(any(one[2] for one in spans(self.caught_up(bench, answer))))
 
-    def test_options(self) -> None:
+    def test_chunks_need_their_option_and_native_frames(self) -> None:
         """Neither without chunks, nor in JSON, nor a little behind."""
         for options in ({"push_chunk_bytes": 0}, {"wire": "remoting"}, {"push_chunk_behind_bytes": 1 << 20}):
             self.assertFalse(any(one[2] for one in spans(self.caught_up(self.leader(**options)))), options)
 
-    def test_stale(self) -> None:
+    def test_a_stale_chunk_is_pushed_entry_by_entry(self) -> None:
         """A chunk whose checksums are of other bytes is pushed entry by entry."""
         found = spans(self.caught_up(self.leader(stale=(300,))))
         chunks = [first for first, _, is_chunk in found if is_chunk]
@@ -158,7 +158,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(indexes_in(spans(effects)), list(range(1, 1001)))
         self.assertEqual(sum(one[2] for one in spans(effects)), 7)
 
-    def test_refused(self) -> None:
+    def test_a_refused_chunk_is_pushed_entry_by_entry(self) -> None:
         """A refused chunk is pushed entry by entry, and reported; after some, all of them are."""
         bench = self.leader()
         self.caught_up(bench)
@@ -173,7 +173,7 @@ class LeaderTests(SynchronousTestCase):
         bench.core.leading.dispatchers["n1"]._chunks_refused = 1
         self.assertFalse(any(one[2] for one in spans(self.refuse(bench, 1, 199))))
 
-    def test_quota(self) -> None:
+    def test_a_chunk_waits_for_the_quota(self) -> None:
         """A chunk waits for the second that has room for it; one that never fits is pushed in pieces."""
         options = {"peer_push_throttle_point": 0, "peer_push_quota": 250 * KIB, "max_push_time_out_ms": 9000}
         bench = self.leader(**options)
@@ -208,13 +208,13 @@ class FollowerTests(SynchronousTestCase):
                            records_crc=0, units_crc=0)
         return push(PushType.APPEND, chunk, term=3, commit_index=commit_index)
 
-    def test_taken(self) -> None:
+    def test_a_chunk_is_taken_like_an_append(self) -> None:
         """As the APPEND that it is: written, answered, committed."""
         effects = self.bench.request(self.chunk())
         self.assertEqual(kinds(effects), ["WriteEntries", "RecordCommit", "Reply SUCCESS"])
         self.assertEqual(self.bench.core.committed_index, 2)
 
-    def test_tells(self) -> None:
+    def test_a_follower_says_that_it_takes_chunks(self) -> None:
         """The answers to pushes say that it takes chunks."""
         answer = self.bench.ask(push(PushType.COMPARE, batch(0, 3), term=3))
         self.assertTrue(answer.wire_version & WIRE_FLAG_CHUNKS)
@@ -238,7 +238,7 @@ class FollowerTests(SynchronousTestCase):
         effects = self.bench.request(self.chunk())
         self.assertEqual(kinds(effects), ["Reply INCONSISTENT_STATE"], "a COMPARE comes first")
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_says_nothing_about_chunks(self) -> None:
         """A full disk says nothing about chunks."""
         self.bench.ledger.refuse = ResponseCode.DISK_FULL
         effects = self.bench.request(self.chunk())
@@ -254,7 +254,7 @@ class FollowerTests(SynchronousTestCase):
         effects = self.bench.step(ev.EntriesFlushed(flush_id=flush.flush_id, end_index=2))
         self.assertEqual(kinds(effects), ["Reply SUCCESS"])
 
-    def test_repeated(self) -> None:
+    def test_a_repeated_chunk_is_compared_and_answered(self) -> None:
         """A chunk that came twice is compared, and answered."""
         self.bench.request(self.chunk())
         self.assertEqual(kinds(self.bench.request(self.chunk())), ["Reply SUCCESS"])

@@ -31,7 +31,7 @@ class DLedgerConfigTests(ConfigCase):
         self.assertFalse(config.is_sync)
         self.assertEqual(config.self_path, "./dledger-data/dledger-n0")
 
-    def test_largest_body(self) -> None:
+    def test_the_largest_body_has_a_bound(self) -> None:
         """Java's encode buffer bounds it, and one data file with its blank."""
         self.assertEqual(DLedgerConfig().body_bytes_max, 4 * 1024 * 1024 - 48)
         self.assertEqual(DLedgerConfig(mapped_file_size_for_entry_data=1024).body_bytes_max, 1024 - 8 - 48)
@@ -40,12 +40,12 @@ class DLedgerConfigTests(ConfigCase):
         """The sentence names the ids that there are, and the option to correct."""
         self.assertRefused("'n9'", "['n0', 'n1', 'n2']", "--node-id", self_id="n9", peers=THREE)
 
-    def test_plain_ids(self) -> None:
+    def test_ids_must_have_plain_characters(self) -> None:
         """An id is part of a path and of the peers' spelling."""
         for bad in ("", "a-b", "a;b", "a/b", "a b"):
             self.assertRefused("self_id", self_id=bad, peers={bad: "h:1"})
 
-    def test_vote_window(self) -> None:
+    def test_the_vote_window_must_be_open(self) -> None:
         """Equal waits would split every vote."""
         self.assertRefused("must exceed", min_vote_interval_ms=400, max_vote_interval_ms=400)
 
@@ -58,7 +58,7 @@ class DLedgerConfigTests(ConfigCase):
         """Whole units only."""
         self.assertRefused("multiple of 32", mapped_file_size_for_entry_index=33)
 
-    def test_hours(self) -> None:
+    def test_hours_are_read_as_java_writes_them(self) -> None:
         """Java's semicolon-separated hours."""
         self.assertEqual(DLedgerConfig(delete_when="04;16").delete_when, "04;16")
         for bad in ("24", "", "4,5", "-1"):
@@ -70,7 +70,7 @@ class DLedgerConfigTests(ConfigCase):
         self.assertEqual(config.preferred_leader_ids, ("n1", "n2"))
         self.assertRefused("'n7'", peers=THREE, preferred_leader_ids=("n7",))
 
-    def test_tls(self) -> None:
+    def test_tls_options_must_fit_each_other(self) -> None:
         """All three files or none; exceptions from TLS need TLS, and are addresses and members."""
         files = {"tls_certificate": "a", "tls_key": "b", "tls_authority": "c"}
         config = DLedgerConfig(
@@ -84,14 +84,14 @@ class DLedgerConfigTests(ConfigCase):
         for alone in ({"tls_plain_hosts": "10.0.0.1"}, {"tls_plain_members": "n1"}):
             self.assertRefused("this member has no TLS: give tls_certificate", peers=THREE, **alone)
 
-    def test_change_hosts(self) -> None:
+    def test_change_hosts_are_addresses_or_networks(self) -> None:
         """Addresses, networks, or all; without TLS."""
         config = DLedgerConfig(change_hosts="10.0.0.0/24;*")
         self.assertEqual(config.change_hosts, ("10.0.0.0/24", "*"))
         for bad in ("localhost", "10.0.0.1/24"):
             self.assertRefused(f"change_hosts: '{bad}' is neither", change_hosts=bad)
 
-    def test_choices(self) -> None:
+    def test_choices_must_be_on_their_list(self) -> None:
         """Names that are chosen from a list."""
         for name in ("store_type", "flush_disk_type", "wire"):
             self.assertRefused(name, **{name: "sometimes"})
@@ -105,7 +105,7 @@ class DLedgerConfigTests(ConfigCase):
                 with self.assertRaises((ValueError, TypeError), msg=field.name):
                     DLedgerConfig(**{field.name: "7"})
 
-    def test_ratios(self) -> None:
+    def test_ratios_must_be_shares_of_the_disk(self) -> None:
         """A share of the disk is more than nothing and at most all of it."""
         for name in ("disk_space_ratio_to_check_expired", "disk_space_ratio_to_force_clean",
                      "disk_full_ratio"):
@@ -113,7 +113,7 @@ class DLedgerConfigTests(ConfigCase):
             for bad in (0.0, 1.01, 90.0, -0.5):
                 self.assertRefused(name, **{name: bad})
 
-    def test_frozen(self) -> None:
+    def test_a_configuration_cannot_be_changed(self) -> None:
         """A member is informed once."""
         with self.assertRaises(attrs.exceptions.FrozenInstanceError):
             DLedgerConfig().group = "other"  # type: ignore[misc]
@@ -122,7 +122,7 @@ class DLedgerConfigTests(ConfigCase):
 class FromMappingTests(SynchronousTestCase):
     """Names and values from files and command lines."""
 
-    def test_three_spellings(self) -> None:
+    def test_three_spellings_of_a_name_are_read(self) -> None:
         """Ours, Java's and RocketMQ's."""
         for names in (
             {"group": "g", "peers": THREE, "self_id": "n1", "max_wait_ack_time_ms": 50},
@@ -146,19 +146,19 @@ class FromMappingTests(SynchronousTestCase):
         for alias, target in ALIASES.items():
             self.assertIn(target, attrs.fields_dict(DLedgerConfig), alias)
 
-    def test_unknown_name(self) -> None:
+    def test_an_unknown_name_gets_a_suggestion(self) -> None:
         """The nearest known name is offered."""
         error = self.assertRaises(ValueError, from_mapping, {"maxWaitAckTime": 1})
         self.assertIn("'maxWaitAckTime'", str(error))
         self.assertIn("'max_wait_ack_time_ms'", str(error))
         self.assertNotIn("mean", str(self.assertRaises(ValueError, from_mapping, {"zzzzzz": 1})))
 
-    def test_given_twice(self) -> None:
+    def test_an_option_given_twice_is_refused(self) -> None:
         """Two spellings of one option are one too many."""
         error = self.assertRaises(ValueError, from_mapping, {"self_id": "n0", "selfId": "n0"})
         self.assertIn("twice", str(error))
 
-    def test_flush_names(self) -> None:
+    def test_flush_modes_have_the_names_of_rocketmq(self) -> None:
         """RocketMQ's names of the two ways to flush."""
         self.assertTrue(from_mapping({"flushDiskType": "SYNC_FLUSH"}).is_sync)
         self.assertFalse(from_mapping({"flushDiskType": "ASYNC_FLUSH"}).is_sync)

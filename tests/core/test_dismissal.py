@@ -40,20 +40,20 @@ class DismissalTests(SynchronousTestCase):
         bench.seen.clear()
         return bench
 
-    def test_dismissed(self) -> None:
+    def test_a_dismissed_member_asks_for_no_vote(self) -> None:
         """Its status says so, and it asks for no vote."""
         bench = self.told()
         self.assertTrue(bench.core.status().is_dismissed)
         bench.run(60_000)
         self.assertEqual(sent(bench.seen, VoteRequest), [])
 
-    def test_not_dismissed(self) -> None:
+    def test_a_member_is_not_dismissed_without_proof(self) -> None:
         """If it is a member, if the change may be taken back, or if another group says so."""
         for bench in (self.told(voters="n0;n1"), self.told(committed_index=6), self.told(group_id="b" * 32)):
             self.assertFalse(bench.core.status().is_dismissed)
             bench.run_until(VoteRequest)
 
-    def test_added_again(self) -> None:
+    def test_a_member_added_again_is_not_dismissed(self) -> None:
         """The last committed membership counts, not one before it."""
         bench = self.told(then="n0;n1;n2")
         self.assertFalse(bench.core.status().is_dismissed)

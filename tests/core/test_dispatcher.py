@@ -133,7 +133,7 @@ AFTER = {
 class TableTests(SynchronousTestCase):
     """Every answer to every push has one meaning."""
 
-    def test_every_pair(self) -> None:
+    def test_every_answer_has_one_meaning(self) -> None:
         """The state after each (push, code), and whether it counts as a set-back."""
         for type in PushType:
             for code in ResponseCode:
@@ -292,7 +292,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(desk.answer(at=-2), [])
         self.assertEqual((desk.acks.held, desk.dispatcher.state), ([0], COMPARE))
 
-    def test_throttle(self) -> None:
+    def test_the_quota_bounds_pushes_in_a_second(self) -> None:
         """A follower that is far behind gets its quota in a second, and more in the next."""
         desk = Desk.make(
             ListLedger.of(*[1] * 5_000), peer_push_throttle_point=1_024, peer_push_quota=400,
@@ -356,7 +356,7 @@ class TimeTests(SynchronousTestCase):
         desk.member.commit(4)
         self.assertEqual(desk.tick(), [])
 
-    def test_late_answer(self) -> None:
+    def test_a_late_answer_is_ignored(self) -> None:
         """A push without an answer falls back to COMPARE; a later answer is ignored."""
         for type in PushType:
             desk = Desk.make(max_push_time_out_ms=500).in_state(type)
@@ -457,7 +457,7 @@ class TimeTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """When leadership or the ledger's head goes."""
 
-    def test_retired(self) -> None:
+    def test_answers_to_a_retired_dispatcher_are_ignored(self) -> None:
         """Answers that still come are nobody's: no acknowledgement, no push."""
         desk = Desk.make().in_state(PushType.APPEND)
         desk.dispatcher.retire()

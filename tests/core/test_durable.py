@@ -28,13 +28,13 @@ class DurableTests(SynchronousTestCase):
         flush = of_type(bench.seen, fx.FlushLedger)[-1]
         return bench.step(ev.EntriesFlushed(flush_id=flush.flush_id, end_index=flush.end_index))
 
-    def test_answer_waits(self) -> None:
+    def test_an_answer_waits_for_the_flush(self) -> None:
         """Written, then flushed, then answered."""
         bench = self.in_step()
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", "FlushLedger"])
         self.assertEqual(kinds(self.flushed(bench)), [OK])
 
-    def test_group_commit(self) -> None:
+    def test_later_writes_share_the_next_flush(self) -> None:
         """What was written while an fsync ran shares the next one, and is not answered by the first."""
         bench = self.in_step()
         bench.request(append(1, 3))
@@ -80,7 +80,7 @@ class DurableTests(SynchronousTestCase):
             kinds(bench.request(truncate(1, 3, leader="n2", term=4))), ["TruncateLedger", OK, OK]
         )
 
-    def test_new_leader(self) -> None:
+    def test_waiting_answers_are_given_to_a_new_leader(self) -> None:
         """Answers that waited are given, as 406; the flush that comes later answers nothing."""
         bench = self.in_step()
         bench.request(append(1, 3))
@@ -88,7 +88,7 @@ class DurableTests(SynchronousTestCase):
         self.assertIn(NO, kinds(effects))
         self.assertEqual(kinds(self.flushed(bench)), [])
 
-    def test_leader_gone(self) -> None:
+    def test_waiting_answers_are_given_without_a_leader(self) -> None:
         """Given up, or deposed by a candidate: answers that waited are given, as 406."""
         bench = self.in_step()
         bench.request(append(1, 3))
@@ -99,7 +99,7 @@ class DurableTests(SynchronousTestCase):
         effects = bench.request(vote_request("n2", 4))
         self.assertEqual(kinds(effects), ["PersistTermVote", NO, OK])
 
-    def test_lost_connection(self) -> None:
+    def test_a_lost_connection_is_not_answered(self) -> None:
         """Nobody to answer any more."""
         bench = self.in_step()
         bench.request(append(1, 3))
@@ -107,7 +107,7 @@ class DurableTests(SynchronousTestCase):
         self.assertEqual(kinds(self.flushed(bench)), [])
         self.assertEqual(bench.core.handler.queued, 0)
 
-    def test_bound(self) -> None:
+    def test_the_number_of_waiting_answers_is_bounded(self) -> None:
         """More answers than fit do not wait: 421, and the leader compares again."""
         bench = self.in_step(max_queued_pushes=2)
         replies = [kinds(bench.request(append(index, 3)))[1:] for index in (1, 2, 3)]

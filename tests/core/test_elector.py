@@ -109,7 +109,7 @@ VOTES = (
 class VoteTests(SynchronousTestCase):
     """A vote is given once in a term, durably, and to no log that is behind the voter's."""
 
-    def test_table(self) -> None:
+    def test_votes_are_durable_before_their_answers(self) -> None:
         """Every row: the durable write is before the answer, and nothing else is done."""
         for row in VOTES:
             bench = voter(voted_for=row.voted_for)
@@ -308,7 +308,7 @@ BEATS = (
 class HeartBeatTests(SynchronousTestCase):
     """Whom a member follows."""
 
-    def test_table(self) -> None:
+    def test_terms_are_durable_before_answers_to_heartbeats(self) -> None:
         """Every row: the durable write is before the answer."""
         for row in BEATS:
             bench = voter()

@@ -28,7 +28,7 @@ def told(time_ms: float) -> int:
 class WireTests(SynchronousTestCase):
     """The flush time in the flags."""
 
-    def test_round_trip(self) -> None:
+    def test_a_flush_time_survives_the_wire(self) -> None:
         """Within a tenth, over the whole range; bounded at both ends; the version and flags stay readable."""
         for time_ms in (1, 2, 3, 9, 10, 55, 100, 1_000, 30_000, 45_000):
             version = told(time_ms) | WIRE_FLAG_DISK_FULL
@@ -59,7 +59,7 @@ class PaceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.pace = FlushPace()
 
-    def test_mean(self) -> None:
+    def test_the_flush_time_is_a_moving_mean(self) -> None:
         """The first flush counts whole, later ones in part; after a pause it begins anew."""
         self.assertIsNone(self.pace.time_ms(1_000))
         flushed(self.pace, 1_000, 80)
@@ -70,7 +70,7 @@ class PaceTests(SynchronousTestCase):
         flushed(self.pace, 50_000, 8)
         self.assertEqual(self.pace.time_ms(50_000), 8)
 
-    def test_much_slower(self) -> None:
+    def test_only_a_much_slower_leader_is_slow(self) -> None:
         """A peer gives leadership back only if it is slow, and three times as slow as this member."""
         for theirs, ours, least_ms, expected in (
             (400, 100, LEAST_MS, True), (400, 200, LEAST_MS, False), (60, 1, LEAST_MS, False),
@@ -92,7 +92,7 @@ class PaceTests(SynchronousTestCase):
         self.pace.began(FRESH_MS)
         self.assertEqual(self.pace.time_ms(5 * FRESH_MS), 4 * FRESH_MS)
 
-    def test_knowledge_ages(self) -> None:
+    def test_knowledge_of_a_peer_ages(self) -> None:
         """What a peer reported counts for a while, and until it says nothing."""
         self.pace.heard("n1", told(8), 1_000)
         self.assertEqual(self.pace.peer_ms("n1", 1_000), 8)
@@ -118,14 +118,14 @@ class PaceTests(SynchronousTestCase):
         """Not before."""
         self.assertEqual(self.look(400, 8, seconds=70), list(range(SLOW_FOR_MS // 1000, 70)))
 
-    def test_not_otherwise(self) -> None:
+    def test_leadership_stays_without_a_faster_peer(self) -> None:
         """A peer that is not fast enough, or says nothing; a leader that is not slow; no peer."""
         self.assertEqual(self.look(400, 64, seconds=90), [])
         self.assertEqual(self.look(400, None, seconds=90), [])
         self.assertEqual(self.look(90, 1, seconds=90), [])
         self.assertEqual(self.pace.better([], 200_000, LEAST_MS), None)
 
-    def test_switched_off(self) -> None:
+    def test_no_leader_is_slow_with_the_option_off(self) -> None:
         """With 0 no leader is slow."""
         self.look(400, 8, seconds=59)
         self.assertIsNone(self.pace.better(["n1"], 160_000, 0))
@@ -137,7 +137,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=160_000), [])
         self.assertEqual(self.look(4_000, 8, seconds=60, began_ms=240_000), [])
 
-    def test_seldom(self) -> None:
+    def test_transfers_for_slow_disks_are_rare(self) -> None:
         """After a transfer there is none for minutes."""
         self.pace.transferred(100_000)
         self.assertEqual(self.look(400, 8, seconds=400), list(range(SLOW_AGAIN_MS // 1000, 400)))
@@ -163,7 +163,7 @@ class LeaderTests(SynchronousTestCase):
                 break
         return seen
 
-    def test_hands_over(self) -> None:
+    def test_a_slow_leader_hands_over(self) -> None:
         """After a minute, to a fast one."""
         self.assertEqual(self.slow(59), [])
         self.assertEqual(self.slow(70), [("n1", 1)])
@@ -173,7 +173,7 @@ class LeaderTests(SynchronousTestCase):
         """Java members do not, nor do idle ones."""
         self.assertEqual(self.slow(200, theirs_ms=None), [])
 
-    def test_option(self) -> None:
+    def test_the_option_bounds_what_is_slow(self) -> None:
         """0 means never; a high bound means slow disks are usual here."""
         self.assertEqual(self.slow(70, slow_flush_hand_over_ms=0), [])
         self.assertEqual(self.slow(70, slow_flush_hand_over_ms=1_000), [])

@@ -65,7 +65,7 @@ class FlusherTests(SynchronousTestCase):
         flusher.wanted()
         self.assertEqual(len(member.out.take()), 1)
 
-    def test_once(self) -> None:
+    def test_a_repeated_outcome_is_no_news(self) -> None:
         """The same outcome twice is news once."""
         _, flusher = dirty()
         flusher.wanted()

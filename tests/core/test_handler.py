@@ -77,7 +77,7 @@ def terms_of(bench: Bench) -> list[int]:
 class CompareTests(SynchronousTestCase):
     """COMPARE is answered from the ledger and changes nothing of it."""
 
-    def test_answers(self) -> None:
+    def test_a_compare_is_answered_from_the_ledger(self) -> None:
         """Equal is SUCCESS, anything else is 406; begin and end always go along."""
         equal, differs = ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE
         for index, term, code in (
@@ -90,7 +90,7 @@ class CompareTests(SynchronousTestCase):
                 (fx.Reply(token=bench.last_token, response=answer(request, code, 2, 5)),), (index, term),
             )
 
-    def test_empty_follower(self) -> None:
+    def test_an_empty_follower_has_nothing_equal(self) -> None:
         """It has nothing: 406, and -1 twice."""
         bench, request = follower(), compare(0, 1)
         self.assertEqual(bench.ask(request), answer(request, ResponseCode.INCONSISTENT_STATE, -1, -1))
@@ -137,7 +137,7 @@ class CompareTests(SynchronousTestCase):
 class SenderTests(SynchronousTestCase):
     """Who may push."""
 
-    def test_refused_senders(self) -> None:
+    def test_a_refused_sender_changes_nothing(self) -> None:
         """Nothing is read, cut, written or committed for them; the answer carries this member's term."""
         for leader, term, code in (
             ("n1", 2, ResponseCode.INCONSISTENT_TERM),
@@ -167,7 +167,7 @@ class SenderTests(SynchronousTestCase):
         bench.request(compare(0, 1, leader="n2", term=2))
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", OK, "WriteEntries", OK])
 
-    def test_new_leader(self) -> None:
+    def test_a_push_of_a_higher_term_is_followed(self) -> None:
         """A push of a higher term is followed, durably first; nothing is known to be equal any more."""
         bench = follower(1)
         bench.request(compare(0, 1))
@@ -180,7 +180,7 @@ class SenderTests(SynchronousTestCase):
 class TruncateTests(SynchronousTestCase):
     """TRUNCATE is a command: the entry becomes the last one. It is refused below what is certain."""
 
-    def test_cut(self) -> None:
+    def test_a_truncate_cuts_later_entries(self) -> None:
         """An entry that is there: the entries after it go, then the answer."""
         bench, request = follower(1, 1, 2, 2), truncate(1, 1)
         self.assertEqual(quiet(bench.request(request)), (
@@ -446,14 +446,14 @@ class WindowTests(SynchronousTestCase):
         bench.request(compare(0, 1))
         return bench
 
-    def test_count_bound(self) -> None:
+    def test_the_window_bounds_the_number_of_pushes(self) -> None:
         """One more than fits is answered 421 at once."""
         bench = self.in_step(max_queued_pushes=2)
         replies = [kinds(bench.request(append(index, 3))) for index in (2, 3, 4)]
         self.assertEqual(replies, [[], [], ["Reply PUSH_REQUEST_IS_FULL"]])
 
-    def test_bytes_bound(self) -> None:
-        """Likewise in bytes, which are free again when the pushes have left."""
+    def test_the_window_bounds_the_bytes_of_pushes(self) -> None:
+        """A push beyond the bytes that fit is answered 421; they are free again when the pushes have left."""
         bench = self.in_step(max_inflight_push_bytes=100)
         big = EntryBatch(first_index=2, count=1, term=3, records=batch(2, (3, b"x" * 150)).records)
         self.assertEqual(kinds(bench.request(push(PushType.APPEND, big, term=3))), [])
@@ -480,7 +480,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(bench.core.handler.queued, 0)
         self.assertEqual(bench.core.handler.queued_bytes, 0)
 
-    def test_lost_connection(self) -> None:
+    def test_a_lost_connection_drops_its_pushes(self) -> None:
         """What came on it is dropped: neither written nor answered."""
         bench = self.in_step()
         bench.request(append(2, 3))
@@ -489,7 +489,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", OK] * 2)
         self.assertEqual(bench.core.handler.queued_bytes, 0)
 
-    def test_new_leader(self) -> None:
+    def test_a_new_leader_drops_the_pushes_of_the_old(self) -> None:
         """What waited for the old one is answered, and never written."""
         bench = self.in_step()
         bench.request(append(2, 3))
@@ -546,13 +546,13 @@ class CommitTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(commit(2))), ["RecordCommit", NO])
         self.assertEqual(bench.core.committed_index, 1)
 
-    def test_nothing_known(self) -> None:
+    def test_nothing_commits_before_a_compare(self) -> None:
         """Nothing committed; and the leader hears that it has to compare first."""
         bench = follower(1, 1, 1)
         self.assertEqual(kinds(bench.request(commit(2))), [NO])
         self.assertEqual(bench.core.committed_index, -1)
 
-    def test_in_step(self) -> None:
+    def test_a_commit_is_recorded_before_its_answer(self) -> None:
         """Recorded before the answer, which names no entry."""
         bench, request = follower(1, 1, 1), commit(2)
         bench.request(compare(2, 1))
@@ -561,7 +561,7 @@ class CommitTests(SynchronousTestCase):
             fx.Reply(token=bench.last_token, response=answer(request, ResponseCode.SUCCESS, 0, 2)),
         ))
 
-    def test_never_falls(self) -> None:
+    def test_the_committed_index_never_falls(self) -> None:
         """A lower one is no news."""
         bench = follower(1, 1, 1, committed_index=1)
         bench.request(compare(2, 1))

@@ -89,7 +89,7 @@ class AskTests(SynchronousTestCase):
         one.tick()
         self.assertEqual(len(one.questions()), 1)
 
-    def test_filled(self) -> None:
+    def test_fetched_entries_fill_the_hole(self) -> None:
         """The entries that arrive go to the store; then the member is healthy."""
         one = HoleBench()
         self.assertTrue(one.bench.core.status().is_repairing)
@@ -121,7 +121,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(of_type(one.tick(PACE_MS - 1), fx.LookAgain), [])
         self.assertEqual(len(of_type(one.tick(1), fx.LookAgain)), 1)
 
-    def test_in_vain(self) -> None:
+    def test_the_next_member_is_asked_after_a_failure(self) -> None:
         """The next one is asked; after all of them it waits, longer each time, and says who was asked."""
         one = HoleBench()
         waits = []
@@ -137,7 +137,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(waits, sorted(waits))
         self.assertEqual(one.ledger.filled, [])
 
-    def test_gone_elsewhere(self) -> None:
+    def test_entries_deleted_everywhere_are_reported(self) -> None:
         """All others have deleted the missing entries: up to where, once each has said so."""
         one = HoleBench()
         for begin_index, told in ((4, -1), (3, 2)):
@@ -175,7 +175,7 @@ class AskTests(SynchronousTestCase):
         self.assertIn("told to refuse", asked["n2"])
         self.assertTrue(one.bench.core.status().is_repairing)
 
-    def test_late_answer(self) -> None:
+    def test_a_late_answer_fills_nothing(self) -> None:
         """An answer of another kind, or of another request, fills nothing."""
         one = HoleBench()
         one.bench.answer(one.asked(), MetadataResponse(group="g"))
@@ -201,7 +201,7 @@ class AskTests(SynchronousTestCase):
                 one.tick()
             self.assertEqual([each.peer_id for each in one.questions()], ["n2"] if is_asked else [])
 
-    def test_json_peer(self) -> None:
+    def test_a_json_peer_is_asked_by_get(self) -> None:
         """A member that refuses PULL on its frames is asked GET at once; the leader's entry is committed."""
         one = HoleBench()
         one.bench.answer(one.asked(), one.pulled(code=ResponseCode.UNSUPPORTED))
@@ -215,7 +215,7 @@ class AskTests(SynchronousTestCase):
         one.bench.answer(question, GetResponse(group="g", entries=batch(1, 1)))
         self.assertEqual(one.ledger.filled, [(batch(1, 1), True)])
 
-    def test_json_follower(self) -> None:
+    def test_a_json_follower_must_know_the_commit(self) -> None:
         """The entry of a member that does not lead is committed if that member says so."""
         for told in (0, 1):
             one = HoleBench()
@@ -228,7 +228,7 @@ class AskTests(SynchronousTestCase):
             one.bench.answer(one.asked(), GetResponse(group="g", entries=batch(1, 1)))
             self.assertEqual(one.ledger.filled, [(batch(1, 1), told == 1)])
 
-    def test_java(self) -> None:
+    def test_only_a_java_leader_is_asked(self) -> None:
         """Only the leader of Java's kind is asked, by GET; its word counts in the term that it led."""
         one = HoleBench(java=("n1", "n2"))
         question = one.asked()
@@ -245,7 +245,7 @@ class AskTests(SynchronousTestCase):
 class PromiseTests(SynchronousTestCase):
     """What a member with holes does and does not do."""
 
-    def test_votes(self) -> None:
+    def test_a_member_with_holes_votes_by_its_log(self) -> None:
         """Its end is known: it votes by its log, as every member."""
         ledger = ListLedger.of(1, 1, 1, 2, 2).lose(1, 2)
         for end_index, result in ((4, VoteResult.ACCEPT), (3, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)):
@@ -255,14 +255,14 @@ class PromiseTests(SynchronousTestCase):
             assert isinstance(answer, VoteResponse)
             self.assertIs(answer.vote_result, result)
 
-    def test_candidacy(self) -> None:
+    def test_a_member_with_committed_holes_may_lead(self) -> None:
         """It may lead if the missing entries are known to be committed."""
         for committed_index, may_lead in ((1, False), (2, True), (4, True)):
             ledger = ListLedger.of(1, 1, 1, 2, 2).lose(1, 2)
             bench = Bench.make(ledger, term=3, committed_index=committed_index)
             self.assertIs(bench.core.member.may_lead, may_lead, committed_index)
 
-    def test_no_acknowledgement(self) -> None:
+    def test_a_missing_entry_is_not_acknowledged(self) -> None:
         """A leader must not count it as a holder of an entry that it lacks and that may not be committed."""
         for commit_index, code in ((1, ResponseCode.PUSH_REQUEST_IS_FULL), (2, ResponseCode.SUCCESS)):
             bench = Bench.make(ListLedger.of(1, 1, 1, 2, 2).lose(1, 2), term=3).follow("n1", 3)
@@ -275,7 +275,7 @@ class PromiseTests(SynchronousTestCase):
         assert isinstance(answer, PushEntryResponse)
         return answer.code
 
-    def test_cannot_say(self) -> None:
+    def test_a_compare_at_a_hole_is_an_error(self) -> None:
         """COMPARE and TRUNCATE at a missing entry are answered with an error, and change nothing."""
         for kind in (PushType.COMPARE, PushType.TRUNCATE):
             bench = Bench.make(ListLedger.of(1, 1, 1, 2, 2).lose(1, 2), term=3).follow("n1", 3)
@@ -323,7 +323,7 @@ class LeaderTests(SynchronousTestCase):
         assert request.entries is not None
         self.assertEqual((request.type, request.entries.first_index), (PushType.COMPARE, 4))
 
-    def test_unproven_end(self) -> None:
+    def test_a_leader_with_an_unproven_end_steps_down(self) -> None:
         """A leader's entries would continue from a checksum that nothing vouches for."""
         for first, may_lead in ((3, False), (2, True)):
             bench = Bench.make(ListLedger.of(1, 1, 1, 1, 1).lose(first, first), term=3, committed_index=4)
@@ -368,7 +368,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual((request.type, request.entries.first_index), (PushType.TRUNCATE, 3))
         self.assertEqual(compares, DAMAGED_PATIENCE + 1)
 
-    def test_steps_down(self) -> None:
+    def test_a_leader_with_an_uncommitted_hole_steps_down(self) -> None:
         """An entry that may be nowhere else and is not committed: another member may have to lead."""
         bench = Bench.make(ListLedger.of(1, 1, 1, 1, 1), term=3, committed_index=1).lead()
         bench.ledger.lose(3, 3)

@@ -139,7 +139,7 @@ class LeaderTests(SynchronousTestCase):
         misunderstand(bench, "n3")
         self.assertEqual(bench.role, "follower")
 
-    def test_other_failures(self) -> None:
+    def test_other_failures_do_not_mark_a_peer(self) -> None:
         """Say nothing about what a peer understands."""
         bench = leader()
         for peer_id in ("n1", "n2"):
@@ -173,7 +173,7 @@ class OutcastTests(SynchronousTestCase):
         self.assertEqual(asked(bench.run(60_000)), [])
         self.assertEqual((bench.role, bench.term), ("follower", 2))
 
-    def test_votes(self) -> None:
+    def test_an_outcast_still_votes(self) -> None:
         """For a member whose version it does not know to be another one."""
         bench = outcast(members=5)
         effects = bench.request(vote_request("n4", 3, end_index=1, end_term=2))
@@ -207,7 +207,7 @@ class OutcastTests(SynchronousTestCase):
             bench.fail(one, WHY, is_incompatible=True)
         self.assertEqual(bench.role, "follower")
 
-    def test_follows(self) -> None:
+    def test_an_outcast_still_follows(self) -> None:
         """And stops claiming to know a leader that has fallen silent."""
         bench = outcast(members=5).follow("n4", 3)
         bench.run(500)
@@ -223,7 +223,7 @@ class OutcastTests(SynchronousTestCase):
             self.assertEqual(kinds(bench.request(request)), ["Reply TAKE_LEADERSHIP_FAILED"])
         self.assertEqual(bench.term, 3)
 
-    def test_new_connection(self) -> None:
+    def test_a_new_connection_clears_the_mark(self) -> None:
         """
         Another program may be listening there: it becomes a candidate again, and leads if it is understood
         now.
@@ -243,7 +243,7 @@ class OutcastTests(SynchronousTestCase):
         self.assertEqual(bench.role, "follower")
         self.assertEqual(asked(bench.run(60_000)), [])
 
-    def test_lost_connections(self) -> None:
+    def test_a_lost_connection_does_not_clear_the_mark(self) -> None:
         """Whoever is away has not changed; neither has one whose own connection to us ended."""
         bench = outcast()
         bench.step(ev.PeerDisconnected(peer_id="n1"))
@@ -270,7 +270,7 @@ class LateAnswerTests(SynchronousTestCase):
         assert (bench.role, bench.term, bench.core.leader_id) == ("follower", 3, None)
         return bench
 
-    def test_count(self) -> None:
+    def test_late_answers_still_mark_peers(self) -> None:
         """It does not have to lead once more to learn the same again."""
         bench = self.deposed()
         self.assertNotIn("stepping-down", events(misunderstand(bench, "n1", "n2")))
@@ -294,7 +294,7 @@ class LateAnswerTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.term), ("follower", 3))
 
     def test_while_votes_are_asked_for(self) -> None:
-        """Likewise: a candidate gives up, and does not ask again."""
+        """A candidate gives up, and does not ask again."""
         bench = self.deposed()
         bench.answer(asked(bench.run_until(VoteRequest, 4_000))[0], granted(3, pre_vote=True))
         asking = asked(bench.seen)[-2:]

@@ -35,16 +35,16 @@ class LeaderTests(SynchronousTestCase):
         self.named = events(effects)
         return asks(effects)
 
-    def test_hands_over(self) -> None:
+    def test_a_leader_without_a_state_hands_over(self) -> None:
         """To that one, not to the first."""
         self.assertEqual([peer_id for peer_id, _ in self.looks(self.bench("n2"))], ["n2"])
         self.assertIn("leaving-machine", self.named)
 
-    def test_nobody(self) -> None:
+    def test_a_leader_goes_on_where_no_machine_runs(self) -> None:
         """Where no machine runs, this member goes on: the log needs a leader."""
         self.assertEqual(self.looks(self.bench()), [])
 
-    def test_runs(self) -> None:
+    def test_a_leader_with_a_running_machine_stays(self) -> None:
         """A machine that runs is no reason; and no preference makes one lead whose machine does not run."""
         self.assertEqual(self.looks(self.bench("n1", "n2", runs=True)), [])
         self.assertEqual(self.looks(self.bench("n2", runs=True, preferred_leader_ids=("n1",))), [])
@@ -55,7 +55,7 @@ class LeaderTests(SynchronousTestCase):
 class FollowerTests(SynchronousTestCase):
     """The answers of a follower, and when it becomes a candidate."""
 
-    def test_flags(self) -> None:
+    def test_a_follower_reports_that_its_machine_runs(self) -> None:
         """That its machine runs, in each answer to a heartbeat."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
         for runs, is_unfit, told in ((False, False, False), (True, False, True), (True, True, False)):
@@ -63,7 +63,7 @@ class FollowerTests(SynchronousTestCase):
             answer = bench.ask(heart_beat("n1", 2))
             self.assertEqual(bool(answer.wire_version & WIRE_FLAG_MACHINE_RUNS), told)
 
-    def test_stands_last(self) -> None:
+    def test_a_member_without_a_state_is_a_candidate_last(self) -> None:
         """A member without a state gives the others another patience first."""
         waits = []
         for is_unfit in (False, True):

@@ -67,7 +67,7 @@ class OutboxTests(SynchronousTestCase):
         self.out.write(some_write())
         self.assertRaises(AssertionError, self.out.write, some_write())
 
-    def test_forgotten_write(self) -> None:
+    def test_a_stopping_member_does_not_write(self) -> None:
         """A member that stops does not write."""
         self.out.write(some_write())
         self.out.forget_write()
@@ -105,7 +105,7 @@ class OutboxTests(SynchronousTestCase):
         self.assertIsNone(self.out.answered("n2", request_id))
         self.assertEqual(self.out.outstanding, 1)
 
-    def test_overdue(self) -> None:
+    def test_an_overdue_request_leaves_the_table(self) -> None:
         """A request without an outcome leaves the table when its time is over, not before."""
         owner = Owner()
         self.out.begin(1_000)
@@ -176,7 +176,7 @@ class LedgerTests(SynchronousTestCase):
         del ledger.entries[2]
         self.assertRaises(AssertionError, member.refresh_end)
 
-    def test_commit_rises(self) -> None:
+    def test_a_higher_commit_is_recorded(self) -> None:
         """A higher commit is news, and recorded."""
         member = make_member(ListLedger.of(1, 1, 1), committed_index=0)
         self.assertTrue(member.commit(2))
@@ -207,7 +207,7 @@ class PeerTests(SynchronousTestCase):
         member.heard_from("n1", 0)
         self.assertEqual(member.wire_versions, {"n1": 1})
 
-    def test_base_fields(self) -> None:
+    def test_requests_name_their_sender_and_receiver(self) -> None:
         """Every request names its sender, its receiver, and the sender's knowledge."""
         member = make_member(term=4)
         member.role, member.leader_id = Role.LEADER, "n0"
@@ -294,7 +294,7 @@ class PastTests(SynchronousTestCase):
 class SettledTests(SynchronousTestCase):
     """Whether an entry above the commit index may be committed in this log."""
 
-    def test_leader(self) -> None:
+    def test_a_leader_is_settled_once_all_is_committed(self) -> None:
         """Not once all that it has is committed."""
         member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
         member.role = Role.LEADER
@@ -302,7 +302,7 @@ class SettledTests(SynchronousTestCase):
         member.committed_index = 2
         self.assertTrue(member.is_settled)
 
-    def test_follower(self) -> None:
+    def test_a_follower_is_settled_by_a_commit_of_its_leader(self) -> None:
         """Not once its leader has committed an entry of its own term, and says so."""
         member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
         for told in (-1, 1, 2):

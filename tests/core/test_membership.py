@@ -24,7 +24,7 @@ def subsets(ids: list[str]) -> list[tuple[str, ...]]:
 class QuorumTests(SynchronousTestCase):
     """The one place that answers whether members are a quorum."""
 
-    def test_majority(self) -> None:
+    def test_a_quorum_is_a_majority_of_voters(self) -> None:
         """More than half of the voters; learners and strangers do not count."""
         for voters in range(1, 8):
             ids = [f"n{number}" for number in range(voters)]
@@ -34,19 +34,19 @@ class QuorumTests(SynchronousTestCase):
                 self.assertEqual(membership.is_quorum({*chosen, "l0", "l1", "x"}), 2 * len(chosen) > voters)
                 self.assertEqual(membership.is_all({*chosen, "l0"}), len(chosen) == voters)
 
-    def test_marks(self) -> None:
+    def test_a_missing_mark_counts_as_the_lowest(self) -> None:
         """A mark that is missing is the lowest; those of others do not help."""
         self.assertEqual(THREE.held({"n0": 9, "n1": 5, "n3": 9, "x": 9}, -1), 5)
         self.assertEqual(THREE.held({"n0": 9, "n3": 9, "x": 9}, -1), -1)
 
-    def test_joining(self) -> None:
+    def test_a_joining_member_knows_no_quorum(self) -> None:
         """A member that joins knows no voter, and no quorum."""
         joining = Membership(voters={})
         self.assertFalse(joining.is_quorum({"n0", "n1"}))
         self.assertFalse(joining.is_all(set()))
         self.assertEqual(joining.held({"n0": 9}, -1), -1)
 
-    def test_neighbours_overlap(self) -> None:
+    def test_majorities_of_neighbours_overlap(self) -> None:
         """Of two memberships that follow each other, every two majorities have a voter in common."""
         changes = ((PROMOTE, "n3"), (REMOVE, "n0"), (REMOVE, "n1"), (REMOVE, "n3"), (ADD, "n4"))
         for change, member_id in changes:
@@ -61,7 +61,7 @@ class QuorumTests(SynchronousTestCase):
 class FormerTests(SynchronousTestCase):
     """What may have been the list before."""
 
-    def test_one_change(self) -> None:
+    def test_a_former_list_differs_by_one_member(self) -> None:
         """One member more or less, in whatever role; nothing else."""
         for ids, may in (
             (("n0", "n1", "n2"), True), (("n0", "n1", "n2", "n3"), True), (("n1", "n2", "n3"), True),
@@ -70,7 +70,7 @@ class FormerTests(SynchronousTestCase):
         ):
             self.assertIs(THREE.may_follow(ids), may, ids)
 
-    def test_joined_member(self) -> None:
+    def test_a_joined_member_learns_the_start_list(self) -> None:
         """
         A member that joined knows the start list by the first change alone, and one that lost its directory
         comes back with the start list: it belongs here. So does each later list, but no other.
@@ -90,7 +90,7 @@ class FormerTests(SynchronousTestCase):
 class ChangeTests(SynchronousTestCase):
     """One change at a time, and only those that make sense."""
 
-    def test_each(self) -> None:
+    def test_each_change_makes_its_lists(self) -> None:
         """What becomes of the lists."""
         for change, member_id, address, voters, learners in (
             (ADD, "n4", "h:5", "n0 n1 n2", "n3 n4"), (PROMOTE, "n3", "", "n0 n1 n2 n3", ""),
@@ -111,7 +111,7 @@ class ChangeTests(SynchronousTestCase):
         ):
             self.assertIsNone(THREE.changed(change, member_id, address), (change, member_id))
 
-    def test_refused(self) -> None:
+    def test_a_senseless_change_is_refused(self) -> None:
         """With a sentence."""
         full = Membership(voters={f"n{number}": f"h:{number + 1}" for number in range(MEMBERS_MAX)})
         for membership, change, member_id, address, text in (

@@ -14,7 +14,7 @@ from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryResponse,
 class MuteTests(SynchronousTestCase):
     """Nothing of a term or a vote that a crash would forget."""
 
-    def test_vote(self) -> None:
+    def test_a_mute_member_gives_no_vote(self) -> None:
         """A vote is not given; also not as that of a member that is unsure."""
         vote = VoteResponse(
             term=7, leader_id="n1", vote_result=VoteResult.ACCEPT, remote_id="n1", local_id="n0",
@@ -25,7 +25,7 @@ class MuteTests(SynchronousTestCase):
             remote_id="n1", local_id="n0", wire_version=WIRE_VERSION,
         ))
 
-    def test_others(self) -> None:
+    def test_a_mute_member_refuses_other_requests(self) -> None:
         """They are refused; a lower term stays as it is."""
         for response in (HeartBeatResponse(term=7, leader_id="n1"), PushEntryResponse(term=7, index=3)):
             for durable_term, term in ((5, 5), (9, 7)):

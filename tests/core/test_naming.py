@@ -193,7 +193,7 @@ class GuardTests(SynchronousTestCase):
         for _ in range(2):
             part.on_response(peer_id, 0, MetadataResponse(**{**self.good, **facts}))
 
-    def test_leader(self) -> None:
+    def test_a_leader_counts_answers_of_its_term(self) -> None:
         """An answer of this term counts for the quorum; no other does."""
         for facts in ({"term": 2}, {"term": 4}, {"code": ResponseCode.UNKNOWN_GROUP}):
             member, part = self.member("n0")
@@ -237,7 +237,7 @@ class GuardTests(SynchronousTestCase):
             self.assertEqual(member.group_name.id, expected * 32)
             self.assertEqual(member.known, ["b" * 32] if first[2] else [])
 
-    def test_follower(self) -> None:
+    def test_a_follower_takes_the_id_from_its_leader(self) -> None:
         """It takes an id from the leader of its term, and from nobody else."""
         for facts in (
             {"term": 2}, {"term": 4}, {"peer_id": "n2"}, {"leader_id": "n2"}, {"leader_id": None},
@@ -251,7 +251,7 @@ class GuardTests(SynchronousTestCase):
             self.tell(part)
         self.assertEqual((member.writes, member.group_name), (1, GroupName("a" * 32, 3, False)))
 
-    def test_told_twice(self) -> None:
+    def test_an_id_needs_two_equal_answers(self) -> None:
         """A byte that the network changed makes no id: a second answer must say the same."""
         member, part = self.member("n1")
         for letter in "bab":
@@ -260,14 +260,14 @@ class GuardTests(SynchronousTestCase):
         part.on_response("n1", 0, MetadataResponse(**{**self.good, "group_id": "b" * 32}))
         self.assertEqual(member.group_name, GroupName("b" * 32, 3, False))
 
-    def test_no_id(self) -> None:
+    def test_a_malformed_id_is_not_taken(self) -> None:
         """A text that no member of ours makes is not taken: no file would have room for a longer one."""
         for text in ("x", "a" * 500, "A" * 32, "a" * 31 + "g"):
             member, part = self.member("n1")
             self.tell(part, group_id=text)
             self.assertEqual((member.writes, member.group_name), (0, GroupName()), text)
 
-    def test_known(self) -> None:
+    def test_a_known_id_never_changes(self) -> None:
         """It never changes, and nothing is asked any more; without a leader nothing is asked either."""
         member, part = self.member("n1")
         self.tell(part, is_group_known=True)
@@ -283,9 +283,9 @@ class GuardTests(SynchronousTestCase):
 
 
 class NamingTests(SynchronousTestCase):
-    """See the module."""
+    """A group gets one id, and keeps it under every leader."""
 
-    def test_usual(self) -> None:
+    def test_the_first_leader_makes_the_id(self) -> None:
         """The first leader makes it, and all members record it."""
         world = World(3, 1)
         world.elect("n0", ["n1"])
@@ -302,14 +302,14 @@ class NamingTests(SynchronousTestCase):
         world.settle()
         self.assertEqual(world.under_way, [], asked)
 
-    def test_alone(self) -> None:
+    def test_a_group_of_one_names_itself(self) -> None:
         """A group of one names itself."""
         world = World(1, 1)
         world.elect("n0", [])
         world.settle()
         self.assertTrue(world.members["n0"].group_name.is_known)
 
-    def test_no_quorum(self) -> None:
+    def test_no_id_is_known_without_a_quorum(self) -> None:
         """Without the answers of a quorum nothing is known."""
         world = World(3, 1)
         world.elect("n0", ["n1"])
@@ -343,7 +343,7 @@ class NamingTests(SynchronousTestCase):
         world.settle()
         self.assertEqual(world.ids, {first.id})
 
-    def test_lost_directory(self) -> None:
+    def test_a_lost_directory_makes_no_second_id(self) -> None:
         """Of the two that know the id one loses its directory, the other is away: the third makes none."""
         world = World(3, 1)
         world.elect("n0", ["n1", "n2"])
@@ -372,7 +372,7 @@ class NamingTests(SynchronousTestCase):
         self.assertEqual({member.group_name.id for member in world.members.values()}, {group_id})
         self.assertEqual(world.ids, {group_id})
 
-    def test_java(self) -> None:
+    def test_java_members_get_no_id(self) -> None:
         """Java members have no id: nothing is proposed."""
         world = World(3, 1)
         world.elect("n0", ["n1"])
@@ -384,7 +384,7 @@ class NamingTests(SynchronousTestCase):
         self.assertEqual(world.ids, set())
         self.assertEqual({member.writes for member in world.members.values()}, {0})
 
-    def test_one_id(self) -> None:
+    def test_a_group_never_gets_two_ids(self) -> None:
         """
         Leaders change at any moment, messages are late or lost, and so are the directories of a minority:
         never two ids, and in the end one.

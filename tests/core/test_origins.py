@@ -82,7 +82,7 @@ class OriginTests(SynchronousTestCase):
         self.appends.committed(self.member.committed_index)
         return [effect for effect in self.member.out.take() if isinstance(effect, fx.AnswerAppend)]
 
-    def test_new(self) -> None:
+    def test_a_new_run_begins_with_a_producer_entry(self) -> None:
         """A producer entry, then the bodies; the caller is informed of the bodies alone."""
         self.assertEqual(self.propose(self.proposal("p", 0, b"a", b"b")), [])
         self.assertEqual(self.written[1:], (b"a", b"b"))
@@ -106,7 +106,7 @@ class OriginTests(SynchronousTestCase):
         answers = self.commit()
         self.assertEqual([answer.first_index for answer in answers], [3, 5, 6, 8, 9, 10])
 
-    def test_repeated(self) -> None:
+    def test_a_repeated_body_is_reported_once_committed(self) -> None:
         """Reported where it is once that is committed; not before, as it may still go."""
         self.propose(self.proposal("p", 0, b"a", b"b"))
         (answer,) = self.propose(self.proposal("p", 0, b"a", b"b"))
@@ -124,7 +124,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual((answer.token, answer.code), (2, ResponseCode.LEADER_NOT_READY))
         self.assertEqual(len(self.written), 2)
 
-    def test_refused(self) -> None:
+    def test_a_gap_or_an_unknown_producer_is_refused(self) -> None:
         """A gap, a producer that is not known, and one that was forgotten."""
         self.propose(self.proposal("p", 0, b"a"))
         (answer,) = self.propose(self.proposal("p", 2, b"c"))
@@ -141,7 +141,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 4999))
         self.assertEqual(self.written, ())
 
-    def test_not_known(self) -> None:
+    def test_nothing_is_taken_while_entries_are_damaged(self) -> None:
         """While entries are damaged, nothing of a producer is taken; other appends are."""
         self.ledger.producers = None
         (answer,) = self.propose(self.proposal("p", 0, b"a"), self.proposal("", 0, b"x"))
@@ -150,12 +150,12 @@ class OriginTests(SynchronousTestCase):
         self.ledger.producers = SequenceTable()
         self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
 
-    def test_not_leader(self) -> None:
+    def test_a_follower_takes_no_numbered_bodies(self) -> None:
         """As every other append."""
         (answer,) = self.propose(self.proposal("p", 0, b"a"), refusal=ResponseCode.NOT_LEADER)
         self.assertIs(answer.code, ResponseCode.NOT_LEADER)
 
-    def test_conditions_beside(self) -> None:
+    def test_an_expected_end_counts_the_producer_entry(self) -> None:
         """An append that expects an end counts the producer entry in front of it."""
         (answer,) = self.propose(
             self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
@@ -164,14 +164,14 @@ class OriginTests(SynchronousTestCase):
         self.propose(self.proposal("", 0, b"y", end=5))
         self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 6])
 
-    def test_full(self) -> None:
+    def test_a_full_producer_entry_leaves_the_rest(self) -> None:
         """A producer entry has a bound; what does not fit comes in a later turn."""
         proposals = [self.proposal(f"p{at}", 0, b"a") for at in range(1100)]
         answers = self.propose(*proposals)
         self.assertEqual({answer.code for answer in answers}, {ResponseCode.LEADER_PENDING_FULL})
         self.assertEqual(len(answers), 1100 - 1024)
 
-    def test_refused_write(self) -> None:
+    def test_a_refused_write_is_not_noted(self) -> None:
         """Nothing is noted."""
         self.member.out.begin(0)
         self.appends.propose((self.proposal("p", 0, b"a"),), None)
@@ -182,7 +182,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
         self.assertEqual(len(self.commit()), 1)
 
-    def test_damaged_since(self) -> None:
+    def test_a_damaged_entry_is_not_reported(self) -> None:
         """An index of an entry that cannot be read is not reported before a peer has given it back."""
         self.propose(self.proposal("p", 0, b"a"))
         self.commit()
@@ -204,7 +204,7 @@ class SessionTests(OriginTests):
         self.assertEqual(self.propose(*proposals), [])
         return self.producers_at, self.runs, len(self.written)
 
-    def test_new(self) -> None:
+    def test_a_new_run_begins_with_a_producer_entry(self) -> None:
         """The first run of a session is open."""
         self.assertEqual(self.shape(self.proposal("p", 0, b"a", b"b")), (0, (ProducerRun("p", 0, 1, 0),), 3))
 
@@ -216,7 +216,7 @@ class SessionTests(OriginTests):
         runs = ProducerRun("p", 0, 1, 1), ProducerRun("q", 0, 2, 1), ProducerRun("p", 1, 3, 1)
         self.assertEqual(write, (0, runs, 4))
 
-    def test_conditions_beside(self) -> None:
+    def test_an_expected_end_counts_the_producer_entry(self) -> None:
         """An append that expects an end counts the producer entry in front of it, and its own."""
         (answer,) = self.propose(
             self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
@@ -227,7 +227,7 @@ class SessionTests(OriginTests):
         self.propose(self.proposal("", 0, b"y", end=6))
         self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 7])
 
-    def test_session(self) -> None:
+    def test_a_session_needs_one_producer_entry(self) -> None:
         """One producer entry for all its appends; another body needs an entry in front of it."""
         self.shape(self.proposal("p", 0, b"a"))
         for sequence in (1, 2):
@@ -238,7 +238,7 @@ class SessionTests(OriginTests):
         (answer,) = self.propose(self.proposal("p", 3, b"b"))
         self.assertEqual((answer.is_repeated, answer.first_index), (True, 7))
 
-    def test_interrupted(self) -> None:
+    def test_an_interrupted_run_is_closed(self) -> None:
         """Where others append between, no run is open; where none does any more, it is again."""
         self.shape(self.proposal("p", 0, b"a"))
         self.shape(self.proposal("", 0, b"x"))
@@ -249,7 +249,7 @@ class SessionTests(OriginTests):
         self.assertEqual(self.shape(self.proposal("p", 4, b"e")), (-1, (), 1))
         self.assertEqual(self.shape(self.proposal("q", 0, b"f")), (0, (ProducerRun("q", 0, 1, 0),), 2))
 
-    def test_expected_end(self) -> None:
+    def test_an_expected_end_closes_the_run(self) -> None:
         """It would not get the index after that end: the run is closed, and the next attempt does."""
         self.shape(self.proposal("p", 0, b"a"))
         (answer,) = self.propose(self.proposal("", 0, b"x", end=3))
@@ -260,7 +260,7 @@ class SessionTests(OriginTests):
         self.assertEqual(self.shape(self.proposal("", 0, b"x", end=5)), (-1, (), 1))
         self.assertEqual([answer.first_index for answer in self.commit()], [4, 6])
 
-    def test_others_write(self) -> None:
+    def test_an_entry_of_the_member_ends_the_run(self) -> None:
         """After an entry that a member has made for itself, and in another term, the run has ended."""
         self.shape(self.proposal("p", 0, b"a"))
         self.ledger.append_bodies((b"members",), 1)
@@ -273,7 +273,7 @@ class SessionTests(OriginTests):
         self.ledger.producers.superseded(self.member.ledger_end_index + 1)
         self.assertEqual(self.shape(self.proposal("", 0, b"x")), (-1, (), 1))
 
-    def test_reader_entry(self) -> None:
+    def test_a_reader_entry_ends_the_run(self) -> None:
         """An entry of the log's own ends a run by itself."""
         self.shape(self.proposal("p", 0, b"a"))
         self.assertEqual(self.shape(attrs.evolve(self.proposal("", 0, b"RDNM"), is_control=True)), (0, (), 1))

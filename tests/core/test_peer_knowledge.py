@@ -17,7 +17,7 @@ from protocols.wire.ledger.codes import (
 class KnowledgeTests(SynchronousTestCase):
     """Their last word counts."""
 
-    def test_versions(self) -> None:
+    def test_each_version_reports_its_knowledge(self) -> None:
         """This version knows both kinds, an earlier one may know none, Java takes any entry."""
         known = PeerKnowledge()
         for peer_id, version in (("n1", HEART_BEAT_WIRE_VERSION), ("n2", WIRE_VERSION), ("java", 0)):
@@ -27,7 +27,7 @@ class KnowledgeTests(SynchronousTestCase):
         self.assertFalse(known.all_take_times(["n1", "n2"]))
         self.assertFalse(known.all_take_times(["n3"]))
 
-    def test_changed(self) -> None:
+    def test_an_older_version_takes_its_word_back(self) -> None:
         """A member that goes back to an earlier version knows them no more."""
         known = PeerKnowledge()
         known.heard("n1", HEART_BEAT_WIRE_VERSION)

@@ -56,7 +56,7 @@ class ProofTests(SynchronousTestCase):
         """Nothing was dropped."""
         self.assertEqual(self.bench.ledger, ListLedger.of(1, 1, 1, 1))
 
-    def test_asks_first(self) -> None:
+    def test_a_follower_asks_the_leader_first(self) -> None:
         """The leader itself, over this member's own connection; the TRUNCATE is refused meanwhile."""
         effects = self.bench.request(truncate(1_000))
         self.assertEqual(kinds(effects), [NO, "n1<-MetadataRequest"])
@@ -112,7 +112,7 @@ class ProofTests(SynchronousTestCase):
         request = push(PushType.TRUNCATE, batch(1_000, 3), term=4)
         self.assertEqual(kinds(self.bench.request(request)), [NO, "n1<-MetadataRequest"])
 
-    def test_empty_ledger(self) -> None:
+    def test_an_empty_ledger_loses_nothing(self) -> None:
         """It loses nothing, but must not begin anywhere either."""
         self.bench = Bench.make(term=3).follow("n1", 3)
         self.assertEqual(kinds(self.bench.request(truncate(10**12))), [NO, "n1<-MetadataRequest"])
@@ -120,7 +120,7 @@ class ProofTests(SynchronousTestCase):
         self.assertIn(NO, kinds(self.bench.request(truncate(10**12))))
         self.assertEqual(kinds(self.bench.request(truncate(0))), ["TruncateLedger", OK])
 
-    def test_java_leader(self) -> None:
+    def test_a_java_leader_proves_it_by_419(self) -> None:
         """It says so with 419 to a GET of the first entry that it would have to have."""
         self.bench.core.member.wire_versions.update({"n1": 0, "n2": 0})
         request = attrs.evolve(truncate(1_000), wire_version=0)
@@ -144,7 +144,7 @@ class DivergedTests(SynchronousTestCase):
         """It holds entries 0 and 1, both committed."""
         return Bench.make(ListLedger.of(1, 1), term=3, committed_index=1).follow("n1", 3)
 
-    def test_refused_truncates(self) -> None:
+    def test_refused_truncates_in_a_row_are_reported(self) -> None:
         """In a row; it is reported once, and over when an entry of the leader is taken."""
         bench = self.follower()
         told = []

@@ -129,7 +129,7 @@ class ReadTests(SynchronousTestCase):
             bench.step(ev.RequestFailed(peer_id="n2", request_id=request_id, reason="time-out"))
         self.assertEqual(beats(read(bench, 150)), ["n1", "n2"])
 
-    def test_alone(self) -> None:
+    def test_a_group_of_one_answers_reads_at_once(self) -> None:
         """A group of one is its own quorum."""
         bench = Bench.make(members=1).lead()
         propose(bench, 1)
@@ -144,7 +144,7 @@ class ReadTests(SynchronousTestCase):
             fx.AnswerRead(token=91, code=ResponseCode.NOT_LEADER, leader_id="n2"),
         ))
 
-    def test_deposed(self) -> None:
+    def test_a_deposed_leader_answers_no_read(self) -> None:
         """A read of a leader that is not one any more is not answered from it."""
         bench = leader()
         read(bench, 91)
@@ -153,7 +153,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(of_type(effects, fx.AnswerRead)[0].code, ResponseCode.NOT_LEADER)
         self.assertEqual(of_type(bench.confirm("n2"), fx.AnswerRead), [])
 
-    def test_deadline(self) -> None:
+    def test_an_unproved_read_ends_at_its_deadline(self) -> None:
         """A leader that cannot prove itself says so in time, once."""
         bench = leader(max_wait_ack_time_ms=300)
         read(bench, 91)
@@ -162,7 +162,7 @@ class ReadTests(SynchronousTestCase):
                          [(91, ResponseCode.NOT_LEADER)])
         self.assertEqual(of_type(bench.confirm("n1"), fx.AnswerRead), [])
 
-    def test_bound(self) -> None:
+    def test_the_number_of_reads_is_bounded(self) -> None:
         """A bounded number waits; more are refused at once."""
         bench = leader(max_pending_reads=2)
         self.assertEqual(
@@ -198,26 +198,26 @@ class NotReadyTests(SynchronousTestCase):
         read(bench, 91)
         self.assertEqual([one.token for one in of_type(bench.confirm("n1"), fx.AnswerRead)], [91])
 
-    def test_deadline(self) -> None:
+    def test_a_leader_that_is_not_ready_says_so(self) -> None:
         """505: it leads, but not for reads yet."""
         bench = self.young(max_wait_ack_time_ms=300)
         read(bench, 91)
         self.assertEqual([(one.token, one.code) for one in of_type(bench.tick(300), fx.AnswerRead)],
                          [(91, ResponseCode.LEADER_NOT_READY)])
 
-    def test_bound(self) -> None:
+    def test_reads_before_readiness_are_bounded(self) -> None:
         """They count too."""
         bench = self.young(max_pending_reads=2)
         self.assertEqual([one.token for one in of_type(read(bench, 91, 92, 93), fx.AnswerRead)], [93])
 
-    def test_deposed(self) -> None:
+    def test_reads_end_when_leadership_ends(self) -> None:
         """They are notified."""
         bench = self.young()
         read(bench, 91)
         self.assertEqual([one.token for one in of_type(bench.request(heart_beat("n1", 9)), fx.AnswerRead)],
                          [91])
 
-    def test_told_once(self) -> None:
+    def test_a_read_is_answered_once(self) -> None:
         """A read that was notified of the end of a leadership is not notified of the next one's."""
         bench = self.young()
         read(bench, 91)
@@ -240,7 +240,7 @@ class NotReadyTests(SynchronousTestCase):
 class BeatTests(SynchronousTestCase):
     """The rounds themselves."""
 
-    def test_at_intervals(self) -> None:
+    def test_a_round_begins_at_each_interval(self) -> None:
         """A round each interval, as advertised."""
         bench = leader(heart_beat_time_interval_ms=200)
         bench.tick(200)

@@ -56,7 +56,7 @@ class TableTests(SynchronousTestCase):
 class RecoveryTests(SynchronousTestCase):
     """What a member believes when it starts."""
 
-    def test_as_persisted(self) -> None:
+    def test_a_start_believes_what_was_persisted(self) -> None:
         """Term, vote, ends and commit."""
         status = Bench.make(ListLedger.of(1, 2), term=5, voted_for="n2", committed_index=0).core.status()
         self.assertEqual(
@@ -99,7 +99,7 @@ class TermGateTests(SynchronousTestCase):
                 self.assertEqual(of_type(bench.request(request), fx.PersistTermVote), [])
                 self.assertEqual(bench.term, 3)
 
-    def test_answers(self) -> None:
+    def test_answers_of_a_higher_term_do_not_count(self) -> None:
         """Even an answer that says SUCCESS counts for nothing then."""
         bench = Bench.make(ListLedger.of(1)).lead()
         (compare, _) = pushes(bench.seen, PushType.COMPARE)
@@ -107,7 +107,7 @@ class TermGateTests(SynchronousTestCase):
         self.assertEqual(quiet(effects), (fx.PersistTermVote(term=9, voted_for=None),))
         self.assertEqual((bench.role, bench.term, bench.core.leader_id), ("follower", 9, None))
 
-    def test_hearsay(self) -> None:
+    def test_metadata_does_not_raise_the_term(self) -> None:
         """METADATA reports a term, but it binds nobody: nothing is adopted, nothing made durable."""
         bench = Bench.make(ListLedger.of(1), term=3)
         peer_id, request_id, _ = sent(bench.run_until(MetadataRequest), MetadataRequest)[0]
@@ -137,7 +137,7 @@ class TermGateTests(SynchronousTestCase):
 class LeaderTests(SynchronousTestCase):
     """Becoming one, being one, ceasing to be one."""
 
-    def test_first_words(self) -> None:
+    def test_a_new_leader_beats_and_compares_first(self) -> None:
         """A round of heartbeats, a COMPARE to each, and the term's first entry: dispatched when written."""
         bench = Bench.make(ListLedger.of(1))
         bench.lead()
@@ -254,7 +254,7 @@ class LeaderTests(SynchronousTestCase):
         bench.answer(old, pushed(term=2, end_index=1))
         self.assertEqual(bench.core.status().peers[0].match_index, -1)
 
-    def test_overdue_requests(self) -> None:
+    def test_overdue_requests_fail(self) -> None:
         """An outcome that never comes is a failure after twice the time-out: no table grows for ever."""
         bench = Bench.make(ListLedger.of(1), rpc_time_out_ms=500).lead()
         for _ in range(100):
@@ -365,7 +365,7 @@ class SyncTests(SynchronousTestCase):
         self.assertEqual(kinds(self.flushed(bench))[:2], ["RecordCommit", "AnswerAppend"])
         self.assertEqual(bench.core.committed_index, 0)
 
-    def test_alone(self) -> None:
+    def test_a_lone_member_answers_after_its_fsync(self) -> None:
         """Nothing is answered before the fsync."""
         bench = self.leader(members=1)
         _, effects = propose(bench, 1)
@@ -446,7 +446,7 @@ class RepairTests(SynchronousTestCase):
         bench.request(push(PushType.APPEND, batch(2, 3), term=3))
         self.assertTrue(bench.core.status().is_repairing)
 
-    def test_by_truncation(self) -> None:
+    def test_a_truncation_ends_the_repair(self) -> None:
         """A leader whose ledger begins beyond the old end sets it there."""
         bench = self.damaged(1, 1).follow("n1", 3)
         proved(bench.core.handler, 9)
@@ -528,7 +528,7 @@ class FailureTests(SynchronousTestCase):
         effects = bench.core.step(ev.StoreFailed(reason="gone"), bench.now_ms)
         self.assertEqual(kinds(effects), ["StopMember"])
 
-    def test_not_clean(self) -> None:
+    def test_a_failed_ledger_stops_the_member(self) -> None:
         """The reason goes along; peers are not answered."""
         bench = Bench.make(ListLedger.of(1), term=3).follow("n1", 3)
         bench.request(push(PushType.COMPARE, batch(0, 1), term=3))
@@ -546,7 +546,7 @@ class StatusTests(SynchronousTestCase):
             bench = Bench.make(ListLedger.of(1, 1), term=3, repair_end_index=repair_end_index)
             self.assertEqual(events(bench.seen)[:2], told)
 
-    def test_metadata(self) -> None:
+    def test_metadata_changes_nothing(self) -> None:
         """In any role, at any time, without changing anything."""
         bench = Bench.make(ListLedger.of(1, 1), term=3, committed_index=0).follow("n1", 3)
         self.assertEqual(bench.ask(MetadataRequest(group="g", remote_id="n0", term=99)), MetadataResponse(
@@ -556,7 +556,7 @@ class StatusTests(SynchronousTestCase):
         ))
         self.assertEqual(bench.term, 3)
 
-    def test_of_peers(self) -> None:
+    def test_a_leader_reports_its_peers(self) -> None:
         """A leader knows where they stand."""
         bench = Bench.make(ListLedger.of(1)).lead()
         bench.match("n1")

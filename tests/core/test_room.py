@@ -33,7 +33,7 @@ class FullTests(SynchronousTestCase):
         bench.ledger.refuse = ResponseCode.DISK_FULL
         return propose(bench, 1)[1]
 
-    def test_hands_over(self) -> None:
+    def test_a_full_leader_hands_over(self) -> None:
         """At once, when the first append is refused."""
         bench = self.full()
         effects = self.refused(bench)

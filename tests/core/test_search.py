@@ -156,7 +156,7 @@ class TwinTests(SynchronousTestCase):
 
     @settings(derandomize=True, max_examples=400, deadline=None)
     @given(ledgers(), st.integers(0, 2))
-    def test_any_pair(self, pair: tuple[list[int], list[int]], grow: int) -> None:
+    def test_any_pair_becomes_equal(self, pair: tuple[list[int], list[int]], grow: int) -> None:
         """
         The follower is cut at the highest common index and nowhere else, and ends up as the leader,
         also while the leader's ledger grows.
@@ -178,7 +178,7 @@ class TwinTests(SynchronousTestCase):
 
     @settings(derandomize=True, max_examples=400, deadline=None)
     @given(ledgers(), st.data())
-    def test_expired_heads(self, pair: tuple[list[int], list[int]], data: st.DataObject) -> None:
+    def test_expired_heads_become_equal(self, pair: tuple[list[int], list[int]], data: st.DataObject) -> None:
         """
         Whatever the two have forgotten of their committed heads: no entry stays at the follower that is
         not the leader's, not even in front of the leader's begin.
@@ -229,7 +229,7 @@ class CostTests(SynchronousTestCase):
         ran = Pair.make([1] * 1_000, [1] * 1_000).run()
         self.assertEqual((ran.compares, ran.truncates), ([999], []))
 
-    def test_empty_follower(self) -> None:
+    def test_an_empty_follower_starts_at_the_begin(self) -> None:
         """It starts at the leader's begin."""
         ran = Pair.make([1] * 10, [], leader_begin_index=4).run()
         self.assertEqual((ran.compares, ran.truncates), ([9], [4]))

@@ -41,7 +41,7 @@ class FollowerTests(SynchronousTestCase):
         assert isinstance(answer, VoteResponse)
         return answer.vote_result
 
-    def test_refused(self) -> None:
+    def test_a_follower_refuses_a_higher_term_of_a_stranger(self) -> None:
         """The term is not adopted, nothing is persisted, and the leader is followed on."""
         bench = Bench.make(term=3).follow("n1", 3)
         bench.seen.clear()
@@ -69,7 +69,7 @@ class FollowerTests(SynchronousTestCase):
         bench = Bench.make(term=3).follow("n1", 3)
         self.assertIs(self.asked(bench, "n1"), VoteResult.ACCEPT)
 
-    def test_announced(self) -> None:
+    def test_the_taker_of_a_transfer_gets_the_vote(self) -> None:
         """The taker of a transfer, for the time that a transfer takes, and nobody else."""
         bench = Bench.make(term=3).follow("n1", 3)
         self.assertIs(bench.ask(announcement()).code, ResponseCode.SUCCESS)
@@ -84,7 +84,7 @@ class FollowerTests(SynchronousTestCase):
         bench.request(heart_beat("n1", 3))
         self.assertIs(self.asked(bench, "n2"), KEPT)
 
-    def test_java_leader(self) -> None:
+    def test_a_java_candidate_gets_one_chance(self) -> None:
         """One vote in half a minute counts; all count when one of its beats is missing."""
         bench = Bench.make(ListLedger.of(1), term=3).follow("n1", 3, interval_ms=0)
         self.assertIs(self.asked(bench, term=4, java=True), VoteResult.ACCEPT)
@@ -111,7 +111,7 @@ class FollowerTests(SynchronousTestCase):
 class LeaderTests(SynchronousTestCase):
     """A member that leads."""
 
-    def test_refused(self) -> None:
+    def test_a_leader_refuses_forged_votes(self) -> None:
         """Forged votes leave it where it is."""
         bench = Bench.make().lead()
         term = bench.term
@@ -133,7 +133,7 @@ class LeaderTests(SynchronousTestCase):
         ))
         self.assertEqual((bench.role, bench.term), ("follower", term + 4))
 
-    def test_its_taker(self) -> None:
+    def test_a_leader_votes_for_its_taker(self) -> None:
         """The one that it named, and nobody else."""
         bench = Bench.make(ListLedger.of(1)).lead()
         bench.match("n1")
@@ -150,7 +150,7 @@ class LeaderTests(SynchronousTestCase):
 class TakerTests(SynchronousTestCase):
     """The taker of a transfer."""
 
-    def test_asks_again(self) -> None:
+    def test_a_taker_asks_again_after_a_tick(self) -> None:
         """A member that has not heard the announcement yet is asked again a tick later."""
         bench = Bench.make(ListLedger.of(1), term=3).follow("n1", 3)
         bench.request(LeadershipTransferRequest(
@@ -165,7 +165,7 @@ class TakerTests(SynchronousTestCase):
 class BetterTests(SynchronousTestCase):
     """Which candidates are given the time to win."""
 
-    def test_java_alone(self) -> None:
+    def test_only_a_better_java_candidate_gets_time(self) -> None:
         """One of Java that has more entries; not one of ours, which asks before it raises the term."""
         java = JavaElections(make_member(ListLedger.of(1, 1), term=1))
         for wire_version, end_index, is_better in ((0, 2, True), (0, 1, False), (1, 2, False)):

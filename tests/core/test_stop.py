@@ -60,7 +60,7 @@ class StopTests(SynchronousTestCase):
         self.assertEqual(len(self.stops(taken(bench, ResponseCode.SUCCESS, 3))), 1)
         self.assertEqual(codes(bench, token), ["SUCCESS"])
 
-    def test_always_ends(self) -> None:
+    def test_a_stop_always_ends_once(self) -> None:
         """Once, whatever the taker does, also when a tick is late; nothing happens after it."""
         for late_ms in (20, 5_000):
             bench = leader("n1", "n2", leadership_transfer_wait_timeout=300)
@@ -112,7 +112,7 @@ class StopTests(SynchronousTestCase):
         self.assertEqual(effects, (fx.StopMember(reason="no room", clean=False),))
         self.assertEqual(bench.core.step(ev.Ticked(), bench.now_ms), ())
 
-    def test_asked_twice(self) -> None:
+    def test_a_second_stop_changes_nothing(self) -> None:
         """The second time changes nothing."""
         bench = leader("n1", "n2")
         bench.step(ev.StopRequested())
@@ -150,7 +150,7 @@ class StopTests(SynchronousTestCase):
         ):
             self.assertEqual(bench.step(happened), ())
 
-    def test_events(self) -> None:
+    def test_an_operator_sees_the_stop(self) -> None:
         """What an operator sees of it."""
         bench = leader("n1", "n2")
         bench.step(ev.StopRequested())

@@ -92,7 +92,7 @@ def taken(bench: Bench, code: ResponseCode, term: int) -> tuple[fx.Effect, ...]:
 class RefusalTests(SynchronousTestCase):
     """When a leader does not begin."""
 
-    def test_table(self) -> None:
+    def test_refusals_come_in_the_order_of_java(self) -> None:
         """In Java's order, the answer at once and nothing else."""
         for request, code in (
             (ask_leader("n9"), ResponseCode.UNKNOWN_MEMBER),
@@ -197,7 +197,7 @@ class GivingTests(SynchronousTestCase):
         self.assertEqual([one.code for one in of_type(effects, fx.AnswerAppend)],
                          [ResponseCode.LEADER_TRANSFERRING])
 
-    def test_success(self) -> None:
+    def test_a_transfer_adopts_the_term_of_the_taker(self) -> None:
         """The taker's new term is adopted, durably, before its answer is passed on."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
@@ -241,7 +241,7 @@ class GivingTests(SynchronousTestCase):
         self.assertEqual(codes(bench, token), ["NETWORK_ERROR"])
         self.assertIs(bench.core.status().transferee_id, None)
 
-    def test_deadline(self) -> None:
+    def test_a_transfer_that_hangs_ends(self) -> None:
         """A transfer that hangs ends, answered, and appends go on; a late answer is nobody's."""
         for matched in (("n1", "n2"), ("n2",)):
             bench = leader(*matched, leadership_transfer_wait_timeout=200)
@@ -289,7 +289,7 @@ class GivingTests(SynchronousTestCase):
             )
             self.assertEqual((codes(bench, token), bench.core.status().transferee_id), ([], "n2"))
 
-    def test_overtaken(self) -> None:
+    def test_a_taker_that_gave_back_is_no_failure(self) -> None:
         """The taker led, and gave leadership back before it answered: the long pause is for failures."""
         for code, pause_ms in (
             (ResponseCode.EXPIRED_TERM, TRANSFER_PAUSE_MS),
@@ -309,7 +309,7 @@ class GivingTests(SynchronousTestCase):
                 effects = bench.request(ask_leader(term=4))
                 self.assertEqual([one for one in kinds(effects) if one.startswith("Reply")], answer, code)
 
-    def test_lost_client(self) -> None:
+    def test_a_transfer_goes_on_without_its_client(self) -> None:
         """The transfer goes on without anybody to report."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
@@ -322,12 +322,12 @@ class GivingTests(SynchronousTestCase):
 class PreferredTests(SynchronousTestCase):
     """A leader gives way to a preferred one that has caught up and is alive."""
 
-    def test_hands_over(self) -> None:
+    def test_a_leader_hands_over_to_the_preferred(self) -> None:
         """By itself, within a second or so."""
         bench = leader("n1", "n2", preferred_leader_ids=("n2",))
         self.assertEqual(asks(bench.run(1_000)), [("n2", 1)])
 
-    def test_the_closest(self) -> None:
+    def test_the_closest_preferred_member_is_taken(self) -> None:
         """Of several."""
         bench = leader("n1", "n2", preferred_leader_ids=("n1", "n2"))
         propose(bench, 1)
@@ -448,7 +448,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual(codes(bench, queued), ["INCONSISTENT_STATE"])
         self.assertEqual(bench.ledger.ledger_end_index, 1)
 
-    def test_refusals(self) -> None:
+    def test_a_taker_refuses_wrong_requests(self) -> None:
         """From whom, for which term, and who cannot lead."""
         for options, request, code in (
             ({}, ask_taker(0, leader="n2"), ResponseCode.INCONSISTENT_LEADER),
@@ -462,7 +462,7 @@ class TakingTests(SynchronousTestCase):
             self.assertEqual(kinds(bench.request(request)), [f"Reply {code.name}"])
             self.assertEqual(bench.term, 3)
 
-    def test_nobody_leads(self) -> None:
+    def test_a_taker_needs_a_leader(self) -> None:
         """A request from nobody is not one from the leader."""
         bench = Bench.make(term=3)
         request = LeadershipTransferRequest(group="g", term=3, transfer_id=None, transferee_id="n0")
@@ -474,7 +474,7 @@ class TakingTests(SynchronousTestCase):
         bench.request(ask_taker(5))
         self.assertEqual(kinds(bench.request(ask_taker(0))), ["Reply TAKE_LEADERSHIP_FAILED"])
 
-    def test_deadlines(self) -> None:
+    def test_a_taker_gives_up_at_its_deadline(self) -> None:
         """Entries that do not come, or votes: 418 after the wait."""
         for index in (5, 0):
             bench = self.follower(leadership_transfer_wait_timeout=300)
@@ -510,7 +510,7 @@ class TakingTests(SynchronousTestCase):
         bench.step(ev.Ticked())
         self.assertEqual((codes(bench, token), bench.term), (["TAKE_LEADERSHIP_FAILED"], 3))
 
-    def test_lost_connection(self) -> None:
+    def test_an_election_goes_on_without_the_client(self) -> None:
         """Nobody to answer; the election goes on."""
         bench = self.follower()
         bench.request(ask_taker(0))

@@ -39,7 +39,7 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual([*found.waiting], list(range(len(outcomes), 3)))
         return [code for _, _, code in outcomes]
 
-    def test_nothing_new(self) -> None:
+    def test_entries_before_the_commit_are_committed(self) -> None:
         """Entries before them are committed."""
         self.assertEqual(self.decided(1, 5, 5, 5, 5), [])
         self.assertEqual(self.decided(-1, 5, 5, 5, 5), [])
@@ -51,14 +51,14 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual(self.decided(4, 5, 5, 5, 5), [IN_LOG] * 2)
         self.assertEqual(self.decided(6, 5, 5, 5, 5, 6), [IN_LOG] * 3)
 
-    def test_another_entry(self) -> None:
+    def test_another_entry_in_its_place_decides(self) -> None:
         """An entry of a later term in the place of one decides about all after it."""
         self.assertEqual(self.decided(3, 5, 6), [IN_LOG, NOT_IN_LOG, NOT_IN_LOG])
         self.assertEqual(self.decided(4, 5, 5, 6), [IN_LOG, UNKNOWN, NOT_IN_LOG])
         self.assertEqual(self.decided(2, 6), [NOT_IN_LOG] * 3)
         self.assertEqual(self.decided(2, 5, 6), [IN_LOG])
 
-    def test_uncommitted(self) -> None:
+    def test_an_uncommitted_entry_decides_nothing(self) -> None:
         """An entry of a later term that is not committed says nothing."""
         self.assertEqual(self.decided(2, 5, 6, 6), [IN_LOG])
         self.assertEqual(self.decided(1, 6, 6), [])
@@ -74,13 +74,13 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual(self.decided(2, 6, found=found), [NOT_IN_LOG] * 3)
         self.assertEqual(self.decided(2, 4, found=appends(3, 1, 2, 1)), [])
 
-    def test_begin_moved(self) -> None:
+    def test_expired_entries_cannot_be_decided(self) -> None:
         """Their place is gone: nothing can be known."""
         found = appends(2, 1)
         for begin, committed in ((3, 4), (7, 5)):
             self.assertEqual(found.decide(ListLedger([(5, b"")] * 5, begin), committed), [])
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_entry_decides_nothing(self) -> None:
         """An entry that cannot be read says nothing, until a peer has given it back."""
         found, ledger = appends(2, 1), ListLedger.of(1, 2, 5)
         with mock.patch.object(ListLedger, "term_of", side_effect=DamagedEntryError(2, "rotten")):
@@ -92,7 +92,7 @@ class DecideTests(SynchronousTestCase):
         st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(0, 12), st.integers(0, 6),
         st.integers(0, 12), st.booleans(),
     )
-    def test_every_ledger(
+    def test_every_small_ledger_is_decided_rightly(
         self, counts: list[int], kept: int, others: int, committed: int, is_old: bool
     ) -> None:
         """Compared with a look at each entry: C{kept} of term 5 stay, then come others."""

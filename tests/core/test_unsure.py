@@ -46,7 +46,7 @@ class LostDirectoryTests(SynchronousTestCase):
             bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
             self.assertEqual(bench.core.member.is_unsure, forgot_terms)
 
-    def test_flushed(self) -> None:
+    def test_a_member_is_sure_after_its_flush(self) -> None:
         """With sync it is sure when it has all that the leader had, and not before that is flushed."""
         bench = Bench.make(term=0, is_unsure=True, forgot_terms=True, flush_disk_type="sync")
         bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
@@ -57,7 +57,7 @@ class LostDirectoryTests(SynchronousTestCase):
         effects = bench.step(ev.EntriesFlushed(flush_id=flush.flush_id, end_index=1))
         self.assertEqual(len(of_type(effects, fx.EndUnsure)), 1)
 
-    def test_leader(self) -> None:
+    def test_a_leader_by_all_votes_is_sure(self) -> None:
         """So is a leader that all members have elected."""
         bench = Bench.make(ListLedger.of(1, 1), term=1, is_unsure=True, forgot_terms=True,
                            flush_disk_type="sync")
@@ -73,7 +73,7 @@ class LostDirectoryTests(SynchronousTestCase):
 class VoteTests(SynchronousTestCase):
     """Its vote counts only together with the votes of all members."""
 
-    def test_conditional(self) -> None:
+    def test_an_unsure_vote_is_durable_and_marked(self) -> None:
         """It gives its vote durably, and marks it as unsure. To others it is no vote."""
         bench = unsure(1)
         effects = bench.request(vote_request("n1", 3, end_index=5, end_term=2))
@@ -83,7 +83,7 @@ class VoteTests(SynchronousTestCase):
         self.assertIs(reply.response.vote_result, VoteResult.UNKNOWN)
         self.assertEqual(reply.response.wire_version, WIRE_VERSION | WIRE_FLAG_UNSURE_VOTE)
 
-    def test_java_candidate(self) -> None:
+    def test_a_java_candidate_gets_no_unsure_vote(self) -> None:
         """It cannot win with such a vote, so it does not keep this member from standing itself."""
         for wire_version, stands in ((0, True), (WIRE_VERSION, False)):
             bench = unsure(1)
@@ -116,7 +116,7 @@ class VoteTests(SynchronousTestCase):
                 break
         return bench.role
 
-    def test_counting(self) -> None:
+    def test_an_unsure_vote_counts_with_all_others(self) -> None:
         """A quorum of sure members, or all members."""
         self.assertEqual(self.elected(False, ("n1", True)), "leader")
         self.assertNotEqual(self.elected(False, ("n1", False)), "leader")
@@ -159,7 +159,7 @@ class WordTests(SynchronousTestCase):
         effects = self.tell(bench, 0)
         self.assertIn("EndUnsure", kinds(effects))
 
-    def test_asks_again(self) -> None:
+    def test_a_lost_question_is_repeated(self) -> None:
         """A question that did not reach the leader is soon repeated; an answer that counts ends this."""
         bench = self.follower()
         bench.tick()
@@ -171,7 +171,7 @@ class WordTests(SynchronousTestCase):
         self.tell(bench, 2)
         self.assertEqual(sent(bench.run(1000), MetadataRequest), [])
 
-    def test_whose_word(self) -> None:
+    def test_only_the_leader_makes_a_member_sure(self) -> None:
         """Not a member's that does not lead this term."""
         for facts in ({"leader_id": "n2"}, {"term": 1}, {"leader_id": None}):
             bench = self.follower()
@@ -180,7 +180,7 @@ class WordTests(SynchronousTestCase):
             bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
             self.assertTrue(bench.core.status().is_unsure, facts)
 
-    def test_later_term(self) -> None:
+    def test_an_entry_of_a_later_term_makes_it_sure(self) -> None:
         """An entry of a term that began after the start proves that the rest is there, too."""
         bench = unsure(1).follow("n1", 3)
         bench.request(push(PushType.COMPARE, batch(0, 1), term=3))

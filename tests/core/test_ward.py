@@ -153,7 +153,7 @@ class WardTests(SynchronousTestCase):
         takers = [peer_id for peer_id, _, request in asked if request.transferee_id == peer_id]
         self.assertEqual(takers, ["n2"])
 
-    def test_java_candidate(self) -> None:
+    def test_a_java_candidate_is_asked_first(self) -> None:
         """It is asked as any Java member: whether it knows a leader, then whether its log is longer."""
         self.bench.core.member.wire_versions["n1"] = 0
         self.refused(4)

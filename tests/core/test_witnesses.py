@@ -66,7 +66,7 @@ class WitnessTests(SynchronousTestCase):
         for one in questions:
             self.bench.answer(one, said_by[one.peer_id])
 
-    def test_one_word(self) -> None:
+    def test_one_word_is_not_enough(self) -> None:
         """The leader's word is not enough, however often it comes, and whatever is known to be committed."""
         for committed_index in (3, -1):
             self.make(3, committed_index=committed_index)
@@ -74,7 +74,7 @@ class WitnessTests(SynchronousTestCase):
                 self.assertFalse(self.truncate())
             self.assertEqual(self.bench.ledger, ListLedger.of(1, 1, 1, 1))
 
-    def test_denied(self) -> None:
+    def test_a_witness_can_deny_it(self) -> None:
         """The other member has the entries, and none as late as that: the leader is a liar."""
         self.assertFalse(self.truncate())
         for _ in range(DIVERGED_AFTER):
@@ -107,7 +107,7 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n2=said(5, 90))
         self.assertTrue(self.truncate())
 
-    def test_five(self) -> None:
+    def test_five_members_need_two_witnesses(self) -> None:
         """A quorum without this member: the leader and two others."""
         self.make(5)
         self.assertFalse(self.truncate())
@@ -116,14 +116,14 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n3=said(BEGIN, BEGIN), n2=said(BEGIN, BEGIN), n4=said(0, 3))
         self.assertTrue(self.truncate())
 
-    def test_two(self) -> None:
+    def test_two_members_have_no_witness(self) -> None:
         """In a group of two nobody is left to confirm it: that needs an operator."""
         self.make(2)
         for _ in range(10):
             self.assertFalse(self.truncate())
         self.assertTrue(self.bench.core.status().is_diverged)
 
-    def test_java(self) -> None:
+    def test_java_members_are_not_asked(self) -> None:
         """A voter known to be Java's cannot be asked, and is not missed; one that was never heard of is."""
         self.bench.core.member.wire_versions["n2"] = 0
         self.assertTrue(self.truncate())
@@ -133,7 +133,7 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n3=said(0, 3), n4=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())
 
-    def test_removed(self) -> None:
+    def test_a_removed_voter_is_not_missed(self) -> None:
         """A voter of our old list that was removed is not missed; one that only says that it is unwell is."""
         gone = said(0, 3, health="removed: stop it")
         self.make(5)
@@ -143,7 +143,7 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n4=said(BEGIN, BEGIN + 50))
         self.assertTrue(self.truncate())
 
-    def test_says_nothing(self) -> None:
+    def test_a_silent_witness_is_asked_again(self) -> None:
         """A refusal, numbers that make no sense, no answer: each time it is asked again."""
         self.assertFalse(self.truncate())
         for nothing in (said(-2, BEGIN), said(BEGIN, -2), said(0, BEGIN, end_index=7),
@@ -156,7 +156,7 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n2=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())
 
-    def test_next_term(self) -> None:
+    def test_a_word_counts_in_its_term(self) -> None:
         """What was said counts in its term: in the next one another may be a stranger."""
         self.assertFalse(self.truncate())
         self.answer(n2=said(BEGIN, BEGIN))

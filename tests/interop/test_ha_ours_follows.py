@@ -7,7 +7,7 @@ from tests.interop.ha_story import Story
 
 
 class OursFollowsTests(Story):
-    """See L{Story.play}."""
+    """Our slave copies the log of a Java master, of each version."""
 
     master, slave = "java", "ours"
 

@@ -10,7 +10,7 @@ from tests.interop.ha_story import Story
 
 
 class OursLeadsTests(Story):
-    """See L{Story.play}."""
+    """A Java slave of each version copies the log of our master."""
 
     master, slave = "ours", "java"
 

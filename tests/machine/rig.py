@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.process.threads import RunInThread
+from dledger.client.answers.values import Entry
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
@@ -74,6 +75,16 @@ class HostedRig(Rig):
         self.runner.start()
         self.pass_turns()
         return self
+
+    def fail_machine(self) -> None:
+        """An entry at which the machine raises, so it stops."""
+
+        def fails(entry: Entry) -> None:
+            raise ValueError("a test")
+
+        self.journal.fails = fails
+        self.append(b"an entry")
+        self.pass_turns()
 
     def pass_turns(self, count: int = 20) -> None:
         """Turns of the reactor, without time."""

@@ -48,7 +48,7 @@ class ThreadTests(SynchronousTestCase):
             self.finish()
         self.assertEqual((self.rig.journal.batches, self.rig.runner.applied_index), ([1, 2], 3))
 
-    def test_requests_wait(self) -> None:
+    def test_requests_wait_for_their_turn(self) -> None:
         """A command and a query, after the batch; an idle machine is asked in its thread, too."""
         client = self.rig.client()
         client.send(SubmitRequest(**self.rig.base(), command=b"1"),
@@ -68,7 +68,7 @@ class ThreadTests(SynchronousTestCase):
         head = self.rig.snapshots.heads[0]
         self.assertEqual((head.index, list(self.rig.snapshots.read(head))[1:]), (1, [b"1"]))
 
-    def test_failure(self) -> None:
+    def test_a_failure_answers_no_query(self) -> None:
         """A query that waits after a batch that fails is not answered from half a state."""
         def fails(entry: Entry) -> None:
             raise SystemExit
@@ -82,14 +82,14 @@ class ThreadTests(SynchronousTestCase):
         error = self.failureResultOf(query, DLedgerError).value
         self.assertIs(error.code, ResponseCode.MACHINE_STOPPED)
 
-    def test_stop(self) -> None:
+    def test_a_stop_does_not_wait_for_calls(self) -> None:
         """A stop does not wait for a call; its result counts for nothing."""
         self.rig.append(b"1")
         self.successResultOf(self.rig.runner.stop())
         self.finish()
         self.assertEqual((self.rig.runner.state, self.rig.runner.applied_index), ("stopped", 0))
 
-    def test_made_again(self) -> None:
+    def test_a_replaced_machine_counts_for_nothing(self) -> None:
         """The batch of a machine that is not the present one counts for nothing."""
         self.rig.append(b"1")
         self.finish()
@@ -99,7 +99,7 @@ class ThreadTests(SynchronousTestCase):
             self.finish()
         self.assertEqual((self.rig.runner.state, self.rig.journal.bodies), ("running", [b"2"]))
 
-    def test_watched(self) -> None:
+    def test_a_long_call_is_reported(self) -> None:
         """A call that lasts is reported while it does: in the log, in the status, in the health."""
         self.calls.run = self.hangs  # type: ignore[method-assign]
         self.rig.runner.calls._run = self.hangs
@@ -130,7 +130,7 @@ class ThreadTests(SynchronousTestCase):
 class WatchTests(SynchronousTestCase):
     """The report of a call."""
 
-    def test_short(self) -> None:
+    def test_a_short_call_is_not_reported(self) -> None:
         """Nothing of one that ends soon, nor of one that has ended."""
         clock = Clock()
         calls = MachineCalls(MachineHost(

@@ -144,7 +144,7 @@ class FetchCase(SynchronousTestCase):
 class FetchTests(FetchCase):
     """Pieces, one after the other."""
 
-    def test_installed(self) -> None:
+    def test_a_fetched_snapshot_is_installed(self) -> None:
         """The newest snapshot comes in pieces; its state goes on with the log, and the next start has it."""
         self.start()
         self.assert_whole()
@@ -157,7 +157,7 @@ class FetchTests(FetchCase):
         self.assert_whole()
         self.assertEqual(self.sender.asked, [])
 
-    def test_refuses_meanwhile(self) -> None:
+    def test_nobody_is_answered_while_fetching(self) -> None:
         """Nobody is answered before the state is whole; callers that waited are informed."""
         self.sender.is_silent = True
         self.start()
@@ -168,7 +168,7 @@ class FetchTests(FetchCase):
         error = self.failureResultOf(self.runner.when_applied(9), DLedgerError).value
         self.assertIs(error.code, ResponseCode.LEADER_NOT_READY)
 
-    def test_resumed(self) -> None:
+    def test_a_lost_piece_is_asked_for_again(self) -> None:
         """An answer that is lost is asked for again, and only that piece."""
         self.sender.lost = 2
         self.start()
@@ -178,7 +178,7 @@ class FetchTests(FetchCase):
         self.assertEqual(offsets[:4], [0, 0, 0, 48])
         self.assertEqual(len(set(offsets)), len(offsets) - 2)
 
-    def test_throttled(self) -> None:
+    def test_a_throttled_sender_is_asked_again(self) -> None:
         """A sender that may send nothing now is asked again, for as long as it takes."""
         self.sender.bend = lambda answer: SnapshotResponse()
         self.start()
@@ -232,7 +232,7 @@ class FetchTests(FetchCase):
         self.pass_s(20)
         self.assert_whole()
 
-    def test_damaged_piece(self) -> None:
+    def test_a_damaged_piece_is_refused(self) -> None:
         """Its checksum does not fit."""
         self.refused(lambda answer: attrs.evolve(answer, data=bytes(48)), "its checksum does not fit")
 
@@ -247,7 +247,7 @@ class FetchTests(FetchCase):
 
         self.refused(bend, "is damaged")
 
-    def test_other_piece(self) -> None:
+    def test_another_piece_is_refused(self) -> None:
         """Another place of the file, more than the file has, nothing, or the file of another snapshot."""
         self.refused(lambda answer: attrs.evolve(answer, offset=answer.offset + 1), "were asked for")
         self.disk = MemoryDisk()
@@ -257,7 +257,7 @@ class FetchTests(FetchCase):
         self.disk.makedirs("s")
         self.refused(lambda answer: attrs.evolve(answer, index=8 + (answer.offset > 0)), "it was (8, 1,")
 
-    def test_too_old(self) -> None:
+    def test_an_old_snapshot_is_refused(self) -> None:
         """A snapshot after which the log does not go on is refused before a byte of it is written."""
         self.entries.begin_index = 9
         self.refused(lambda answer: attrs.evolve(answer, index=7), "after the entry 7, here one after 8")
@@ -275,7 +275,7 @@ class FetchTests(FetchCase):
         self.assertEqual((self.runner.state, self.runner.applied_index), ("installing", 7))
         self.assertEqual(self.disk.listdir("s/machine"), [])
 
-    def test_other_machine(self) -> None:
+    def test_another_machine_is_refused(self) -> None:
         """The sender refuses another name or version, with a code; this member refuses the header, too."""
         self.factory = NextJournal
         self.start()
@@ -287,7 +287,7 @@ class FetchTests(FetchCase):
         self.assertIn("has the version 1 of 'journal', this member runs", self.runner.status().installing)
         self.assertEqual(self.runner.state, "installing")
 
-    def test_another_log(self) -> None:
+    def test_another_log_is_refused(self) -> None:
         """A snapshot of another group is refused when the log has its last entry; the copy is removed."""
         other = HostedRig(snapshot_entries=3).run()
         other.append(b"earlier")
@@ -325,7 +325,7 @@ class FetchTests(FetchCase):
         self.assertEqual((self.runner.state, self.runner.applied_index), ("running", 12))
         self.assertEqual(self.made[-1].bodies, self.rig.journal.bodies)
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_is_tried_again(self) -> None:
         """A disk that takes no piece stops nothing; it is tried again."""
         receive = SnapshotDirectory.receive
 
@@ -340,14 +340,14 @@ class FetchTests(FetchCase):
         self.pass_s(5)
         self.assert_whole()
 
-    def test_stops(self) -> None:
+    def test_a_stop_waits_for_no_answer(self) -> None:
         """A stop does not wait for an answer."""
         self.sender.is_silent = True
         self.start()
         self.successResultOf(self.runner.stop())
         self.assertEqual(self.runner.state, "stopped")
 
-    def test_alone(self) -> None:
+    def test_a_lone_member_stops_its_machine(self) -> None:
         """Without other members the machine stops, and says what to do."""
         self.sender.is_in_group = False
         self.start()
@@ -358,7 +358,7 @@ class FetchTests(FetchCase):
 class OfferTests(FetchCase):
     """What is sent stays while it is sent."""
 
-    def test_held(self) -> None:
+    def test_a_snapshot_stays_while_it_is_sent(self) -> None:
         """The snapshot and the log after it, until nobody has asked for a while."""
         runner, clock = self.rig.runner, self.rig.clock
         request = SnapshotRequest(machine="journal", machine_version=1, index=5, index_term=1)
@@ -374,7 +374,7 @@ class OfferTests(FetchCase):
         error = self.assertRaises(DLedgerError, runner.piece_for, request, 10)
         self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
-    def test_refusals(self) -> None:
+    def test_refusals_have_their_codes(self) -> None:
         """Each with a code."""
         runner = self.rig.runner
         right = SnapshotRequest(machine="journal", machine_version=1)
@@ -408,7 +408,7 @@ class ProvenTests(FetchCase):
         """Another one."""
         found.name(found.write(index=index, term=1, chain_crc=0, chunks=[b"x"], problem=lambda: ""))
 
-    def test_oldest(self) -> None:
+    def test_the_oldest_snapshot_frees_the_log(self) -> None:
         """The oldest of two; none if there is one only, or if nobody looks."""
         found = self.directory()
         self.assertEqual(found.proven_index, 5)
@@ -423,7 +423,7 @@ class ProvenTests(FetchCase):
         self.write(alone, 3)
         self.assertEqual(alone.proven_index, -1)
 
-    def test_rotten(self) -> None:
+    def test_a_rotten_snapshot_does_not_count(self) -> None:
         """The one that was sound when it was written is read again before it counts; then it is refused."""
         found = self.directory()
         content = self.rig.disk.read_file("s/machine/snapshot-8-1")
@@ -484,13 +484,13 @@ class CrashTests(FetchCase):
         """With the bytes of a real snapshot."""
         return _Story(self.rig.disk.read_file("s/machine/snapshot-8-1"))
 
-    def test_crashes(self) -> None:
+    def test_a_crash_leaves_no_half_snapshot(self) -> None:
         """No state of the disk shows half a snapshot."""
         tally = Enumeration(self.story()).run()
         self.assertEqual(tally.bad, [])
         self.assertGreater(tally.images, 30)
 
-    def test_not_sound(self) -> None:
+    def test_an_unsound_file_is_removed(self) -> None:
         """What does not fit is gone at once, and says why."""
         disk = MemoryDisk()
         disk.makedirs("s")

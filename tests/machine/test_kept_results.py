@@ -49,7 +49,7 @@ class KeptTests(SynchronousTestCase):
         last, kept = self.kept.find(producer, sequence)
         return last, None if kept is None else kept.result
 
-    def test_found(self) -> None:
+    def test_results_are_found_by_their_sequence(self) -> None:
         """By producer and sequence; other entries count for nothing."""
         runs = (ProducerRun("p", 0, 2, 2), ProducerRun("q", 0, 5, 1))
         batch = [announcement(0, *runs), *map(entry, range(1, 7))]
@@ -57,14 +57,14 @@ class KeptTests(SynchronousTestCase):
         found = [self.found(*one) for one in (("p", 0), ("p", 1), ("q", 0), ("p", 2), ("r", 0))]
         self.assertEqual(found, [(1, b"2"), (1, b"3"), (0, b"5"), (1, None), (-1, None)])
 
-    def test_another_term(self) -> None:
+    def test_another_term_takes_no_results(self) -> None:
         """What came in the place of announced entries is not theirs."""
         self.kept.fold([announcement(0, ProducerRun("p", 0, 1, 3))], {})
         self.kept.fold([entry(1), entry(2, term=2), entry(3)], {1: b"1", 2: b"2", 3: b"3"})
         self.assertEqual(self.found("p", 0), (0, b"1"))
         self.assertEqual(self.found("p", 1), (0, None))
 
-    def test_open(self) -> None:
+    def test_an_open_run_goes_on(self) -> None:
         """An open run goes on until another term, or an entry that a member has made for itself."""
         ends = (
             entry(3, term=2), announcement(3), entry(3, b"RDNM", channel=PRODUCER_CHANNEL),
@@ -83,7 +83,7 @@ class KeptTests(SynchronousTestCase):
         self.kept.fold([entry(0, b"RDNM and so on", channel=PRODUCER_CHANNEL), entry(1)], {1: b"1"})
         self.assertEqual(self.kept, KeptResults())
 
-    def test_bounds(self) -> None:
+    def test_kept_results_are_bounded(self) -> None:
         """Of results for each producer, of bytes, of producers; the last sequence stays."""
         self.commands("p", 0, *[b"%d" % number for number in range(kept_results.RESULTS_MAX + 3)])
         self.assertEqual(self.found("p", 2), (18, None))
@@ -102,13 +102,13 @@ class KeptTests(SynchronousTestCase):
         whole = sum(len(one.result) + 64 for client in self.kept.clients.values() for one in client.results)
         self.assertEqual(self.kept.held_bytes, whole)
 
-    def test_began_again(self) -> None:
+    def test_a_producer_that_begins_again_has_none(self) -> None:
         """A producer that was forgotten and began with 0 has no results of before."""
         self.commands("p", 0, b"old 0", b"old 1")
         self.commands("p", 0, b"new 0")
         self.assertEqual([self.found("p", 0), self.found("p", 1)], [(0, b"new 0"), (0, None)])
 
-    def test_in_snapshots(self) -> None:
+    def test_results_survive_in_snapshots(self) -> None:
         """The same again, also between a producer entry and its entries; every cut is refused."""
         self.commands("p", 0, b"0", b"", RefusedAnswer(b"2"))
         self.commands("\xfc", 7, b"7")

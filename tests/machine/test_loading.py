@@ -15,13 +15,13 @@ HERE = "tests.machine.machines"
 class LoadingTests(SynchronousTestCase):
     """C{package.module:factory}."""
 
-    def test_factory(self) -> None:
+    def test_a_factory_makes_the_machine(self) -> None:
         """A class, or a function, that makes a machine."""
         factory = load_factory(f"{HERE}:Journal")
         self.assertIs(factory, Journal)
         self.assertIsInstance(factory(), StateMachine)
 
-    def test_refused(self) -> None:
+    def test_a_wrong_name_is_refused(self) -> None:
         """The sentence names the text, what is wrong, and what is allowed."""
         for text, says in (
             ("", "write package.module:factory"),

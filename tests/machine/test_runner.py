@@ -27,7 +27,7 @@ from tests.machine.rig import HostedRig
 class FollowTests(SynchronousTestCase):
     """Committed entries, in their order, each once."""
 
-    def test_applies(self) -> None:
+    def test_committed_entries_are_applied_once(self) -> None:
         """Those that were there before, and those that come; entries without a body are not passed."""
         rig = HostedRig()
         rig.lead()
@@ -43,7 +43,7 @@ class FollowTests(SynchronousTestCase):
         self.assertEqual(found, ("running", 4, 0, 3))
         self.assertIsNone(health_problem(rig.node.status()))
 
-    def test_gives_way(self) -> None:
+    def test_a_slow_machine_gives_way(self) -> None:
         """A slow machine gets smaller batches, and the reactor a turn between them."""
         rig = HostedRig().run()
         rig.journal.fails = lambda entry: rig_sleep(rig, 0.001)
@@ -60,7 +60,7 @@ class FollowTests(SynchronousTestCase):
         self.assertGreater(len(set(between)), 10)
         self.assertLessEqual(rig.journal.batches[-1], 8)
 
-    def test_quick(self) -> None:
+    def test_a_quick_machine_gets_bigger_batches(self) -> None:
         """A quick machine gets bigger ones, up to a bound."""
         rig = HostedRig().run()
         rig.append(*[b"x"] * 60)
@@ -69,7 +69,7 @@ class FollowTests(SynchronousTestCase):
             rig.pass_turns()
         self.assertEqual(max(rig.journal.batches), BATCH_COUNT_MAX)
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_entry_is_waited_for(self) -> None:
         """An entry that is damaged here is waited for."""
         rig = HostedRig().run()
         real = rig.node.read_committed
@@ -85,7 +85,7 @@ class FollowTests(SynchronousTestCase):
         rig.pass_turns()
         self.assertEqual(rig.journal.bodies, [b"a"])
 
-    def test_store_fails(self) -> None:
+    def test_a_failed_store_ends_the_member(self) -> None:
         """A store that has failed ends the member: its machine is not said to have failed."""
         rig = HostedRig().run()
 
@@ -138,7 +138,7 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(rig.node.committed_index, before + 1)
         self.assertEqual(rig.runner.state, "failed")
 
-    def test_raises(self) -> None:
+    def test_a_failure_names_its_entry(self) -> None:
         """A generator that raises names its entry."""
         rig = HostedRig().run()
 
@@ -151,7 +151,7 @@ class FailureTests(SynchronousTestCase):
         self.failed(rig, "apply() raised at the entry 2: ValueError: what is this")
         self.assertEqual(rig.journal.bodies, [b"good"])
 
-    def test_no_exception(self) -> None:
+    def test_any_exception_is_a_failure(self) -> None:
         """
         What is not a C{Exception} is a failure, too: the entries before it count as applied, nothing that was
         read ahead is skipped, and no snapshot of that state gets a name, not even one that is being written.
@@ -182,7 +182,7 @@ class FailureTests(SynchronousTestCase):
             self.assertIn("has failed", rig.runner.status().snapshot_problem)
             self.flushLoggedErrors()
 
-    def test_query(self) -> None:
+    def test_a_failed_query_is_its_answer(self) -> None:
         """An exception of any kind in a query is its answer; a machine that failed answers none."""
         rig = HostedRig().run()
         rig.append(b"1")
@@ -220,7 +220,7 @@ class FailureTests(SynchronousTestCase):
         rig.append(b"1", b"2", b"3")
         return rig
 
-    def test_wrong_results(self) -> None:
+    def test_wrong_results_are_a_failure(self) -> None:
         """Too few, too many, of another kind, too long; a function that raises names the range."""
         self.failed(self.broken(lambda entries: [b"x"]), "1 results for 3 entries: none for the entry 2")
         self.failed(self.broken(lambda entries: [b"x"] * 4), "more than 3 results for the entries 1 to 3")
@@ -234,7 +234,7 @@ class FailureTests(SynchronousTestCase):
 
         self.failed(self.broken(raises), "apply() raised at the entry 1: KeyError: 'x'")
 
-    def test_waits(self) -> None:
+    def test_waiting_callers_hear_the_failure(self) -> None:
         """Callers that wait are informed: a command is unknown, a query is refused."""
         rig = HostedRig().run()
         rig.journal.fails = lambda entry: 1 / 0  # type: ignore[assignment,return-value]
@@ -255,7 +255,7 @@ class SnapshotTests(SynchronousTestCase):
         for number in range(8):
             self.rig.append(b"%d" % number)
 
-    def test_taken(self) -> None:
+    def test_two_snapshots_are_kept(self) -> None:
         """Two are kept, and the log is kept from the last entry of the older one on."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(self.rig.node.machine_requests.needed_index, 4)
@@ -282,14 +282,14 @@ class SnapshotTests(SynchronousTestCase):
         rig.pass_turns()
         return rig
 
-    def test_taken_up(self) -> None:
+    def test_a_start_takes_up_a_snapshot(self) -> None:
         """The state is that of the snapshot and of the entries after it; no entry is applied twice."""
         self.rig.append(b"8")
         rig = self.restarted()
         self.assertEqual(rig.journal.bodies, [b"%d" % number for number in range(9)])
         self.assertEqual(rig.journal.indexes, [9])
 
-    def test_results(self) -> None:
+    def test_results_are_in_the_snapshot(self) -> None:
         """The last results of producers are in a snapshot."""
         self.rig.node.desks.appends.append_command(b"once", Origin("p", 0))
         self.rig.pass_turns()
@@ -301,7 +301,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.runner.kept_result("p", 0), (10, b"10:once"))
         self.assertIsNone(rig.runner.kept_result("p", 1))
 
-    def test_falls_back(self) -> None:
+    def test_a_start_falls_back_to_older_snapshots(self) -> None:
         """To the older one, then to the beginning of the log."""
         bodies = list(self.rig.journal.bodies)
         self.disk.write_file("s/machine/snapshot-8-1", b"")
@@ -312,13 +312,13 @@ class SnapshotTests(SynchronousTestCase):
         rig = self.restarted()
         self.assertEqual((rig.journal.bodies, rig.journal.indexes), (bodies, [1, 2, 3, 4, 5, 6, 7, 8]))
 
-    def test_other_version(self) -> None:
+    def test_another_version_begins_anew(self) -> None:
         """A machine of another version begins with the log."""
         rig = self.restarted(NextJournal)
         self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
         self.assertEqual(len(rig.runner.status().refused), 2)
 
-    def test_older_version(self) -> None:
+    def test_an_older_version_is_named(self) -> None:
         """A machine that takes older snapshots is given the version; a later one is refused."""
         rig = self.restarted(MovedJournal)
         self.assertEqual(rig.journal.bodies[:2], [b"moved from 1", b"0"])
@@ -329,12 +329,12 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
         self.assertIn("takes those from 0 on", rig.runner.status().refused[0])
 
-    def test_no_version(self) -> None:
+    def test_older_snapshots_need_a_version(self) -> None:
         """Who takes older snapshots must be able to distinguish them."""
         self.patch(Journal, "oldest_version", 0)
         self.assertIn("restore(chunks, version)", str(self.assertRaises(MachineFailed, HostedRig)))
 
-    def test_restore_raises(self) -> None:
+    def test_each_try_has_a_new_machine(self) -> None:
         """Each try gets a new machine."""
         class Picky(Journal):
             def restore(self, chunks: Iterable[bytes]) -> None:
@@ -346,7 +346,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(len(rig.made), 3)
         self.assertIn("restore() raised ValueError: not mine", rig.runner.status().refused[0])
 
-    def test_another_log(self) -> None:
+    def test_another_log_is_refused(self) -> None:
         """A snapshot after an entry that the log has otherwise is refused."""
         rig = HostedRig(disk=self.disk)
         rig.lead()
@@ -422,7 +422,7 @@ class SnapshotTests(SynchronousTestCase):
         rig.clock.advance(writing.FLUSH_LOOK_S)
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
 
-    def test_swallowed(self) -> None:
+    def test_a_swallowed_error_stops_the_machine(self) -> None:
         """A machine that catches what is wrong with a file does not go on with half of it."""
         class Careless(Journal):
             def restore(self, chunks: Iterable[bytes]) -> None:
@@ -442,7 +442,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.journal.bodies, self.rig.journal.bodies)
         self.assertEqual(len(rig.runner.status().refused), 2)
 
-    def test_not_written(self) -> None:
+    def test_a_failed_snapshot_is_tried_again(self) -> None:
         """A failed write is reported, and tried again; the machine goes on."""
         self.rig.machine_thread.is_lazy = True
         for number in range(3):
@@ -457,7 +457,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [8, 14])
         self.assertEqual(self.rig.runner.status().snapshot_problem, "")
 
-    def test_stable_view(self) -> None:
+    def test_later_entries_are_not_in_a_snapshot(self) -> None:
         """Entries that are applied while it is written are not in it."""
         self.rig.machine_thread.is_lazy = True
         for number in range(6):
@@ -467,7 +467,7 @@ class SnapshotTests(SynchronousTestCase):
         head = self.rig.snapshots.heads[-2]
         self.assertEqual((head.index, len(list(self.rig.snapshots.read(head)))), (11, 1 + 11))
 
-    def test_stops(self) -> None:
+    def test_a_stop_waits_for_the_thread(self) -> None:
         """A stop waits for the thread, which gives up."""
         self.rig.machine_thread.is_lazy = True
         for number in range(3):
@@ -479,7 +479,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertIn("stopped", self.rig.runner.status().snapshot_problem)
 
-    def test_same_places(self) -> None:
+    def test_members_snapshot_at_the_same_entries(self) -> None:
         """After the same entries at each member, however they come; so the digests can be compared."""
         rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
         rig.append(*[b"%d" % number for number in range(8)])
@@ -490,7 +490,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(other.runner.digests[2], rig.runner.digests[2])
         self.assertNotEqual(other.runner.digests[5], rig.runner.digests[5])
 
-    def test_own_digest(self) -> None:
+    def test_a_machine_may_offer_its_digest(self) -> None:
         """A machine may offer one, or none; if it raises, no snapshot is written."""
         for given, told in ((b"abc", {2: "616263"}), (b"", {})):
             self.patch(Journal, "digest", lambda machine, given=given: given)
@@ -503,7 +503,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("digest() gave no bytes", rig.runner.status().snapshot_problem)
         self.assertEqual((rig.runner.state, len(self.flushLoggedErrors())), ("running", 1))
 
-    def test_by_bytes(self) -> None:
+    def test_bytes_of_bodies_make_it_due(self) -> None:
         """Bytes of bodies, too."""
         rig = HostedRig(snapshot_bytes=100).run()
         rig.append(b"x" * 99)
@@ -515,7 +515,7 @@ class SnapshotTests(SynchronousTestCase):
 class AskedTests(SynchronousTestCase):
     """A snapshot that an operator asks for."""
 
-    def test_taken(self) -> None:
+    def test_an_operator_gets_a_snapshot(self) -> None:
         """At once, also where none are due by entries or bytes; the next start takes it up."""
         rig = HostedRig().run()
         rig.append(b"a", b"b")
@@ -535,7 +535,7 @@ class AskedTests(SynchronousTestCase):
         rig.append(b"c")
         self.assertEqual(rig.runner.status().snapshots, 1)
 
-    def test_refused(self) -> None:
+    def test_a_snapshot_is_refused_without_a_machine(self) -> None:
         """Where there is no machine, none that runs, or nowhere to keep it."""
         rig = HostedRig().lead()
         self.assertEqual(rig.node.ask_snapshot(), "the state machine is starting")

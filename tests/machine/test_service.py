@@ -47,7 +47,7 @@ class HostingTests(ServiceTestCase):
         self.run_for(5)
         return stopped
 
-    def test_life(self) -> None:
+    def test_a_machine_lives_twice_on_its_files(self) -> None:
         """Twice, over the same files."""
         path = self.mktemp()
         runner = self.hosted(path)
@@ -75,7 +75,7 @@ class HostingTests(ServiceTestCase):
         self.run_for(STOP_TIME_OUT_S + 2)
         self.successResultOf(stopped)
 
-    def test_end_waits(self) -> None:
+    def test_the_end_waits_for_the_snapshot(self) -> None:
         """A snapshot that is being written holds up the end, until it gives up."""
         self.hosted(self.mktemp())
         self.threads.is_lazy = True

@@ -48,7 +48,7 @@ class ListJournal(Journal):
 class RefusedTests(SynchronousTestCase):
     """A refusal is the answer to its command, and nothing else."""
 
-    def test_raised(self) -> None:
+    def test_a_raised_refusal_is_the_answer(self) -> None:
         """In a generator, in a function that gives a list; as a result, too. The rest goes on."""
         for factory in (Journal, ListJournal):
             rig = HostedRig(factory=factory).run()
@@ -67,7 +67,7 @@ class RefusedTests(SynchronousTestCase):
                 self.assertEqual(answer, b"I do not like no %d ?" % number)
             self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"a", b"b"]))
 
-    def test_given(self) -> None:
+    def test_a_given_refusal_is_the_answer(self) -> None:
         """A generator may give it and go on."""
         rig = HostedRig().run()
         given: Any = [RefusedCommand("why"), b"2"]
@@ -76,7 +76,7 @@ class RefusedTests(SynchronousTestCase):
         rig.append(b"a", b"b")
         self.assertEqual([self.successResultOf(result) for result in results], [b"why", b"2"])
 
-    def test_answer(self) -> None:
+    def test_a_client_gets_the_refusal_again(self) -> None:
         """A client learns it by a code, each time it asks for the same command."""
         rig = HostedRig().run()
 
@@ -117,7 +117,7 @@ class SkipTests(SynchronousTestCase):
         rig.runner.sweep(rig.clock.seconds())
         rig.pass_turns()
 
-    def test_skipped(self) -> None:
+    def test_a_skipped_entry_is_in_no_state(self) -> None:
         """The machine goes on without the entry, from its snapshot, and in a process that begins later."""
         self.rig.append(b"bad", b"4")
         self.assertEqual((self.rig.runner.state, self.rig.runner.failed_index), ("failed", 5))
@@ -138,7 +138,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual((again.runner.state, again.journal.indexes), ("running", []))
         self.assertEqual(again.journal.bodies, self.rig.journal.bodies)
 
-    def test_refused(self) -> None:
+    def test_a_skip_needs_a_failed_machine(self) -> None:
         """Only where the leader's machine has failed; only from those who may change the group."""
         self.assertIn("is running, it has not failed", self.order(3).reason)
         self.rig.append(b"bad")
@@ -150,7 +150,7 @@ class SkipTests(SynchronousTestCase):
         self.rig.pass_turns()
         self.assertIs(client.answers()[0].code, ResponseCode.FORBIDDEN)
 
-    def test_applied_elsewhere(self) -> None:
+    def test_an_applied_entry_is_taken_back(self) -> None:
         """A member that could apply the entry makes its state again, and refuses its snapshots with it."""
         rig = HostedRig(snapshot_entries=3).run()
         rig.append(b"0", b"1")
@@ -170,7 +170,7 @@ class SkipTests(SynchronousTestCase):
         self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
         self.assertEqual(rig.journal.bodies, [b"0", b"1"])
 
-    def test_twice(self) -> None:
+    def test_a_second_order_changes_nothing(self) -> None:
         """A second order for the same entry changes nothing, also in a process that began between the two."""
         disk = MemoryDisk()
         rig = HostedRig(disk=disk, snapshot_entries=1000).run()
@@ -207,7 +207,7 @@ class SkipTests(SynchronousTestCase):
         skips.restored((5,), 9)
         self.assertEqual(skips.left_out, {3, 5})
 
-    def test_between(self) -> None:
+    def test_a_snapshot_says_what_it_skipped(self) -> None:
         """A snapshot between the entry and the order says that it was made without the entry."""
         skips = Skips({3: UNSEEN})
         batch = [(header, body) for header, body in self.entries()]
@@ -220,7 +220,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual(again, Skips({3: 5}, {3}, has_passed=True))
         self.assertEqual([again.has_passed(), again.has_passed()], [True, False])
 
-    def test_bound(self) -> None:
+    def test_the_highest_skips_are_remembered(self) -> None:
         """The entries with the highest indexes are remembered."""
         skips = Skips({index: UNSEEN for index in range(5)}, set(range(5)))
         self.patch(skips_module, "SKIPS_MAX", 3)
@@ -247,7 +247,7 @@ class SkipTests(SynchronousTestCase):
         assert batch is not None
         return list(iterate_records(batch))
 
-    def test_later_start(self) -> None:
+    def test_a_later_start_finds_the_order(self) -> None:
         """A process that begins after neither comes to the entry first: it looks ahead for the order."""
         self.rig.append(b"bad", *[b"x"] * 3)
         self.order(5)

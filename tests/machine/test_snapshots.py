@@ -47,7 +47,7 @@ class SnapshotTests(SynchronousTestCase):
         """The files."""
         return self.disk.listdir("s/machine")
 
-    def test_read_again(self) -> None:
+    def test_a_snapshot_is_read_again(self) -> None:
         """What was written is there at the next start, in the same pieces."""
         size = write(self.found, 7)
         self.assertEqual(self.disk.file_size("s/machine/snapshot-7-3"), size)
@@ -80,7 +80,7 @@ class SnapshotTests(SynchronousTestCase):
         self.disk.write_file(path, whole + b"\0")
         self.assertRaises(SnapshotRefused, check_snapshot, self.disk, path)
 
-    def test_falls_back(self) -> None:
+    def test_a_refused_snapshot_keeps_the_older(self) -> None:
         """A refused snapshot leaves the older one; it is never removed, and its name can be taken again."""
         write(self.found, 5)
         write(self.found, 9)
@@ -95,7 +95,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(self.names(), ["snapshot-11-3", "snapshot-13-3", "snapshot-9-3.refused-1"])
         self.assertEqual(self.disk.read_file("s/machine/snapshot-9-3.refused-1"), content)
 
-    def test_strangers(self) -> None:
+    def test_foreign_snapshots_are_refused(self) -> None:
         """Other machines, other versions, other names and other formats are refused, each with a sentence."""
         write(self.found, 5)
         for machine, version, says in (("x", 1, "of the machine 'm'"), ("m", 2, "has the version 1 of 'm'")):
@@ -110,7 +110,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("it was renamed", again.refused[0])
         self.assertIn("is not a snapshot", again.refused[1])
 
-    def test_given_up(self) -> None:
+    def test_a_write_given_up_leaves_nothing(self) -> None:
         """A write that is given up, or gets what is no piece, leaves nothing; the older one stays."""
         write(self.found, 5)
         error = self.assertRaises(SnapshotRefused, write, self.found, 9, problem=lambda: "it takes too long")
@@ -161,14 +161,14 @@ class _Story:
 class CrashTests(SynchronousTestCase):
     """The process or the machine ends in every changing call, also in those of the next start."""
 
-    def test_crashes(self) -> None:
+    def test_a_crash_costs_no_snapshot(self) -> None:
         """No crash costs a snapshot that was written, and none leaves an unsound one."""
         tally = Enumeration(_Story()).run()
         self.assertEqual(tally.bad, [])
         self.assertGreater(tally.images, 50)
         self.assertGreater(tally.second_images, 20)
 
-    def test_notices(self) -> None:
+    def test_a_missing_flush_is_noticed(self) -> None:
         """Without the flush before the name, it finds a bad state."""
         real = snapshots.write_snapshot
 

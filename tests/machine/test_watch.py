@@ -33,12 +33,12 @@ class WatchTests(SynchronousTestCase):
             self.told[peer_id] = encode_told_machine(one) if isinstance(one, ToldMachine) else one
         self.watch.look(mine, ["n1", "n2", "n3"])
 
-    def test_same(self) -> None:
+    def test_equal_machines_do_not_differ(self) -> None:
         """The same machine, none, nonsense, and silence are no difference."""
         self.look(n1=MINE, n2="", n3="[")
         self.assertEqual((self.watch.differs, self.noted), ("", []))
 
-    def test_differs(self) -> None:
+    def test_a_difference_is_reported_once(self) -> None:
         """Another version or name: reported once, with the names, until it changes."""
         newer = attrs.evolve(MINE, version=3)
         for _ in range(3):
@@ -51,7 +51,7 @@ class WatchTests(SynchronousTestCase):
         self.look(n1=MINE)
         self.assertEqual((self.watch.differs, len(self.noted)), ("", 1))
 
-    def test_digests(self) -> None:
+    def test_different_digests_raise_doubt(self) -> None:
         """
         Of the newest entry that both report; who is not with the majority is in doubt, and so are equals.
         """
@@ -72,7 +72,7 @@ class WatchTests(SynchronousTestCase):
             self.assertEqual(self.watch.in_doubt, text)
         self.assertTrue(any("n0, n2 against n1" in one for one in self.noted))
 
-    def test_outdated(self) -> None:
+    def test_an_outdated_machine_may_ask(self) -> None:
         """Only if the machine asks for it, and the newer one runs and is of the same name."""
         newer = attrs.evolve(MINE, version=3)
         picky = attrs.evolve(MINE, newest_only=True)

@@ -75,7 +75,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("pop-lost-group", "popped messages are dropped if a crash took their group", (
         Patch(REVIVE, "        if self._is_over(topic, popped):",
               "        if group is None or self._is_over(topic, popped):"),
-    ), {"test": "tests.broker.popping.test_revive.ReviveTests.test_no_group"}),
+    ), {"test": "tests.broker.popping.test_revive.ReviveTests.test_a_lost_group_gets_its_messages"}),
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),

@@ -143,8 +143,8 @@ _ELECTIONS = (
         Patch(REPLICA, "self._pass_term_gate(request.term, type(request).__name__)", "pass"),
     )),
     Mutant("repairing-member-votes", "a member that lost acknowledged entries gives its vote", (
-        Patch(JUDGE, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
-              "if False:\n            # Its log looks shorter"),
+        Patch(JUDGE, "if member.repair_end_index >= 0:\n            # This log may lack entries",
+              "if False:\n            # This log may lack entries"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
         Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),

@@ -54,8 +54,8 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
     ), {"test": "tests.storage.test_chunk_sums.KeepingTests.test_rows_that_come_back"}),
     ("chunk-refused-for-ever", "a leader pushes the chunk again that its follower has refused", (
         Patch(_DISPATCHER, "        self._chunks_from = pushed.last_index + 1\n", ""),
-    ), {"test": "tests.core.test_chunks.LeaderTests.test_refused"}),
+    ), {"test": "tests.core.test_chunks.LeaderTests.test_a_refused_chunk_is_pushed_entry_by_entry"}),
     ("chunk-units-unchecked", "a follower believes the index units of a chunk", (
         Patch(_CHECKS, "    _check_units(chunk, position)\n", ""),
-    ), {"test": "tests.storage.test_chunk_sums.TakingTests.test_units"}),
+    ), {"test": "tests.storage.test_chunk_sums.TakingTests.test_units_must_fit_their_records"}),
 )

@@ -57,25 +57,25 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("refused-snapshot-replaced", "a snapshot that was refused is overwritten", (
         Patch(_DIRECTORY, "            disk.rename(path, f\"{path}.refused-{number}\")",
               "            disk.unlink(path)"),
-    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
+    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_a_refused_snapshot_keeps_the_older"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
         Patch(_RUNNER, "                    break\n                self._renew()\n",
               "                    break\n                self._kept = KeptResults()\n"),
-    ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_each_try_has_a_new_machine"}),
     ("exit-is-no-failure", "a machine that raises what is no Exception passes the guard", (
         Patch(_GUARD, "except BaseException as error:\n                raise _failed_at(entry.index",
               "except Exception as error:\n                raise _failed_at(entry.index"),
-    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_any_exception_is_a_failure"}),
     ("failed-entry-is-applied", "the entries of a batch after one that failed count as applied", (
         Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
-    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_any_exception_is_a_failure"}),
     ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
         Patch(_RUNNER, "        return self.in_doubt if self.state == \"running\" else",
               "        return self.in_doubt if self.state != \"stopped\" else"),
-    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_any_exception_is_a_failure"}),
     ("cut-snapshot-restored", "a machine that catches an error of its snapshot goes on with half of it", (
         Patch(_GUARD, "        walk.finish()", "        pass"),
-    ), {"test": "tests.machine.test_runner.SnapshotTests.test_swallowed"}),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_a_swallowed_error_stops_the_machine"}),
     ("snapshot-before-its-log", "a snapshot gets its name before the log is on stable storage", (
         Patch("dledger.machine.writing", "self._entries.members.flushed_index < last.index:", "False:"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_name_waits_for_the_log"}),
@@ -88,7 +88,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
         Patch("dledger.node.desks", "(reads, self.machine.needed_index, readers)", "(reads, readers)"),
-    ), {"test": "tests.machine.test_runner.SnapshotTests.test_taken"}),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_two_snapshots_are_kept"}),
     ("install-older-than-committed", "a snapshot older than what is committed is installed", (
         Patch(_FETCH, "        if answer.index < lowest_index:", "        if False:"),
     ), {"test": f"{_INSTALLS}.FetchTests"}),
@@ -110,27 +110,27 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), SHORT_LOGS),
     ("piece-not-checked", "a damaged piece of a snapshot is written", (
         Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
-    ), {"test": f"{_INSTALLS}.FetchTests.test_damaged_piece"}),
+    ), {"test": f"{_INSTALLS}.FetchTests.test_a_damaged_piece_is_refused"}),
     ("incoming-named-too-early", "a snapshot that was sent gets its name before it is on stable storage", (
         Patch(_DIRECTORY, "            file.datasync()\n", "            pass\n"),
     ), {"test": f"{_INSTALLS}.CrashTests"}),
     ("sent-snapshot-removed", "a snapshot is removed while it is sent", (
         Patch(_DIRECTORY, "            if old.index not in self.held:", "            if True:"),
-    ), {"test": f"{_INSTALLS}.OfferTests.test_held"}),
+    ), {"test": f"{_INSTALLS}.OfferTests.test_a_snapshot_stays_while_it_is_sent"}),
     ("drop-behind-newest", "the log goes after a snapshot that was not read again", (
         Patch(_DIRECTORY, "                self._checked(self._path_of(oldest), oldest.index, oldest.term)\n",
               "                pass\n"),
     ), {"test": f"{_INSTALLS}.ProvenTests"}),
     ("drop-without-snapshots", "the log is shortened though a member takes no snapshots", (
         Patch(_SNAPSHOT_DESK, "        if problems:", "        if False:"),
-    ), {"test": f"{_DROPS}.test_java"}),
+    ), {"test": f"{_DROPS}.test_a_java_member_prevents_dropping"}),
     ("drop-before-leader", "a follower drops what its leader still has", (
         Patch(_SNAPSHOT_DESK, "            index = min(index, self._leader_begin(status) - 1)",
               "            pass"),
-    ), {"test": f"{_DROPS}.test_follower"}),
+    ), {"test": f"{_DROPS}.test_a_follower_drops_with_its_leader"}),
     ("snapshot-not-throttled", "snapshots are sent without a bound", (
         Patch(_SNAPSHOT_DESK, "        quota.spend(len(piece.data))\n", ""),
-    ), {"test": "tests.node.test_snapshots.AnswerTests.test_throttled"}),
+    ), {"test": "tests.node.test_snapshots.AnswerTests.test_the_quota_throttles_pieces"}),
     ("query-before-apply", "a linearizable query does not wait for the machine", (
         Patch(_DESK, "await machine.when_applied(await self._around.read_index())",
               "await self._around.read_index()"),
@@ -140,15 +140,15 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": f"{_REQUESTS}.AgeTests"}),
     ("machine-hogs-the-reactor", "a slow machine never gives way", (
         Patch(_RUNNER, "if self._clock.seconds() - began_s >= TURN_S:", "if False:"),
-    ), {"test": "tests.machine.test_runner.FollowTests.test_gives_way"}),
+    ), {"test": "tests.machine.test_runner.FollowTests.test_a_slow_machine_gives_way"}),
     ("command-applied-again", "a command that is in the state is appended again", (
         Patch(_DESK, "            kept = self._kept_result(request)\n            if kept is None:\n        "
               "        self", "            kept = None\n            if kept is None:\n                self"),
-    ), {"test": f"{_REQUESTS}.OnceTests.test_forgotten"}),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_a_forgotten_result_is_not_made_again"}),
     ("forgotten-command-again", "a command that the log may have forgotten is appended again", (
         Patch(_DESK, "        table = self._around.producers() if request.is_again else None",
               "        table = None"),
-    ), {"test": f"{_REQUESTS}.OnceTests.test_again"}),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_a_doubtful_command_is_not_appended"}),
     ("late-wait-for-result", "a command shares its proposal, and waits after its entry was applied", (
         Patch("dledger.node.requests.appends",
               "self._propose_alone(None, None, (body,), None, origin, waiter)",
@@ -156,42 +156,42 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": "tests.node.test_appends.CommandTests"}),
     ("lost-command-not-repeated", "a command whose answer was lost is not sent again", (
         Patch(_COMMANDS, "            return sent_once\n", "            return False\n"),
-    ), {"test": f"{_CLIENT_TESTS}.test_once"}),
+    ), {"test": f"{_CLIENT_TESTS}.test_a_command_is_applied_once"}),
     ("unknown-lane-used-again", "a producer goes on though its command has no known outcome", (
         Patch(_COMMANDS, "                except AppendFailed:\n", "                except AppendError:\n"),
         Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
-    ), {"test": f"{_CLIENT_TESTS}.test_lost_lane"}),
+    ), {"test": f"{_CLIENT_TESTS}.test_a_lost_lane_is_replaced"}),
     ("results-not-in-snapshot", "a snapshot has no results of clients", (
         Patch(_RUNNER, "self.machine, self._kept.encode(",
               "self.machine, KeptResults().encode("),
-    ), {"test": "tests.machine.test_runner.SnapshotTests.test_results"}),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_results_are_in_the_snapshot"}),
     ("results-of-another-term", "an entry of another term counts as the announced one", (
         Patch("dledger.machine.kept_results", "        if header.term != run.term:", "        if False:"),
-    ), {"test": "tests.machine.test_kept_results.KeptTests.test_another_term"}),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_another_term_takes_no_results"}),
     ("refusal-stops-the-machine", "a command that a machine refuses stops it", (
         Patch(_GUARD, "            except RefusedCommand as refused:\n                results",
               "            except _Nothing as refused:\n                results"),
         Patch(_GUARD, "class _Walk:", "class _Nothing(Exception):\n    pass\n\n\nclass _Walk:"),
-    ), {"test": f"{_SKIPS}.RefusedTests.test_raised"}),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_a_raised_refusal_is_the_answer"}),
     ("refusal-is-a-result", "a client gets the reason of a refusal as a result", (
         Patch(_DESK, "machine.is_refusal(result):", "False:"),
-    ), {"test": f"{_SKIPS}.RefusedTests.test_answer"}),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_a_client_gets_the_refusal_again"}),
     ("skip-anything", "an entry is skipped at which no machine has failed", (
         Patch(_DESK, "        if failed_index != index:", "        if False:"),
-    ), {"test": f"{_SKIPS}.SkipTests.test_refused"}),
+    ), {"test": f"{_SKIPS}.SkipTests.test_a_skip_needs_a_failed_machine"}),
     ("skip-for-some", "a member whose state has a skipped entry keeps that state", (
         Patch("dledger.machine.skips",
               "                if index <= applied_index and index not in self.left_out:",
               "                if False:"),
-    ), {"test": f"{_SKIPS}.SkipTests.test_applied_elsewhere"}),
+    ), {"test": f"{_SKIPS}.SkipTests.test_an_applied_entry_is_taken_back"}),
     ("skip-not-in-snapshot", "a snapshot does not say that it was made without an entry", (
         Patch("dledger.machine.skips", "        self.left_out = passed.union(left_out)\n",
               "        self.left_out = passed\n"),
-    ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
+    ), {"test": f"{_SKIPS}.SkipTests.test_a_snapshot_says_what_it_skipped"}),
     ("skip-again", "a second order for the same entry makes a state anew that does not have it", (
         Patch("dledger.machine.skips", "                self._has_passed = True\n",
               "                self._has_passed = not self.left_out.discard(order_of(header, body))\n"),
-    ), {"test": f"{_SKIPS}.SkipTests.test_twice"}),
+    ), {"test": f"{_SKIPS}.SkipTests.test_a_second_order_changes_nothing"}),
     ("no-snapshot-behind-order", "no member has a snapshot after an order for those that need one", (
         Patch("dledger.machine.writing", "(self._is_wanted and bool(self._due_entries or self._due_bytes))",
               "False"),
@@ -214,7 +214,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
         Patch(_DIRECTORY, "        if not self.oldest_version <= head.machine_version <=",
               "        if not head.machine_version <="),
-    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_strangers"}),
+    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_foreign_snapshots_are_refused"}),
     ("old-version-answers", "a member with a lower version of the machine answers queries", (
         Patch(_DESK, "            if self._watch.outdated:\n", "            if False:\n"),
     ), {"test": f"{_REQUESTS}.WordTests"}),
@@ -232,20 +232,20 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("query-of-half-a-state", "a query after a batch that failed is answered", (
         Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
               "        if False:\n            raise DLedgerError("),
-    ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_a_failure_answers_no_query"}),
     ("hang-not-told", "nobody is informed of a call that lasts", (
         Patch(_RUNNER, "        self.calls.watch(self.machine)\n", ""),
-    ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_a_long_call_is_reported"}),
     ("digests-not-compared", "members with different states do not notice", (
         Patch("dledger.machine.watch", "        if len(groups) == 1:\n", "        if True:\n"),
-    ), {"test": "tests.machine.test_watch.WatchTests.test_digests"}),
+    ), {"test": "tests.machine.test_watch.WatchTests.test_different_digests_raise_doubt"}),
     ("machines-not-asked", "members never learn of the machines of others", (
         Patch(_SNAPSHOT_DESK, "            self._machines[peer_id] = answer.machine\n", "            pass\n"),
     ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
         Patch("dledger.machine.watch",
               "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
-    ), {"test": "tests.machine.test_watch.WatchTests.test_digests"}),
+    ), {"test": "tests.machine.test_watch.WatchTests.test_different_digests_raise_doubt"}),
     ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
         Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
     ), {"test": f"{_REQUESTS}.WordTests"}),
@@ -257,10 +257,10 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("exit-of-a-query", "a query that raises what is no Exception passes the guard", (
         Patch(_GUARD, "except BaseException as error:\n            reason = f\"query() raised",
               "except Exception as error:\n            reason = f\"query() raised"),
-    ), {"test": "tests.machine.test_runner.FailureTests.test_query"}),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_a_failed_query_is_its_answer"}),
     ("batch-for-any-function", "a function that is not a generator gets many entries in one call", (
         Patch(_GUARD, "if self._takes_many else (entries[begin],)", "if True else (entries[begin],)"),
-    ), {"test": "tests.machine.test_skips.RefusedTests.test_raised"}),
+    ), {"test": "tests.machine.test_skips.RefusedTests.test_a_raised_refusal_is_the_answer"}),
     ("too-many-results", "more results than entries are taken", (
         Patch(_GUARD, "        self._end(walk, entries, results)\n", ""),
     ), {"test": "tests.machine.test_runner.FailureTests"}),
@@ -270,18 +270,18 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("results-without-bound", "results of producers that are quiet for long are kept", (
         Patch("dledger.machine.kept_results", "        if self.held_bytes > RESULT_BYTES_IN_ALL:",
               "        if False:"),
-    ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_kept_results_are_bounded"}),
     ("clients-without-bound", "all producers that ever were are kept", (
         Patch("dledger.machine.kept_results", "        while len(self.clients) > CLIENTS_MAX:",
               "        while False:"),
-    ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_kept_results_are_bounded"}),
     ("snapshot-at-any-place", "snapshots are not after the same entries at each member", (
         Patch("dledger.machine.writing", "return due - (applied_index + 1) % due if due > 0 else 1 << 62",
               "return 1 << 62"),
-    ), {"test": "tests.machine.test_runner.SnapshotTests.test_same_places"}),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_members_snapshot_at_the_same_entries"}),
     ("hang-is-healthy", "a member whose machine hangs is healthy", (
         Patch("dledger.node.reporting.health", "status.machine.busy_s >= MACHINE_HANGS_S:", "False:"),
-    ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_a_long_call_is_reported"}),
     ("failed-is-healthy", "a member whose machine has failed is healthy", (
         Patch("dledger.node.reporting.health", "status.machine.state == \"failed\":", "False:"),
     ), {"test": "tests.node.test_health"}),
@@ -316,5 +316,5 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": "tests.storage.test_configurations.CutTests.test_just_behind_the_end"}),
     ("machine-not-asked-for", "a leader without a machine is sent commands", (
         Patch(_CLIENT, "    if not member.has_machine:", "    if False:"),
-    ), {"test": "tests.client.test_machines.SubmitTests.test_no_machine"}),
+    ), {"test": "tests.client.test_machines.SubmitTests.test_a_missing_machine_is_reported"}),
 )

@@ -69,16 +69,16 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_STORE, "            try:\n                self._records.write(",
               "            self._room.make(first, layout)\n"
               "            try:\n                self._records.write("),
-    ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
+    ), {"test": "tests.storage.test_configurations.EntryTests.test_a_full_disk_lists_nothing"}),
     ("lost-list", "a member that has lost its list of members counts those of --peers", (
         Patch(_LISTED, "                    self._told_by_log(True)\n", ""),
-    ), {"test": "tests.storage.test_configurations.LostTests.test_refused"}),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_a_lost_list_stops_the_start"}),
     ("start-list-by-peers", "after a first change is cut, a member counts any --peers", (
         Patch(_LISTED, "                    self._told_by_log(False)\n", ""),
-    ), {"test": "tests.storage.test_configurations.LostTests.test_crashes"}),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_a_crash_leaves_a_sound_list"}),
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.election.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
-    ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
+    ), {"test": "tests.core.test_dismissal.DismissalTests.test_a_member_added_again_is_not_dismissed"}),
     ("introduced-for-ever", "a member that others named may speak after it was removed", (
         Patch(_MEMBER, "            if told.membership.index <= own.index or not (", "            if not ("),
     ), {"test": "tests.core.test_changes.RemoveTests.test_introduced_no_longer"}),
@@ -91,7 +91,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"test": "tests.core.test_member_state.PastTests.test_teller_leaves_and_comes_back"}),
     ("introduced-without-bound", "a member that lies about the members fills the tables of others", (
         Patch(_MEMBER, " and len(found) < INTRODUCED_MAX:", ":"),
-    ), {"test": "tests.core.test_changes.RemoveTests.test_false_lists"}),
+    ), {"test": "tests.core.test_changes.RemoveTests.test_a_false_list_hides_no_true_one"}),
     ("promoted-behind", "a learner becomes a voter before it has the entries", (
         Patch(_CHANGES, "        if request.change == PROMOTE and target not in close:", "        if False:"),
     ), {"test": "tests.core.test_changes.PromoteTests.test_only_when_caught_up"}),
@@ -104,7 +104,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"test": "tests.core.test_unsure.WordTests.test_java_leader_under_load"}),
     ("changes-beside-java", "a group with a Java member changes its members", (
         Patch(_CHANGES, "        if incapable:\n", "        if False:\n"),
-    ), {"test": "tests.core.test_changes.RefusalTests.test_java_member"}),
+    ), {"test": "tests.core.test_changes.RefusalTests.test_a_java_member_cannot_be_added"}),
     ("forgotten-quorum", "a change is made that leaves no quorum of live members", (
         Patch(_CHANGES, "        if not wanted.is_quorum(alive):", "        if False:"),
     ), {"test": "tests.core.test_changes.RefusalTests.test_no_live_quorum"}),

@@ -52,7 +52,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
     ("pair-short-queue-file", "a file of a queue that found no room takes units", (
         Patch(FILES, """        except OSError:
             file.close()
-            # A start takes a short file for one without units.
+            # If it cannot be deleted either: a start takes a short file for one without units.
             with suppress(OSError):
                 self._disk.unlink(path)
             raise

@@ -43,7 +43,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_LIST, "        self.table = table\n",
               "        for run in saved:\n            if run.producer not in table._runs:\n"
               "                table.note(run)\n        self.table = table\n"),
-    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
+    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories_depend_on_the_log"}),
     ("cut-producers-not-recalled", "a cut does not bring back whom the cut entries made the table forget", (
         Patch(_TABLE, "        while len(self.spare) > len(uncommitted):\n", "        while self.spare:\n"),
     ), {"test": "tests.base.test_producers.JudgeTests.test_cut_recalls"}),
@@ -56,7 +56,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
     ), {"load": {**_EXACT, "exact": 0.6}, "faults": ("cut_client", "transfer")}),
     ("open-run-outlives-members", "an open run goes on after a configuration entry", (
         Patch(_LIST, "sorted({*changes, *entries, *listed})", "sorted({*changes, *entries})"),
-    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
+    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories_depend_on_the_log"}),
     ("open-run-closed-in-file", "a start knows an open run only as far as the file has it", (
         Patch(_TABLE, "run = run._replace(entries=OPEN_ENTRIES)", "run = run._replace(entries=end_index)"),
     ), {"test": "tests.base.test_producers.OpenTests.test_in_the_file"}),

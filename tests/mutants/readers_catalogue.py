@@ -18,14 +18,14 @@ _REQUESTS = "tests.node.test_readers"
 READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("void-reader-entry-counts", "a decision about a reader counts though another one came first", (
         Patch(_TABLE, "state.previous <= known.state.previous", "index <= known.index"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_void"}),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_void_decision_is_ignored"}),
     ("reader-entry-after-gap-is-void", "where older reader entries are lacking, later ones are void", (
         Patch(_TABLE, "state.previous <= known.state.previous", "state.previous != known.index"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_gap"}),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_gap_names_lacking_readers"}),
     ("readers-unknown-for-ever", "readers stay unknown though the damaged entries have expired", (
         Patch("dledger.storage.store.file_store", "            self._hole_shrank()  # (One",
               "            # (One"),
-    ), {"test": "tests.storage.test_expiry.ExpiryTests.test_hole_goes"}),
+    ), {"test": "tests.storage.test_expiry.ExpiryTests.test_a_hole_expires_with_its_file"}),
     ("lost-readers-keep-everything", "damaged entries that no member has any more stop expiry", (
         Patch(_DESK, "            return self._core.gone_elsewhere_index\n", "            return -1\n"),
     ), {"test": f"{_REQUESTS}.RefusalTests.test_damaged_everywhere_gone"}),
@@ -36,7 +36,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         "group": {"hides_wire_version": False}}),
     ("deposed-leader-renews", "a leader that has been deposed renews leases", (
         Patch(_DESK, "        \"\"\"See rule 6.\"\"\"\n        await self.reads.read_index()\n", ""),
-    ), {"test": f"{_REQUESTS}.OrderTests.test_deposed"}),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_a_deposed_leader_renews_nothing"}),
     ("shares-of-own-entries", "processes that share a reader read each other's commits for ever", (
         Patch(_RULES, " or not has_entries(begin):", ":"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_comes_to_rest"}),
@@ -52,47 +52,47 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"test": "tests.core.test_reads.ReadTests.test_a_peer_that_hangs"}),
     ("reader-entry-counts-early", "a reader entry counts before it is committed", (
         Patch(_TABLE, "self._pending[0][0] <= committed_index", "True"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_only_committed"}),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_only_committed_entries_count"}),
     ("cut-reader-entry-counts", "a reader entry that was cut counts", (
         Patch(_LIST, "            self.readers.cut(first_gone)\n", ""),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_cut"}),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_a_cut_reader_entry_never_counts"}),
     ("pushed-reader-entry-not-noted", "a follower does not notice the reader entries of its leader", (
         Patch(_LIST, "                self.readers.note(index, told)\n", "                pass\n"),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_pushed"}),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_pushed_readers_are_known"}),
     ("readers-not-read-at-start", "a start does not read the reader entries of the log", (
         Patch(_LIST, "            readers.note(header.index, runs)\n", ""),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_opened_again"}),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_readers_survive_a_restart"}),
     ("readers-of-lost-entries", "a start believes a file about entries that the power took", (
         Patch(_TABLE, "            if int(str(index)) > end_index:\n", "            if False:\n"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_rows"}),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_rows_are_written_and_read"}),
     ("forgotten-reader-comes-back", "a decision from before brings a forgotten reader back", (
         Patch(_TABLE, "        self._known[state.name] = ",
               "        if state.is_forgotten:\n            return\n        self._known[state.name] = "),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_forgotten"}),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_forgotten_reader_stays_forgotten"}),
     ("commit-without-lease", "a process commits with the token of another lease", (
         Patch(_RULES, "        if part.token == token and part.holder:\n            return part\n",
               "        if part.holder:\n            return part\n"),
-    ), {"test": f"{_REQUESTS}.LeaseTests.test_fenced"}),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_lost_lease_is_fenced"}),
     ("lease-taken-from-the-living", "a part goes to another process before its lease is over", (
         Patch(_RULES, "not is_live(part)), None)", "part.holder != holder), None)"),
         Patch(_RULES, "    if live and (", "    if False and ("),
-    ), {"test": f"{_REQUESTS}.LeaseTests.test_held"}),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_held_lease_is_waited_for"}),
     ("done-parts-given-again", "a part is given again from its begin, not from what is done", (
         Patch(_RULES, "    done = part._replace(begin=index + 1)\n", "    done = part\n"),
     ), {"test": _PLAYS}),
     ("leases-of-the-last-leader", "a new leader takes leases that it never heard of for over", (
         Patch(_DESK, "self._heard_ms.setdefault((name, part.token), self._now_ms())",
               "self._heard_ms.get((name, part.token), -10**9)"),
-    ), {"test": f"{_REQUESTS}.LeaseTests.test_new_leader"}),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_new_leader_counts_leases_anew"}),
     ("reader-answered-too-early", "a decision that did not count is answered as made", (
         Patch(_DESK, "if known is None or known.index != result.index:", "if known is None:"),
-    ), {"test": f"{_REQUESTS}.OrderTests.test_void"}),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_a_void_decision_is_not_answered"}),
     ("decisions-cross", "two decisions about one reader are made from one state", (
         Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_one_at_a_time"}),
     ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
         Patch("dledger.node.desks", "self.machine.needed_index, readers)", "self.machine.needed_index,)"),
-    ), {"test": f"{_REQUESTS}.KeepingTests.test_needed"}),
+    ), {"test": f"{_REQUESTS}.KeepingTests.test_entries_that_readers_need_stay"}),
     ("handed-out-without-lease", "a client hands out entries after a pause longer than its lease", (
         Patch(_CLIENT, "        if self._problem is None and self.must_check:\n", "        if False:\n"),
     ), {"test": "tests.client.test_readers.LeaseTests.test_asks_before_it_hands_out"}),

@@ -22,31 +22,31 @@ TIME_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
     ), _FOCUS),
     ("cut-time-counts", "a time entry that was cut counts", (
         Patch(_LIST, "            self.times.cut(first_gone)\n", ""),
-    ), {"test": "tests.storage.test_time_table.StoreTests.test_cut"}),
+    ), {"test": "tests.storage.test_time_table.StoreTests.test_a_cut_time_counts_no_more"}),
     ("times-not-read-at-start", "a start does not read the time entries of the log", (
         Patch(_LIST, "            times.note(NotedTime(header.index, header.term, runs), "
                      "self._ledger.committed_index)\n", ""),
     ), _FOCUS),
     ("no-time-in-a-new-term", "a leader goes on with the time entry of the leader before", (
         Patch(_TIMES, "last.term == leading.term and now_ms", "now_ms"),
-    ), {"test": "tests.node.test_entry_times.DueTests.test_each_term"}),
+    ), {"test": "tests.node.test_entry_times.DueTests.test_each_term_begins_with_a_time"}),
     ("times-for-old-members", "the first time entry is written though a member may refuse it", (
         Patch(_TIMES, "if last is None and not leading.knowledge.all_take_times(leading.peer_ids):",
               "if False:"),
-    ), {"test": "tests.node.test_entry_times.DueTests.test_not_due"}),
+    ), {"test": "tests.node.test_entry_times.DueTests.test_a_time_may_not_be_due"}),
     ("time-outlives-its-term", "entries of another leader get the time of the last time entry", (
         Patch(_VALUES, "        if term != term_before:\n            time_ms = None\n", ""),
-    ), {"test": "tests.client.test_values.TimeTests.test_terms"}),
+    ), {"test": "tests.client.test_values.TimeTests.test_times_count_in_their_term"}),
     ("names-of-the-wiped", "a member that lost the id of the group counts for another one", (
         Patch("dledger.core.election.naming",
               "best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)",
               "best.is_known or member.membership.is_quorum(told)"),
-    ), {"test": "tests.core.test_naming.NamingTests.test_lost_directory"}),
+    ), {"test": "tests.core.test_naming.NamingTests.test_a_lost_directory_makes_no_second_id"}),
     ("start-list-of-a-joined-group", "a member that joined refuses one that comes back with the start list", (
         Patch("dledger.core.state.member_state", "bool(known) and known[0].may_follow(ids.split(\";\"))",
               "False"),
-    ), {"test": "tests.core.test_membership.FormerTests.test_joined_member"}),
+    ), {"test": "tests.core.test_membership.FormerTests.test_a_joined_member_learns_the_start_list"}),
     ("look-back-over-a-term", "who looks back takes the time entry of an earlier term", (
         Patch(_BACK, "        elif found.term == last.term:\n", "        else:\n"),
-    ), {"test": "tests.client.test_look_back.BeforeTests.test_any_log"}),
+    ), {"test": "tests.client.test_look_back.BeforeTests.test_any_log_gives_its_times"}),
 )

@@ -97,7 +97,7 @@ class MeasureTests(GateTestCase):
 class GatherTests(GateTestCase):
     """One input per turn."""
 
-    def test_one_proposal(self) -> None:
+    def test_neighbours_share_one_proposal(self) -> None:
         """Neighbours share one, and one call at the end of the turn is asked for."""
         for number in range(5):
             self.gate.append((b"%d" % number,))
@@ -107,7 +107,7 @@ class GatherTests(GateTestCase):
         ((proposal,),) = [proposed.proposals for proposed in self.proposed]
         self.assertEqual(proposal.bodies, (b"0", b"1", b"2", b"3", b"4"))
 
-    def test_expected_end(self) -> None:
+    def test_an_expected_end_has_its_own_proposal(self) -> None:
         """A proposal of its own, between its neighbours."""
         self.gate.append((b"a",))
         ticket = Ticket(opaque=1, kind=RequestCode.APPEND_IF, is_native=False, size=1)
@@ -118,7 +118,7 @@ class GatherTests(GateTestCase):
         self.assertEqual([one.expected_end for one in (first, second, third)], [None, 7, None])
         self.assertEqual([one.bodies for one in (first, second, third)], [(b"a",), (b"b",), (b"c",)])
 
-    def test_next_turn(self) -> None:
+    def test_a_later_append_is_another_input(self) -> None:
         """A later append is another input."""
         self.gate.append((b"a",))
         self.end_turn()
@@ -141,7 +141,7 @@ class GatherTests(GateTestCase):
         self.gate.append((b"c",))
         self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
 
-    def test_shared_count(self) -> None:
+    def test_a_proposal_has_a_bound_of_bodies(self) -> None:
         """A proposal is full at its bound of bodies; all of a turn's are still one input."""
         self.gate = self.make(shared_count_max=2)
         for number in range(5):
@@ -153,7 +153,7 @@ class GatherTests(GateTestCase):
         )
         self.assertEqual([proposal.token for proposal in proposed.proposals], [1, 2, 3])
 
-    def test_shared_bytes(self) -> None:
+    def test_a_proposal_has_a_bound_of_bytes(self) -> None:
         """Or at its bound of bytes."""
         big = bytes(SHARED_BYTES_MAX)
         self.gate.append((big,))
@@ -162,7 +162,7 @@ class GatherTests(GateTestCase):
         (proposed,) = self.proposed
         self.assertEqual([proposal.bodies for proposal in proposed.proposals], [(big,), (b"a",)])
 
-    def test_turn_bytes(self) -> None:
+    def test_a_long_turn_proposes_early(self) -> None:
         """A turn that reads very much does not wait for its end."""
         big = bytes(SHARED_BYTES_MAX)
         for _ in range(TURN_BYTES_MAX // SHARED_BYTES_MAX):
@@ -204,7 +204,7 @@ class AnswerTests(GateTestCase):
                 [self.ledger.position_of(index) for index in (7, 8, 10)], f"blank before {blank_before}",
             )
 
-    def test_refused(self) -> None:
+    def test_all_sharers_hear_a_refusal(self) -> None:
         """All who share it hear it, with the leader."""
         waiters = self.appends((b"a",), (b"b",))
         self.answer(1, ResponseCode.NOT_LEADER, 2)
@@ -220,7 +220,7 @@ class AnswerTests(GateTestCase):
         indexes = [self.failureResultOf(waiter, DLedgerError).value.facts["index"] for waiter in waiters]
         self.assertEqual(indexes, [20, 21, 23])
 
-    def test_once(self) -> None:
+    def test_a_proposal_is_answered_once(self) -> None:
         """A second word on the same proposal is nobody's."""
         (waiter,) = self.appends((b"a",))
         self.answer(1, ResponseCode.SUCCESS, 1, index=0)
@@ -241,7 +241,7 @@ class AnswerTests(GateTestCase):
         self.answer(2, ResponseCode.SUCCESS, 1, index=1)
         self.assertEqual(self.successResultOf(seconds[0]).index, 1)
 
-    def test_cancelled(self) -> None:
+    def test_a_cancelled_append_is_not_answered(self) -> None:
         """Stops the wait, not the append; nobody is informed twice."""
         waiter, other = self.appends((b"a",), (b"b",))
         waiter.cancel()
@@ -249,7 +249,7 @@ class AnswerTests(GateTestCase):
         self.answer(1, ResponseCode.SUCCESS, 2, index=0)
         self.assertEqual(self.successResultOf(other).index, 1)
 
-    def test_stop(self) -> None:
+    def test_a_stop_answers_all_appends(self) -> None:
         """Who was not proposed is certainly not in the log; who was, nobody knows."""
         (proposed,) = self.appends((b"a",))
         waiting = self.gate.append((b"b",))
@@ -271,7 +271,7 @@ class AnswerTests(GateTestCase):
 class CommandTests(GateTestCase):
     """Commands for a state machine."""
 
-    def test_alone(self) -> None:
+    def test_each_command_has_its_own_proposal(self) -> None:
         """Each has a proposal of its own, in order with other appends: it is answered when it commits."""
         first = self.gate.append((b"a",))
         commands = [self.gate.append_command(b"c", None), self.gate.append_command(b"d", Origin("p", 3))]
@@ -284,7 +284,7 @@ class CommandTests(GateTestCase):
             self.assertEqual(self.successResultOf(waiter).index, token)
         self.assertNoResult(commands[1])
 
-    def test_repeated(self) -> None:
+    def test_a_repeated_command_is_answered(self) -> None:
         """It was in the log before, or is refused for its sequence."""
         commands = [self.gate.append_command(b"c", Origin("p", number)) for number in range(2)]
         self.end_turn()
@@ -303,7 +303,7 @@ class CommandTests(GateTestCase):
 class ConnectionTests(SynchronousTestCase):
     """Through a node and its connections."""
 
-    def test_both_formats(self) -> None:
+    def test_both_formats_name_their_entries(self) -> None:
         """Entries of one turn are consecutive, and each answer names its own."""
         rig = Rig().lead()
         first, second = rig.client(), rig.client()
@@ -319,7 +319,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(rig.node.status().counts.appends, 4)
         self.assertEqual(rig.node.status().counts.append_bytes, 4)
 
-    def test_expected_end(self) -> None:
+    def test_an_expected_end_is_kept_or_refused(self) -> None:
         """From request to answer: taken after the end, refused with the end, refused without a body."""
         rig = Rig().lead()
         client = rig.client()

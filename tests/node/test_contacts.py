@@ -53,19 +53,19 @@ class ContactsTests(SynchronousTestCase):
         told = encode_told([ToldMembership(index, 1, MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
         contacts.greeted(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=told))
 
-    def test_start_list(self) -> None:
+    def test_the_start_list_counts_before_the_log(self) -> None:
         """Until the log reports something; a member that joins shows people the same."""
         for membership in (Membership(voters=DLedgerConfig(peers=START).peers), Membership(voters={})):
             contacts = self.make(membership)
             self.assertEqual(contacts.addresses, {"n1": "h:2", "n2": "h:3"})
             self.assertEqual(sorted(contacts.members), ["n0", "n1", "n2"])
 
-    def test_log(self) -> None:
+    def test_the_log_names_the_members(self) -> None:
         """Its members, and no others."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n3": "h:4"}, learners={"n4": "h:5"}, index=7))
         self.assertEqual(contacts.addresses, {"n3": "h:4", "n4": "h:5"})
 
-    def test_has_moved(self) -> None:
+    def test_a_moved_member_is_noticed(self) -> None:
         """A member whose address is another one in a list that was reported: the own log is behind."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, index=7))
         self.assertFalse(contacts.has_moved("n1"))
@@ -74,7 +74,7 @@ class ContactsTests(SynchronousTestCase):
         self.assertFalse(contacts.has_moved("n2"))
         self.assertFalse(contacts.has_moved("n5"))
 
-    def test_later_members(self) -> None:
+    def test_later_members_are_connected_to(self) -> None:
         """That a known member reports: they are connected to, and may speak."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.answered(contacts, "n1", 9)
@@ -97,7 +97,7 @@ class ContactsTests(SynchronousTestCase):
         contacts.answered("n1", MetadataResponse(group_id=OURS, is_group_known=True, configuration=nowhere))
         self.assertEqual((contacts.addresses, self.fed, self.changes), ({"n1": "h:2"}, [], 0))
 
-    def test_calls(self) -> None:
+    def test_a_caller_is_asked_before_it_counts(self) -> None:
         """The word of a caller does not count: a member that is known, and seems to know more, is asked."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         asked: list[str] = []

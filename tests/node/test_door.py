@@ -100,7 +100,7 @@ class ClosedTests(DoorCase):
         """Close the door."""
         self.rig.node.router.door.judge_with(None, tokens, changers, is_closed=True)
 
-    def test_clients(self) -> None:
+    def test_a_closed_door_takes_metadata_and_changes(self) -> None:
         """METADATA, and changes from where they may come; nothing else. A token opens it."""
         client = self.rig.client()
         self.assertEqual(self.may(client), [False, False, False])
@@ -114,7 +114,7 @@ class ClosedTests(DoorCase):
 class TokenTests(DoorCase):
     """On connections without rights of their own."""
 
-    def test_roles(self) -> None:
+    def test_tokens_give_their_roles(self) -> None:
         """As those of certificates; in this group."""
         for name, allowed in (
             ("reader", [True, False, False]), ("writer", [True, True, False]), ("ops", [True, True, True]),
@@ -122,14 +122,14 @@ class TokenTests(DoorCase):
         ):
             self.assertEqual(self.may(self.with_token(name)), allowed, name)
 
-    def test_missing(self) -> None:
+    def test_a_missing_token_gives_nothing(self) -> None:
         """METADATA only, and what a token gave to another connection gives nothing here."""
         self.with_token("ops")
         client = self.rig.client()
         self.assertEqual(self.may(client), [False] * 3)
         self.assertEqual(client.ask(MetadataRequest(**self.rig.base())).code, 200)
 
-    def test_strangers(self) -> None:
+    def test_metadata_makes_nobody_known(self) -> None:
         """By TLS without a certificate: METADATA alone makes nobody known; a token does."""
         self.rights = Rights(members=frozenset(), roles=frozenset())
         self.guard()
@@ -139,7 +139,7 @@ class TokenTests(DoorCase):
         self.show(client, self.texts["reader"])
         self.assertTrue(client.connection.account.is_proven)
 
-    def test_wrong(self) -> None:
+    def test_a_wrong_token_is_refused(self) -> None:
         """Refused with a reason that has no token; so is one of another group. The log has neither."""
         client = self.rig.client()
         with capturedLogs() as logs:
@@ -158,7 +158,7 @@ class TokenTests(DoorCase):
         self.show(client, self.texts["reader"])
         self.assertEqual(self.may(client), [True, False, False])
 
-    def test_together(self) -> None:
+    def test_a_token_counts_for_the_same_read(self) -> None:
         """Token and request in one read."""
         client = self.rig.client()
         base = self.rig.base()
@@ -168,7 +168,7 @@ class TokenTests(DoorCase):
         self.assertEqual(sorted(map(int, codes))[:1], [200])
         self.assertEqual(codes.count(FORBIDDEN), 1)
 
-    def test_withdrawn(self) -> None:
+    def test_a_withdrawn_token_ends_its_connections(self) -> None:
         """Connections end whose token is gone, or grants something else; the others go on."""
         clients = {name: self.with_token(name) for name in ("reader", "writer", "ops")}
         door = self.rig.node.router.door
@@ -183,14 +183,14 @@ class TokenTests(DoorCase):
         self.assertEqual(self.may(self.with_token("new")), [True] * 3)
         self.assertEqual(self.may(clients["reader"]), [True, False, False])
 
-    def test_looked_at(self) -> None:
+    def test_the_file_is_read_every_ten_seconds(self) -> None:
         """Every ten seconds."""
         client = self.with_token("ops")
         self.write(reader=(ClientRole.READ, ()))
         self.rig.clock.pump([0.5] * 24)
         self.assertFalse(client.connection.is_open)
 
-    def test_unsound(self) -> None:
+    def test_an_unsound_file_changes_nothing(self) -> None:
         """The old tokens stay; said once."""
         client = self.with_token("writer")
         self.path.write_text("nonsense\n")
@@ -200,7 +200,7 @@ class TokenTests(DoorCase):
         self.assertEqual(len(logs), 1)
         self.assertEqual(self.may(client), [True, True, False])
 
-    def test_certificate_besides(self) -> None:
+    def test_a_token_adds_to_a_certificate(self) -> None:
         """The token adds to the certificate's roles."""
         self.rights = Rights(members=frozenset(), roles=frozenset({ClientRole.READ}), who="CN=bob")
         self.guard()
@@ -226,12 +226,12 @@ class PlainTests(DoorCase):
 
     rights = None
 
-    def test_roles(self) -> None:
+    def test_tokens_give_roles_without_tls(self) -> None:
         """As by TLS."""
         self.assertEqual(self.may(self.rig.client()), [False] * 3)
         self.assertEqual(self.may(self.with_token("writer")), [True, True, False])
 
-    def test_members(self) -> None:
+    def test_members_need_no_token(self) -> None:
         """They need no token."""
         rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.node.start()
@@ -258,7 +258,7 @@ class PlainTests(DoorCase):
         ):
             self.assertIs(client.ask(request).code, FORBIDDEN)
 
-    def test_no_tokens(self) -> None:
+    def test_tokens_count_for_nothing_without_a_file(self) -> None:
         """A member without a file takes any token for nothing: addresses decide."""
         rig = self.rig = Rig().lead()
         client = rig.client()
@@ -297,7 +297,7 @@ class AddressTests(SynchronousTestCase):
                 self.assertIn(part, answers[0].reason)
         self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 6)
 
-    def test_the_rest(self) -> None:
+    def test_other_requests_come_from_everywhere(self) -> None:
         """Everything else is taken from everywhere."""
         client, base = self.rig.client("10.0.0.7"), self.rig.base()
         for request in (
@@ -313,7 +313,7 @@ class AddressTests(SynchronousTestCase):
             for request in self.changes():
                 self.assertIsNot(client.ask(request).code, FORBIDDEN, host)
 
-    def test_hosts(self) -> None:
+    def test_named_hosts_may_change_the_group(self) -> None:
         """That the option names, and no others."""
         door = self.rig.node.router.door
         for hosts, host, is_taken in (
@@ -335,7 +335,7 @@ class AddressTests(SynchronousTestCase):
         for request in self.changes(local_id="n1"):
             self.assertIs(client.ask(request).code, FORBIDDEN)
 
-    def test_leaders_word(self) -> None:
+    def test_a_leader_that_hands_over_is_no_client(self) -> None:
         """A leader that hands over is not a client: its successor knows the connection as that member's."""
         rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.node.start()
@@ -346,7 +346,7 @@ class AddressTests(SynchronousTestCase):
             local_id="n1", transfer_id="n1", transferee_id="n0", term=5, **rig.base()))
         self.assertNotIn(FORBIDDEN, [answer.code for answer in client.answers()])
 
-    def test_log(self) -> None:
+    def test_a_change_of_members_is_logged(self) -> None:
         """Every change of members is a warning that names who asked; the same question again is folded."""
         with capturedLogs() as logs:
             client = self.rig.client("127.0.0.1")

@@ -147,7 +147,7 @@ class MuteTests(DriverCase):
         self.script((fx.PersistTermVote(term=3, voted_for="n1"), fx.Reply(token=1, response=self.vote)))
         self.driver.feed(ev.Started())
 
-    def test_vote(self) -> None:
+    def test_a_mute_member_refuses_a_vote(self) -> None:
         """It is refused; that is reported once."""
         self.assertEqual(self.world.diary, [
             ("save", 3, "n1"), ("report", "vote-refused"), ("reply", 1, mute_answer(self.vote, 0)),
@@ -158,7 +158,7 @@ class MuteTests(DriverCase):
         self.driver.feed(ev.Started())
         self.assertEqual(self.world.diary, [("save", 4, None)])
 
-    def test_held_back(self) -> None:
+    def test_a_mute_member_sends_nothing_of_its_term(self) -> None:
         """Requests fail, writes are refused; the member answers its own callers truly."""
         request = HeartBeatRequest()
         for effect in (
@@ -176,7 +176,7 @@ class MuteTests(DriverCase):
                              [ev.TurnCame, ev.WriteRefused, ev.RequestFailed])
             self.assertEqual(self.ledger.ledger_end_index, -1)
 
-    def test_room(self) -> None:
+    def test_a_mute_member_speaks_when_there_is_room(self) -> None:
         """The last term and vote are saved at a tick, not at each; and what follows goes out."""
         self.world.diary.clear()
         self.driver.feed(ev.Ticked())
@@ -196,7 +196,7 @@ class MuteTests(DriverCase):
         ])
         self.assertEqual(self.driver.why_mute, "")
 
-    def test_failure(self) -> None:
+    def test_another_failure_ends_the_member(self) -> None:
         """A save that fails otherwise ends the member, then as before."""
         self.world.on["save"] = fails(StoreError("EIO"))
         self.world.clock_ms += SAVE_AGAIN_MS
@@ -211,7 +211,7 @@ class EffectTests(DriverCase):
         """None is forgotten."""
         self.assertEqual(set(self.driver._runners), set(fx.Effect.__subclasses__()))
 
-    def test_in_order(self) -> None:
+    def test_effects_run_in_order(self) -> None:
         """As the core laid them out: the disk before the network."""
         request, response = HeartBeatRequest(), HeartBeatResponse()
         self.script((
@@ -244,7 +244,7 @@ class EffectTests(DriverCase):
 class OutcomeTests(DriverCase):
     """The outcome of a write comes back before any other input."""
 
-    def test_bodies(self) -> None:
+    def test_written_bodies_report_positions(self) -> None:
         """With the positions of their records."""
         self.script((fx.WriteBodies(first_index=0, term=1, bodies=(b"a", b"b")),))
         self.driver.feed(ev.Ticked(), ev.StopRequested())
@@ -252,20 +252,20 @@ class OutcomeTests(DriverCase):
             ev.Ticked(), ev.EntriesWritten(first_index=0, count=2, positions=(0, 1024)), ev.StopRequested(),
         ])
 
-    def test_entries(self) -> None:
+    def test_written_entries_report_their_range(self) -> None:
         """A follower's write."""
         self.script((fx.WriteEntries(entries=batch(0, 1, 1)),))
         self.driver.feed(ev.Ticked(), ev.StopRequested())
         self.assertEqual(self.core.seen[1], ev.EntriesWritten(first_index=0, count=2))
 
-    def test_truncation(self) -> None:
+    def test_a_truncation_reports_the_new_end(self) -> None:
         """Where the ledger ends now."""
         self.ledger.entries = [(1, b""), (1, b""), (2, b"")]
         self.script((fx.TruncateLedger(entries=batch(1, 1)),))
         self.driver.feed(ev.Ticked(), ev.StopRequested())
         self.assertEqual(self.core.seen[1], ev.LedgerTruncated(end_index=1, end_term=1))
 
-    def test_truncation_anew(self) -> None:
+    def test_a_truncation_anew_reaches_the_store(self) -> None:
         """The flag reaches the store."""
         self.ledger.entries = [(1, b""), (1, b""), (2, b"")]
         self.script((fx.TruncateLedger(entries=batch(2, 3), anew=True),))
@@ -278,7 +278,7 @@ class OutcomeTests(DriverCase):
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.world.diary, [("broken", "AssertionError")])
 
-    def test_refused(self) -> None:
+    def test_a_refused_write_drops_the_rest(self) -> None:
         """The rest of the tuple is dropped, and the core hears why before anything else."""
         for effect in (
             fx.WriteBodies(first_index=0, term=1, bodies=(b"a",)), fx.WriteEntries(entries=batch(0, 1)),
@@ -306,7 +306,7 @@ class OutcomeTests(DriverCase):
 class FailureTests(DriverCase):
     """The first effect that fails drops the rest."""
 
-    def test_persist(self) -> None:
+    def test_a_failed_persist_sends_nothing(self) -> None:
         """Term and vote that are not durable are not spoken of."""
         for error in (StoreError("EIO"), OSError(5, "Input/output error")):
             self.setUp()
@@ -319,7 +319,7 @@ class FailureTests(DriverCase):
             self.assertIsInstance(self.core.seen[1], ev.StoreFailed)
             self.assertEqual(self.core.seen[2:], [ev.StopRequested()])
 
-    def test_broken_store(self) -> None:
+    def test_a_broken_store_stops_the_member(self) -> None:
         """Whatever touches it."""
         for effect in (
             fx.WriteBodies(first_index=0, term=1, bodies=(b"a",)), fx.WriteEntries(entries=batch(0, 1)),
@@ -349,7 +349,7 @@ class FailureTests(DriverCase):
         self.assertEqual([type(one) for one in self.core.seen],
                          [ev.Ticked, ev.StoreFailed, ev.EntriesWritten])
 
-    def test_bugs(self) -> None:
+    def test_a_bug_stops_the_member(self) -> None:
         """Anything else stops the member, loudly, and no input is taken after it."""
         for error in (AssertionError("ours"), ValueError("ours"), DLedgerError(ResponseCode.NOT_LEADER)):
             self.setUp()
@@ -409,7 +409,7 @@ class StopTests(DriverCase):
         self.driver.feed(ev.Ticked(), ev.StopRequested())
         self.assertEqual((self.world.diary, self.core.seen), ([("report", "x")], [ev.Ticked()]))
 
-    def test_from_outside(self) -> None:
+    def test_a_stop_from_outside_counts_at_once(self) -> None:
         """At once."""
         self.assertFalse(self.driver.is_stopped)
         self.driver.stop()
@@ -420,7 +420,7 @@ class StopTests(DriverCase):
 class RealCoreTests(SynchronousTestCase):
     """With a real core: a group of one appends."""
 
-    def test_append(self) -> None:
+    def test_a_lone_core_commits_an_append(self) -> None:
         """Vote, first entry, write, commit, answer."""
         world, ledger = World(), ListLedger()
         core = DLedgerCore(

@@ -57,7 +57,7 @@ class EmbeddingTests(SynchronousTestCase):
         )
         self.node.connect(peers=FakePeers(self.rig), server=self.server)
 
-    def test_leads(self) -> None:
+    def test_a_program_hears_of_its_role(self) -> None:
         """The program hears of the roles, then of the commit of the entry that begins the term, its own."""
         self.assertFalse(self.node.is_leader)
         self.rig.lead()
@@ -68,7 +68,7 @@ class EmbeddingTests(SynchronousTestCase):
         body = self.store.read_range(1, end_index=1, max_bytes=1000).records[48:]
         self.assertEqual(body, NamedTerms.term_start_body)
 
-    def test_settled(self) -> None:
+    def test_an_uncommitted_entry_is_not_settled(self) -> None:
         """A leader with an entry that is not committed is none to build on."""
         self.rig.lead()
         self.clock.advance(0.1)
@@ -76,7 +76,7 @@ class EmbeddingTests(SynchronousTestCase):
         self.assertTrue(self.node.is_leader)
         self.assertFalse(self.node.is_settled_leader)
 
-    def test_clients(self) -> None:
+    def test_appends_of_clients_are_refused(self) -> None:
         """Appends of clients are refused, with the way to go; the program's are taken."""
         self.rig.lead()
         client = FakeClient(self.rig)

@@ -63,7 +63,7 @@ class DueTests(SynchronousTestCase):
         body = self.times.due()
         return None if body is None else decode_time_entry(body)
 
-    def test_interval(self) -> None:
+    def test_time_entries_come_at_intervals(self) -> None:
         """The first bodies have one, then those after the interval."""
         self.assertEqual(self.due(), 5000)
         self.noted(0, 5000)
@@ -72,12 +72,12 @@ class DueTests(SynchronousTestCase):
         self.now_ms = 5100
         self.assertEqual(self.due(), 5100)
 
-    def test_each_term(self) -> None:
+    def test_each_term_begins_with_a_time(self) -> None:
         """A new leader begins with one, at once."""
         self.noted(7, 5000, term=2)
         self.assertEqual(self.due(), 5000)
 
-    def test_never_earlier(self) -> None:
+    def test_times_never_go_back(self) -> None:
         """A clock that was set back waits for its own time; one out of any calendar is bounded."""
         self.noted(7, 9000, term=2)
         self.assertEqual(self.due(), 9000)
@@ -91,12 +91,12 @@ class DueTests(SynchronousTestCase):
         self.noted(9, TIME_MS_MAX)
         self.assertIsNone(self.due())
 
-    def test_before_1970(self) -> None:
+    def test_times_before_1970_count_as_1970(self) -> None:
         """It counts as the begin of 1970."""
         self.now_ms = -5
         self.assertEqual(self.due(), 0)
 
-    def test_bounded_span(self) -> None:
+    def test_times_come_within_a_bounded_span(self) -> None:
         """Who looks back finds one before long, in entries and in bytes."""
         self.assertEqual(self.due(), 5000)
         self.noted(0, 5000)
@@ -110,7 +110,7 @@ class DueTests(SynchronousTestCase):
         self.ledger.end_position += 1
         self.assertEqual(self.due(), 5000)
 
-    def test_conditional(self) -> None:
+    def test_a_conditional_append_is_not_moved_for_ever(self) -> None:
         """One that expects an end is not moved away from it again and again, however slow its program is."""
         self.noted(3, 5000)
         self.now_ms = 90_000
@@ -122,7 +122,7 @@ class DueTests(SynchronousTestCase):
         self.noted(5, 5000, term=2)
         self.assertIsNotNone(self.times.due(is_conditional=True), "a new term needs its own")
 
-    def test_not_due(self) -> None:
+    def test_a_time_may_not_be_due(self) -> None:
         """To a follower; while damaged entries may be times; while a member may not know them."""
         self.leading.is_leader = False
         self.assertIsNone(self.due())
@@ -152,7 +152,7 @@ class MemberTests(SynchronousTestCase):
         assert batch is not None
         return entries_of(batch)
 
-    def test_times(self) -> None:
+    def test_bodies_get_the_time_of_the_clock(self) -> None:
         """Bodies have the time of the clock when they came; the entries of one interval share it."""
         for wall_s, bodies in ((1e9, (b"a", b"b")), (1e9 + 0.099, (b"c",)), (1e9 + 0.1, (b"d",))):
             self.rig.wall_s = wall_s
@@ -163,14 +163,14 @@ class MemberTests(SynchronousTestCase):
         kinds = [entry.kind for entry in self.entries() if entry.kind is not None]
         self.assertEqual(kinds.count(OwnKind.TIME), 2)
 
-    def test_off(self) -> None:
+    def test_no_times_come_without_the_option(self) -> None:
         """Without the option the log is as it was."""
         self.rig = Rig().lead()
         self.append(b"a")
         self.assertEqual([entry.time_ms for entry in self.entries()], [None] * len(self.entries()))
         self.assertNotIn(OwnKind.TIME, [entry.kind for entry in self.entries()])
 
-    def test_expected_end(self) -> None:
+    def test_a_time_entry_makes_a_conflict_once(self) -> None:
         """A time entry that comes first makes a conflict that says where the log ends: then it fits."""
         client, end = self.rig.client(), self.rig.node.committed_index
         answers = []
@@ -182,7 +182,7 @@ class MemberTests(SynchronousTestCase):
         self.assertEqual([one.code for one in answers], [ResponseCode.CONFLICT, ResponseCode.SUCCESS])
         self.assertEqual(answers[0].end_index, end + 1)
 
-    def test_reported(self) -> None:
+    def test_metadata_reports_times(self) -> None:
         """METADATA says that readers may look for times: by the option, or by what the log has."""
         for rig, expected in ((self.rig, True), (Rig().lead(), False)):
             answer = rig.client().ask(MetadataRequest(**rig.base()), native=False)

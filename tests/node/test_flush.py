@@ -67,7 +67,7 @@ class FlusherTests(SynchronousTestCase):
             seconds=self.clock.seconds, counters=self.counters, report=self.reports.append,
         )
 
-    def test_good(self) -> None:
+    def test_a_finished_flush_is_reported(self) -> None:
         """The store finishes the job before the core hears of it, and of the end that is flushed then."""
         job = Job(7)
         self.store.jobs = [job]
@@ -82,7 +82,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(status.count, 1)
         self.assertAlmostEqual(status.total, 0.004)
 
-    def test_slow(self) -> None:
+    def test_a_slow_flush_is_reported(self) -> None:
         """An fsync that takes long is reported."""
         for seconds in (SLOW_FSYNC_S / 2, SLOW_FSYNC_S):
             self.store.jobs = [Job(7)]
@@ -98,7 +98,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.fed, [EntriesFlushed(flush_id=3, end_index=7)])
         self.assertEqual(self.thread.waiting, [])
 
-    def test_failed(self) -> None:
+    def test_a_failed_flush_is_not_repeated(self) -> None:
         """The member is informed once; nothing is tried again, and the job is not finished."""
         self.store.jobs = [Job(7), Job(8)]
         self.flusher.start(3, 7)
@@ -141,7 +141,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual([flushed.flush_id for flushed in self.fed], [3, 4])  # type: ignore[attr-defined]
         self.assertEqual(idle, [None])
 
-    def test_idle(self) -> None:
+    def test_an_idle_flusher_says_so(self) -> None:
         """Fires at once when nothing runs, else when it has ended, badly too."""
         self.successResultOf(self.flusher.idle())
         self.store.jobs = [Job(7)]

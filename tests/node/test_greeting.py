@@ -53,13 +53,13 @@ class JudgingTests(SynchronousTestCase):
             )),
         ]
 
-    def test_same(self) -> None:
+    def test_equal_members_are_judged_well(self) -> None:
         """Nothing is wrong."""
         for name in (GroupName(OURS, 1, True), GroupName(OURS, 1, False), GroupName()):
             self.assertEqual(self.problems(name, OURS, "n0;n1;n2"), ["", ""])
             self.assertEqual(self.problems(name, "", ""), ["", ""])
 
-    def test_another_group(self) -> None:
+    def test_another_group_is_named(self) -> None:
         """Both ids are named; an id that is only proposed says nothing."""
         for problem in self.problems(GroupName(OURS, 1, True), THEIRS, "n0;n1;n2"):
             self.assertIn(f"the id {THEIRS}, this member to that with {OURS}", problem)
@@ -68,14 +68,14 @@ class JudgingTests(SynchronousTestCase):
             self.problems(GroupName(OURS, 1, True), THEIRS, "n0;n1;n2", is_group_known=False)[1], ""
         )
 
-    def test_another_list(self) -> None:
+    def test_another_list_is_named(self) -> None:
         """Both lists are named. Java's is not judged."""
         for members in ("n0", "n0;n1", "n0;n1;n2;n3", "n0;n1;n3"):
             for problem in self.problems(GroupName(), "", members):
                 self.assertIn(f"names the members {members}, this member's names n0;n1;n2", problem)
         self.assertEqual(self.problems(GroupName(), "", "n0;n1", wire_version=0)[1], "")
 
-    def test_tells(self) -> None:
+    def test_a_member_reports_its_list_and_id(self) -> None:
         """Its own list, and an id that a quorum holds."""
         backwards = Known(Membership(voters=dict(reversed(MEMBERS.items()))))
         greeting = Greeting(known=backwards, group_name=lambda: GroupName(OURS, 1, True))
@@ -83,7 +83,7 @@ class JudgingTests(SynchronousTestCase):
         self.assertEqual(Greeting(known=Known(), group_name=lambda: GroupName(OURS, 1, False)).group_id, "")
         self.assertEqual(greeting.configuration, "")
 
-    def test_changed_members(self) -> None:
+    def test_changed_members_let_lists_differ(self) -> None:
         """Once the log changes them, lists may differ: the id decides, or a list that the log has had."""
         changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
         for own, theirs, members, is_fine in (
@@ -96,7 +96,7 @@ class JudgingTests(SynchronousTestCase):
             self.assertEqual(problem == "", is_fine, (own, theirs, members, problem))
         self.assertEqual(decode_told(ours.configuration)[0].index, 7)
 
-    def test_native_answer(self) -> None:
+    def test_a_native_answer_has_no_id(self) -> None:
         """It has no room for the id: they must be the same only until the log changes them."""
         answer = MetadataResponse(wire_version=1, peers={"n0": "h:1", "n9": "h:9"})
         changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
@@ -115,7 +115,7 @@ class JudgingTests(SynchronousTestCase):
             call = MetadataRequest(group_id=theirs, members="n0;n3", configuration=told)
             self.assertEqual(away.problem_of_call(call) == "", is_fine, (own, theirs))
 
-    def test_joining_member(self) -> None:
+    def test_a_joining_member_judges_none(self) -> None:
         """It names no members, and judges none."""
         joining = Greeting(known=Known(Membership(voters={})), group_name=GroupName)
         self.assertEqual((joining.members, joining.configuration), ("", ""))
@@ -139,14 +139,14 @@ class CallTests(SynchronousTestCase):
         )
         return rig, client
 
-    def test_welcome(self) -> None:
+    def test_a_member_of_the_group_is_heard(self) -> None:
         """Of this group: it is heard."""
         for facts in ({"group_id": OURS, "members": "n0;n1;n2"}, {"members": "n0;n1;n2"}, {}):
             rig, client = self.greet(**facts)
             self.assertEqual(len(client.answers()), 2)
             self.assertEqual(rig.node.status().member.term, 9)
 
-    def test_turned_away(self) -> None:
+    def test_a_stranger_is_answered_and_not_heard(self) -> None:
         """It is answered, so that it can say what is wrong, and nothing else that it says is heard."""
         for facts in ({"group_id": THEIRS, "members": "n0;n1;n2"}, {"members": "n0;n1"}):
             rig, client = self.greet(**facts)
@@ -155,7 +155,7 @@ class CallTests(SynchronousTestCase):
             self.assertTrue(client.transport.disconnecting)
             self.assertEqual(rig.node.status().member.term, 0)
 
-    def test_log(self) -> None:
+    def test_strangers_do_not_fill_the_log(self) -> None:
         """Strangers that change their words do not fill the log."""
         rig = Rig(peers=PEERS)
         rig.node.start()

@@ -15,13 +15,13 @@ from tests.admin.fakes import MACHINE, picture
 class HealthTests(SynchronousTestCase):
     """L{health_problem} of pictures."""
 
-    def test_healthy(self) -> None:
+    def test_a_healthy_member_has_no_problem(self) -> None:
         """A leader, and a follower that keeps up."""
         self.assertIsNone(health_problem(picture()))
         self.assertIsNone(health_problem(picture(role="follower", leader_id="n1")))
         self.assertEqual(told_health(picture()), "")
 
-    def test_problems(self) -> None:
+    def test_problems_begin_with_documented_words(self) -> None:
         """Each begins with the word that docs/operations.md explains."""
         facts: dict[str, Any]
         for facts, word in (
@@ -40,7 +40,7 @@ class HealthTests(SynchronousTestCase):
             problem = health_problem(picture(**facts))
             self.assertTrue(problem is not None and problem.startswith(word), (word, problem))
 
-    def test_lag(self) -> None:
+    def test_a_large_lag_is_a_problem(self) -> None:
         """More than the bound; none for 0; a leader is never behind."""
         behind: dict[str, Any] = {"role": "follower", "leader_committed_index": 1099}
         self.assertIsNone(health_problem(picture(**behind, healthy_lag_entries=1000)))
@@ -49,7 +49,7 @@ class HealthTests(SynchronousTestCase):
         problem = health_problem(picture(**behind, healthy_lag_entries=9))
         self.assertIn("1000 committed entries", problem or "")
 
-    def test_told(self) -> None:
+    def test_health_is_one_bounded_line(self) -> None:
         """One bounded line."""
         told = told_health(picture(state="failed", reason="a\nb " + "x" * 1000))
         self.assertEqual((told[:26], len(told)), ("the member is failed: a b ", TOLD_CHARACTERS_MAX))

@@ -40,12 +40,12 @@ class HouseKeepingTests(SynchronousTestCase):
             self.house.keep((1.0, 4), keep_from_index=7, drop_to_index=-1)
         return [event["log_level"].name for event in events]
 
-    def test_deleted(self) -> None:
+    def test_a_deleted_file_is_reported(self) -> None:
         """It is logged, counted and reported."""
         self.assertEqual(self.keep(), ["info"])
         self.assertEqual((self.house.begin_moved, self.counters.segments_deleted), ("/4 deleted: old", 1))
 
-    def test_trouble(self) -> None:
+    def test_a_reason_is_logged_when_it_appears(self) -> None:
         """Each reason is logged when it appears, and again when it comes back."""
         self.store.error = OSError(5, "Input/output error")
         self.assertEqual([self.keep(), self.keep()], [["error"], []])
@@ -56,7 +56,7 @@ class HouseKeepingTests(SynchronousTestCase):
         self.store.error = OSError(13, "Permission denied")
         self.assertEqual(self.keep(), ["error"])
 
-    def test_broken(self) -> None:
+    def test_a_broken_store_is_left_to_its_owner(self) -> None:
         """A broken store is the owner's business."""
         self.store.error = StoreError("broken")
         self.assertRaises(StoreError, self.keep)

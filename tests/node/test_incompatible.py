@@ -70,7 +70,7 @@ class GroupTests(ServiceTestCase):
         """Its effects."""
         return self.node_of(self.service).status().member.role
 
-    def test_gives_way(self) -> None:
+    def test_a_leader_gives_way_to_older_members(self) -> None:
         """It leads until its first push is answered; then no more, until one has another connection."""
         self.play(5)
         self.assertIn("VoteRequest", [type(one).__name__ for one in self.asked])

@@ -71,7 +71,7 @@ class LineagesCase(SynchronousTestCase):
 class JudgingTests(LineagesCase):
     """Of others."""
 
-    def test_met(self) -> None:
+    def test_a_met_member_may_start_again(self) -> None:
         """Only at its address; a later start and an orderly joiner are fine, and the latter is reported."""
         lineages = self.make()
         self.assertEqual(lineages.problem_of_call("n1", N1.encode()), "")
@@ -86,7 +86,7 @@ class JudgingTests(LineagesCase):
             self.assertEqual(lineages.problem_of_answer("n1", remade.encode()), "")
         self.assertEqual(self.notes, ["member-remade"])
 
-    def test_not_believed(self) -> None:
+    def test_a_remade_directory_is_not_believed(self) -> None:
         """Until it joins; both are named, and what was met stays."""
         for told in (attrs.evolve(N1, incarnation=8, starts=1, run=21), attrs.evolve(N1, starts=4, run=21),
                      attrs.evolve(N1, run=21)):
@@ -136,7 +136,7 @@ class JudgingTests(LineagesCase):
         self.assertEqual(lineages.problem_of_answer("n1", N1.encode()), "")
         self.assertEqual(self.ended, ["n1"])
 
-    def test_tells_nothing(self) -> None:
+    def test_a_silent_member_is_not_judged(self) -> None:
         """Java, earlier versions, clients; and garbage."""
         lineages = self.make(None, n1=N1)
         for text in ("", "x", N1.encode()[:-1]):
@@ -155,14 +155,14 @@ class HeedingTests(LineagesCase):
         self.make(own, is_blank=is_blank).heed("n1", met.encode() if met is not None else "", group_id)
         return self.doubts[0] if self.doubts else None
 
-    def test_remade(self) -> None:
+    def test_a_remade_member_joins_as_it_is(self) -> None:
         """Nobody has proved it: it joins as it is. A joiner and a proven one stay so."""
         met = attrs.evolve(OWN, incarnation=9)
         self.assertIs(self.heeded(OWN, met), False)
         for standing in (Standing.JOINING, Standing.PROVEN):
             self.assertIsNone(self.heeded(attrs.evolve(OWN, standing=standing), met))
 
-    def test_copies(self) -> None:
+    def test_a_copy_joins_in_a_new_incarnation(self) -> None:
         """An older one, and one of two: it joins in a new incarnation, whatever it was."""
         for standing in Standing:
             own = attrs.evolve(OWN, standing=standing)
@@ -213,14 +213,14 @@ class NodeTests(SynchronousTestCase):
         self.assertTrue(self.rig.node.status().member.is_unsure)
         self.assertEqual(self.rig.node.status().counts.reports["doubted"], 1)
 
-    def test_not_doubted(self) -> None:
+    def test_a_member_is_not_doubted_without_memory(self) -> None:
         """The same without that memory."""
         self.client.send(self.greeting(lineage=N1.encode()), self.vote(), native=False)
         told, voted = self.client.answers()
         self.assertIs(voted.vote_result, VoteResult.ACCEPT)
         self.assertEqual(Lineage.decode(told.lineage), self.rig.store.identity.lineage)
 
-    def test_strangers(self) -> None:
+    def test_strangers_make_nobody_unsure(self) -> None:
         """Nobody becomes unsure by the word of one that is not a member; nor is it remembered."""
         remembered = Lineage(incarnation=9, starts=1, run=1, standing=Standing.TRUSTED)
         for number in range(3):
@@ -240,7 +240,7 @@ class NodeTests(SynchronousTestCase):
         rig.node._belonging._doubt("for a test", True)
         self.assertEqual(rig.node.status().member.role, "follower")
 
-    def test_turned_away(self) -> None:
+    def test_a_copy_is_turned_away(self) -> None:
         """A copy is answered, and its connection ends before anything else counts."""
         self.rig.store.identity.others.meet("n1", N1)
         older = attrs.evolve(N1, starts=2, run=2)
@@ -314,7 +314,7 @@ class PeerTests(PeersTestCase):
         self.clock.advance(0)
         return connection
 
-    def test_believed(self) -> None:
+    def test_an_answering_member_is_believed(self) -> None:
         """And forgotten as the one that answers when the connection ends."""
         connection = self.answer(lineage=attrs.evolve(N1, starts=6, run=30).encode())
         other = attrs.evolve(N1, starts=7, run=31).encode()
@@ -325,7 +325,7 @@ class PeerTests(PeersTestCase):
         self.clock.advance(0)
         self.assertFalse(self.lineages.is_suspect("n1"))
 
-    def test_turned_away(self) -> None:
+    def test_an_older_copy_is_turned_away(self) -> None:
         """An older copy at the address; and when it says that this process is one of two."""
         for fields in ({"lineage": attrs.evolve(N1, starts=2, run=30).encode()}, {"is_rival": True}):
             with self.subTest(fields):

@@ -62,7 +62,7 @@ class RequestsCase(SynchronousTestCase):
 class NoMachineTests(RequestsCase):
     """A member without a machine."""
 
-    def test_refused(self) -> None:
+    def test_requests_are_refused_without_a_machine(self) -> None:
         """Each request, with a reason; METADATA does not name a machine."""
         answers = [self.client.ask(request) for request in self.requests()]
         self.assertEqual([answer.code for answer in answers], [
@@ -74,7 +74,7 @@ class NoMachineTests(RequestsCase):
         told = self.client.ask(MetadataRequest(**self.rig.base()))
         self.assertEqual((told.wire_version & WIRE_FLAG_MACHINE, told.machine), (0, ""))
 
-    def test_skip_here(self) -> None:
+    def test_an_operator_here_gets_the_same_answer(self) -> None:
         """An operator in this process gets the same answer."""
         answer: Any = self.successResultOf(self.rig.node.skip(3))
         self.assertEqual((answer.code, answer.reason),
@@ -94,7 +94,7 @@ class DeskTests(RequestsCase):
         self.machine = mock.Mock(needed_index=7, proven_index=-1, gives_snapshots=False)
         self.rig.node.machine_requests.hosting = Hosting(machine=self.machine, desk=self.desk)
 
-    def test_passed_on(self) -> None:
+    def test_requests_are_passed_to_the_desk(self) -> None:
         """To the desk, as it is; its answer goes to the client, and a refusal is counted."""
         requests = self.requests()
         self.client.send(*requests)
@@ -106,21 +106,21 @@ class DeskTests(RequestsCase):
         self.assertEqual((answer.code, answer.reason), (ResponseCode.COMMAND_REFUSED, "no"))
         self.assertEqual(self.rig.node.counters.refusals, {"COMMAND_REFUSED": 1})
 
-    def test_unread_answers(self) -> None:
+    def test_an_unread_connection_is_refused_first(self) -> None:
         """A connection that does not read is refused before the desk hears of its request."""
         self.patch(type(self.client.connection.account), "may_answer", False)
         answers = [self.client.ask(request) for request in self.requests()]
         self.assertEqual({answer.code for answer in answers}, {ResponseCode.LEADER_PENDING_FULL})
         self.assertEqual(self.desk.asked, [])
 
-    def test_bug(self) -> None:
+    def test_a_failing_desk_stops_the_member(self) -> None:
         """A desk that fails instead of answering stops the member: its state is not known."""
         self.desk.answer = lambda *_: fail(KeyError("a bug"))  # type: ignore[method-assign]
         self.client.send(self.requests()[0])
         self.assertEqual((self.rig.node.state, self.rig.node.reason), ("failed", "KeyError: 'a bug'"))
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
 
-    def test_committed(self) -> None:
+    def test_the_machine_hears_of_commits(self) -> None:
         """The machine learns that entries are committed, and says which of them the log keeps."""
         self.rig.node.append(b"x")
         self.rig.clock.advance(0.02)

@@ -66,7 +66,7 @@ class MergeTests(SynchronousTestCase):
         batch = EntryBatch(first_index=5, count=3, term=3, records=records)
         self.assertEqual((request.entries, request.commit_index, request.is_batch), (batch, 6, True))
 
-    def test_batches(self) -> None:
+    def test_batches_are_merged_too(self) -> None:
         """Pushes that hold several entries are merged likewise."""
         two = EntryBatch(first_index=5, count=2, term=3, records=entry(5).records + entry(6).records)
         ((whence, request),) = merge([(ticket(1), push(5, entries=two)), (ticket(2), push(7))], 5)
@@ -75,7 +75,7 @@ class MergeTests(SynchronousTestCase):
         assert request.entries is not None
         self.assertEqual((request.entries.first_index, request.entries.count), (5, 3))
 
-    def test_alone(self) -> None:
+    def test_a_single_push_stays_unchanged(self) -> None:
         """A single one goes on as it came."""
         request = push(5)
         self.assertEqual(list(merge([(ticket(1), request)], 5)), [(ticket(1), request)])
@@ -101,11 +101,11 @@ class MergeTests(SynchronousTestCase):
         self.assertEqual(runs_of(push(4), push(5), push(6)), [1, 2])
         self.assertEqual(runs_of(push(6), push(7)), [1, 1])
 
-    def test_native(self) -> None:
+    def test_native_pushes_are_not_merged(self) -> None:
         """Native pushes are batches already."""
         self.assertEqual(runs_of(push(5), push(6), native=True), [1, 1])
 
-    def test_bounds(self) -> None:
+    def test_a_merged_push_is_bounded(self) -> None:
         """No more entries and bytes than a batch may have; the rest is the next run."""
         self.patch(merging, "COUNT_MAX", 3)
         self.assertEqual(runs_of(*[push(index) for index in range(5, 13)]), [3, 3, 2])
@@ -113,7 +113,7 @@ class MergeTests(SynchronousTestCase):
         self.patch(merging, "BYTES_MAX", 2 * 56)
         self.assertEqual(runs_of(*[push(index) for index in range(5, 10)]), [2, 2, 1])
 
-    def test_answers(self) -> None:
+    def test_each_push_gets_its_answer(self) -> None:
         """Each has its own index and count; the rest is what was said of all."""
         merged = Merged(((ticket(1), 5, 1), (ticket(2), 6, 2)))
         said = PushEntryResponse(
@@ -151,18 +151,18 @@ class FollowerTests(SynchronousTestCase):
         self.leader.send(*[push(index) for index in indexes], native=False)
         return [(int(answer.code), answer.index, answer.count) for answer in self.leader.answers()]
 
-    def test_one_write(self) -> None:
+    def test_merged_pushes_are_one_write(self) -> None:
         """Ten frames in one read are one write, and ten answers in their order."""
         self.assertEqual(self.pushed(*range(1, 11)), [(200, index, 1) for index in range(1, 11)])
         self.assertEqual([(batch.first_index, batch.count) for batch in self.writes], [(1, 10)])
         self.assertEqual(self.rig.store.ledger_end_index, 10)
 
-    def test_commit(self) -> None:
+    def test_the_last_commit_counts(self) -> None:
         """The commit of the last of them counts."""
         self.pushed(*range(1, 11))
         self.assertEqual(self.rig.node.status().member.committed_index, 9)
 
-    def test_refused(self) -> None:
+    def test_a_misfit_refuses_all_merged_pushes(self) -> None:
         """When one does not fit, none is written, and each is answered 406: the leader compares again."""
         self.leader.send(push(1), push(2, entries=entry(2, body=b"x")), push(3), native=False)
         answers = [(int(answer.code), answer.index) for answer in self.leader.answers()]
@@ -190,7 +190,7 @@ class FollowerTests(SynchronousTestCase):
         leader.connection.abort("away")
         self.assertEqual(rig.node.router.questions.unanswered, 0)
 
-    def test_member_stops(self) -> None:
+    def test_a_stopping_member_answers_merged_pushes(self) -> None:
         """Merged pushes that the core still holds are answered, each."""
         rig = Rig(peers=PEERS, flush_disk_type="sync")
         rig.node.start()

@@ -55,14 +55,14 @@ def make_leader(rig: Rig) -> None:
 class LifeTests(SynchronousTestCase):
     """Start and stop."""
 
-    def test_leads_alone(self) -> None:
+    def test_a_lone_member_leads(self) -> None:
         """A group of one needs nobody."""
         rig = Rig().lead()
         status = rig.node.status()
         self.assertEqual((status.state, status.member.role, rig.node.leader_id), ("running", "leader", "n0"))
         self.assertTrue(rig.node.is_running)
 
-    def test_stop(self) -> None:
+    def test_a_stop_fires_when_stopped(self) -> None:
         """Fires when the member has stopped; time stands still afterwards."""
         rig = Rig().lead()
         stopped = rig.node.stop()
@@ -129,7 +129,7 @@ class LifeTests(SynchronousTestCase):
         rig.clock.pump([0.02] * int(seconds * 50))
         return rig.sent[:]
 
-    def test_abort(self) -> None:
+    def test_an_abort_informs_all_callers(self) -> None:
         """All that wait are informed, in the next turn; the state says why."""
         rig = Rig(peers=PEERS)
         make_leader(rig)
@@ -157,7 +157,7 @@ class LifeTests(SynchronousTestCase):
 class FailureTests(SynchronousTestCase):
     """Something breaks."""
 
-    def test_fsync(self) -> None:
+    def test_a_failed_fsync_ends_the_member(self) -> None:
         """Ends the member; the append that waited for it is never acknowledged."""
         rig = Rig(flush_disk_type="sync").lead()
         rig.thread.is_lazy = True
@@ -213,7 +213,7 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bug_in_a_turn(self) -> None:
-        """Likewise."""
+        """Work of a turn that raises ends the member, and is logged."""
         rig = Rig().lead()
 
         def wrong() -> None:
@@ -224,7 +224,7 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(rig.node.state, "failed")
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
 
-    def test_check_point(self) -> None:
+    def test_a_failed_check_point_ends_the_member(self) -> None:
         """A store that fails at its own business ends the member."""
         rig = Rig().lead()
 
@@ -235,7 +235,7 @@ class FailureTests(SynchronousTestCase):
         rig.clock.pump([0.02] * 160)
         self.assertEqual(rig.node.state, "failed")
 
-    def test_house_keeping(self) -> None:
+    def test_broken_house_keeping_ends_the_member(self) -> None:
         """Or at keeping house: but only a store that is broken."""
         rig = Rig().lead()
         errors: list[Exception] = [OSError(5, "Input/output error")]
@@ -283,7 +283,7 @@ class TimeTests(SynchronousTestCase):
         rig.clock.pump([0.02] * 100)
         self.assertTrue(5 <= len(rig.peers.swept) <= 20, rig.peers.swept)
 
-    def test_stall(self) -> None:
+    def test_missed_ticks_are_reported(self) -> None:
         """Missed ticks are counted, and a long absence is reported."""
         rig = Rig().lead()
         with capturedLogs() as events:
@@ -309,7 +309,7 @@ class CallerTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.rig = Rig().lead()
 
-    def test_append(self) -> None:
+    def test_a_caller_appends_bodies(self) -> None:
         """One body, or several."""
         one = self.rig.node.append(b"a")
         several = self.rig.node.append([b"b", b"c"])
@@ -318,7 +318,7 @@ class CallerTests(SynchronousTestCase):
         result = self.successResultOf(several)
         self.assertEqual((result.index, result.count), (1, 2))
 
-    def test_refused(self) -> None:
+    def test_a_wrong_append_is_refused_here(self) -> None:
         """Without asking anybody."""
         for bodies, code in (
             ([], ResponseCode.REQUEST_WITH_EMPTY_BODYS),
@@ -327,14 +327,14 @@ class CallerTests(SynchronousTestCase):
             failure = self.failureResultOf(self.rig.node.append(bodies), DLedgerError)  # type: ignore
             self.assertIs(failure.value.code, code)
 
-    def test_stopped(self) -> None:
+    def test_a_stopped_member_takes_nothing(self) -> None:
         """A member that has stopped takes nothing."""
         self.rig.node.stop()
         self.rig.clock.advance(0)
         failure = self.failureResultOf(self.rig.node.append(b"a"), DLedgerError)
         self.assertIs(failure.value.code, ResponseCode.NOT_LEADER)
 
-    def test_pending_full(self) -> None:
+    def test_small_appends_count_one_by_one(self) -> None:
         """The bound of pending appends is felt by small appends one by one."""
         rig = Rig(peers=PEERS, max_pending_requests_num=4)
         make_leader(rig)
@@ -347,7 +347,7 @@ class CallerTests(SynchronousTestCase):
 class ReportTests(SynchronousTestCase):
     """Each report of the core becomes an event and a number."""
 
-    def test_event(self) -> None:
+    def test_a_report_becomes_an_event(self) -> None:
         """With the facts by name, and a level of its own; facts cannot break the logging."""
         rig = Rig()
         with capturedLogs() as events:

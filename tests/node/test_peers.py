@@ -146,7 +146,7 @@ class SendTests(PeersTestCase):
         _, transport = self.connect()
         self.assertEqual(self.sent(transport), [])
 
-    def test_answered(self) -> None:
+    def test_an_answer_names_its_request(self) -> None:
         """With the peer and the request id."""
         connection, transport = self.connect()
         self.peers.send("n1", 5, BEAT)
@@ -182,7 +182,7 @@ class SendTests(PeersTestCase):
         self.assertIs(error.code, ResponseCode.NETWORK_ERROR)
         self.assertEqual((self.answered, self.failed), ([], []))
 
-    def test_in_order(self) -> None:
+    def test_requests_are_sent_in_order(self) -> None:
         """As sent, in one write."""
         _, transport = self.connect()
         transport.writes.clear()
@@ -206,7 +206,7 @@ class SendTests(PeersTestCase):
         self.peers.send("n1", 7, pre_vote)
         self.assertEqual([message for _, message in self.sent(transport)], [pre_vote])
 
-    def test_connection_lost(self) -> None:
+    def test_a_lost_connection_fails_its_requests(self) -> None:
         """Fails everything outstanding; the next request does not wait for the next connection."""
         connection, _ = self.connect()
         self.peers.send("n1", 5, BEAT)
@@ -238,7 +238,7 @@ class SendTests(PeersTestCase):
         )
         self.assertEqual(self.incompatible, [("n1", 6)])
 
-    def test_time_out(self) -> None:
+    def test_a_silent_request_times_out(self) -> None:
         """As configured; a silent connection is ended with it."""
         connection, _ = self.connect()
         self.peers.send("n1", 5, BEAT)
@@ -274,7 +274,7 @@ class ConnectionTests(PeersTestCase):
         connection.dataReceived(native_response(HeartBeatResponse(term=1), opaque))
         self.assertEqual(len(self.answered), 1)
 
-    def test_foreign(self) -> None:
+    def test_a_foreign_peer_does_not_count(self) -> None:
         """A peer of another group: no later answer counts, of the same read either; it is tried again."""
         for facts in (
             {"group_id": "b" * 32, "is_group_known": True},
@@ -297,7 +297,7 @@ class ConnectionTests(PeersTestCase):
             connection.connectionLost(Failure(ConnectionDone()))
             self.clock.advance(RETRY_MAX_S)
 
-    def test_told(self) -> None:
+    def test_a_greeting_is_passed_on(self) -> None:
         """What a member answers to a greeting at its own address is passed on, after the other answers."""
         told: list[tuple[str, object, int]] = []
         self.peers.tell_with(lambda peer_id, said: told.append((peer_id, said, len(self.answered))))
@@ -320,7 +320,7 @@ class ConnectionTests(PeersTestCase):
         connection.dataReceived(remoting_response(MetadataResponse(wire_version=1, **facts), probe))
         self.assertEqual(told, [])
 
-    def test_ask_again(self) -> None:
+    def test_a_question_is_asked_again(self) -> None:
         """At once, then once in a fifth of a second, and none of the questions is forgotten."""
         self.peers.ask_again("n2")  # not connected: it is asked when it is
         _connection, transport = self.connect()
@@ -381,7 +381,7 @@ class ConnectionTests(PeersTestCase):
         self.clock.advance(0)
         self.assertEqual(self.failed, [])
 
-    def test_made_again(self) -> None:
+    def test_a_connection_is_made_again(self) -> None:
         """Within a second, for ever."""
         for _ in range(50):
             self.endpoints["n1"].fail()
@@ -392,7 +392,7 @@ class ConnectionTests(PeersTestCase):
         self.clock.advance(RETRY_MAX_S)
         self.assertEqual(len(self.endpoints["n1"].attempts), 1)
 
-    def test_away(self) -> None:
+    def test_an_absent_peer_is_reported_once(self) -> None:
         """Reported once while a peer is away, and again when it is the next time."""
         with capturedLogs() as events:
             for _ in range(5):
@@ -427,7 +427,7 @@ class ConnectionTests(PeersTestCase):
         self.clock.advance(0.1)
         self.assertEqual(len(endpoint.attempts), 1)
 
-    def test_retry_policy(self) -> None:
+    def test_pauses_between_attempts_grow(self) -> None:
         """Grows, is bounded, and differs between members."""
         wait_s = retry_policy(random.Random(1))
         self.assertTrue(all(0 < wait_s(attempt) <= RETRY_MAX_S for attempt in range(2000)))
@@ -435,7 +435,7 @@ class ConnectionTests(PeersTestCase):
         self.assertGreaterEqual(wait_s(100), RETRY_MAX_S / 2)
         self.assertNotEqual(wait_s(100), wait_s(100))
 
-    def test_kept_alive(self) -> None:
+    def test_an_idle_connection_is_kept_alive(self) -> None:
         """An idle connection is asked something before the other end takes it for dead."""
         connection, transport = self.connect()
         connection.dataReceived(remoting_response(MetadataResponse(), 1))
@@ -471,14 +471,14 @@ class ConnectionTests(PeersTestCase):
         self.peers.sweep(3 * SIGN_OF_LIFE_S)
         self.assertEqual(len(self.sent(transport)), 1)
 
-    def test_broken_format(self) -> None:
+    def test_a_broken_format_ends_the_connection(self) -> None:
         """Counted; the connection is ended."""
         connection, transport = self.connect()
         connection.dataReceived(b"nonsense")
         self.assertEqual(self.peers.wire_errors, 1)
         self.assertTrue(transport.disconnected)
 
-    def test_stop(self) -> None:
+    def test_a_stop_ends_all_connections(self) -> None:
         """Fires when the connections have ended; nothing is made again."""
         connection, transport = self.connect("n1")
         self.endpoints["n2"].fail()
@@ -517,7 +517,7 @@ class PresenceTests(PeersTestCase):
             self.clock.advance(0.1)
             self.peers.sweep(self.clock.seconds())
 
-    def test_reached(self) -> None:
+    def test_a_peer_is_present_after_its_answer(self) -> None:
         """From its first answer to the loss of the connection."""
         self.peers.sweep(0)
         self.assertFalse(self.peers.vouches("n1"))
@@ -533,7 +533,7 @@ class PresenceTests(PeersTestCase):
         self.pass_time(0.5)
         self.assertFalse(self.peers.vouches("n1"))
 
-    def test_silent(self) -> None:
+    def test_a_silent_peer_is_not_present(self) -> None:
         """A member of ours answers every second; a Java member is hardly asked."""
         self.answer()
         self.pass_time(PRESENT_S - 0.2)
@@ -541,7 +541,7 @@ class PresenceTests(PeersTestCase):
         self.pass_time(0.4)
         self.assertFalse(self.peers.vouches("n1"))
 
-    def test_java(self) -> None:
+    def test_a_connected_java_peer_is_present(self) -> None:
         """It is present while it is connected."""
         self.answer(wire_version=0)
         self.pass_time(2 * PRESENT_S)
@@ -556,11 +556,11 @@ class PresenceTests(PeersTestCase):
         self.pass_time(0.1)
         self.assertFalse(self.peers.vouches("n1"))
 
-    def test_unknown_address(self) -> None:
+    def test_a_peer_without_address_is_present(self) -> None:
         """Nobody can be asked: the core decides whom it knows."""
         self.assertTrue(self.peers.vouches("n7"))
 
-    def test_hurry(self) -> None:
+    def test_an_absent_speaker_is_tried_at_once(self) -> None:
         """Who is spoken for is tried at once, but not again and again, and no attempt is given up for it."""
         endpoint = self.endpoints["n1"]
         for _ in range(12):

@@ -29,7 +29,7 @@ class PlaceTests(SynchronousTestCase):
         self.kept = self.rig.client()
         self.assertIs(self.kept.ask(MetadataRequest(**self.rig.base())).code, ResponseCode.SUCCESS)
 
-    def test_refused(self) -> None:
+    def test_a_client_without_a_place_is_refused(self) -> None:
         """METADATA has the sentence, any other request the code; nothing of them comes to the core."""
         fed: list[Any] = []
         self.rig.feed_requests_to(lambda *inputs: fed.extend(inputs))
@@ -56,7 +56,7 @@ class PlaceTests(SynchronousTestCase):
         late.send(attrs.evolve(ask, group="other"), ask, native=False)
         self.assertEqual([one.code for one in late.answers()], [ResponseCode.TOO_MANY_CLIENTS] * 2)
 
-    def test_member(self) -> None:
+    def test_a_member_needs_no_place(self) -> None:
         """A member needs no place; who only says that it is one, while that member is here, has none."""
         greeting = MetadataRequest(**self.rig.base(local_id="n1"))
         member, other = self.rig.client(), self.rig.client()

@@ -138,7 +138,7 @@ class _Play:
 class PlayTests(SynchronousTestCase):
     """Random plays."""
 
-    def test_plays(self) -> None:
+    def test_each_entry_is_done_once(self) -> None:
         """Each entry is done once, in whatever order leases come and end."""
         shared = 0
         for seed in range(60):

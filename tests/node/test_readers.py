@@ -71,7 +71,7 @@ class ReaderCase(SynchronousTestCase):
 class LeaseTests(ReaderCase):
     """Take, renew, commit, release."""
 
-    def test_a_life(self) -> None:
+    def test_a_lease_lives_and_ends(self) -> None:
         """The place is kept; the token is the index of the entry that gave it."""
         begin_end = self.end
         taken = self.good("take")
@@ -92,7 +92,7 @@ class LeaseTests(ReaderCase):
         self.assertEqual(header.channel, PRODUCER_CHANNEL)
         self.assertEqual(decode_reader_entry(body).name, "billing")
 
-    def test_repeated(self) -> None:
+    def test_a_repeated_request_writes_nothing(self) -> None:
         """Each request may come twice; the second one writes nothing."""
         first = self.good("take")
         end = self.end
@@ -111,7 +111,7 @@ class LeaseTests(ReaderCase):
             self.good("forget")
             self.assertEqual(self.end, end + 4)
 
-    def test_held(self) -> None:
+    def test_a_held_lease_is_waited_for(self) -> None:
         """Another process waits for the end of the lease; a renewal makes that later."""
         token = self.good("take").token
         self.refused(ResponseCode.LEASE_HELD, "p1 reads as billing", "take", holder="p2")
@@ -122,7 +122,7 @@ class LeaseTests(ReaderCase):
         self.pass_time(0.6)
         self.assertGreater(self.good("take", holder="p2").token, token)
 
-    def test_fenced(self) -> None:
+    def test_a_lost_lease_is_fenced(self) -> None:
         """A process that has lost its lease cannot commit, renew or give anything back."""
         token = self.good("take").token
         self.pass_time(1.2)
@@ -140,7 +140,7 @@ class LeaseTests(ReaderCase):
         self.pass_time(30)
         self.assertEqual(self.good("commit", token=token, index=2).next_index, 3)
 
-    def test_new_leader(self) -> None:
+    def test_a_new_leader_counts_leases_anew(self) -> None:
         """A leader counts the leases that it finds from its own beginning."""
         self.good("take")
         self.pass_time(0.9)
@@ -149,7 +149,7 @@ class LeaseTests(ReaderCase):
         self.pass_time(0.3)
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
 
-    def test_shares(self) -> None:
+    def test_two_shares_have_different_entries(self) -> None:
         """Two processes have different entries; all before the first one that is not done counts."""
         one = self.good("take", share=4)
         two = self.good("take", holder="p2", share=4)
@@ -191,7 +191,7 @@ class LeaseTests(ReaderCase):
         taken = self.good("take", "late", index=NO_END, share=5)
         self.assertEqual(taken.begin_index, self.end - 3)
 
-    def test_abandoned_share(self) -> None:
+    def test_an_abandoned_share_goes_on(self) -> None:
         """A part whose lease is over goes to the next process, from where the first one has come to."""
         one = self.good("take", share=4)
         self.good("commit", token=one.token, index=1)
@@ -203,14 +203,14 @@ class LeaseTests(ReaderCase):
 class RefusalTests(ReaderCase):
     """Bad requests."""
 
-    def test_names(self) -> None:
+    def test_wrong_names_are_refused(self) -> None:
         """Length, and what is printable."""
         for name in ("", "x" * 65, "ä" * 33, "a\nb", " a", "\x7f"):
             self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "the name of a reader", "take", name)
             self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "the name of a reader", "commit", name)
         self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "id of a process", "take", holder="")
 
-    def test_numbers(self) -> None:
+    def test_wrong_numbers_are_refused(self) -> None:
         """Leases and shares within their bounds."""
         for lease_ms in (0, 499, 3_600_001):
             self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "500 to 3600000", "take", lease_ms=lease_ms)
@@ -218,7 +218,7 @@ class RefusalTests(ReaderCase):
             self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "share", "take", share=share)
         self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "does='dance'", "dance")
 
-    def test_places(self) -> None:
+    def test_wrong_places_are_refused(self) -> None:
         """Beyond the end, back, before the lease."""
         self.refused(ResponseCode.INDEX_OUT_OF_RANGE, "the log ends with", "take", index=1000)
         self.refused(ResponseCode.INDEX_OUT_OF_RANGE, "the log ends with", "move", index=1000)
@@ -237,7 +237,7 @@ class RefusalTests(ReaderCase):
         token = self.good("take", share=3).token
         self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "before 3", "commit", token=token, index=3)
 
-    def test_too_many(self) -> None:
+    def test_the_number_of_readers_is_bounded(self) -> None:
         """A group has a number of readers; one that is forgotten makes room."""
         for number in range(READERS_MAX):
             self.good("move", f"r{number}")
@@ -246,7 +246,7 @@ class RefusalTests(ReaderCase):
         self.good("take")
         self.assertEqual(len(decode_readers(self.good("list", "").readers)), READERS_MAX)
 
-    def test_not_leader(self) -> None:
+    def test_a_follower_keeps_no_readers(self) -> None:
         """A member that does not lead keeps no readers."""
         rig = Rig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2")
         rig.node.start()
@@ -256,7 +256,7 @@ class RefusalTests(ReaderCase):
         rig.clock.pump([0.0] * 5)
         self.assertEqual([one.code for one in client.answers()], [ResponseCode.NOT_LEADER] * 2)
 
-    def test_damaged(self) -> None:
+    def test_damaged_entries_stop_readers(self) -> None:
         """While entries are damaged that may report readers, nothing is answered, and expiry keeps all."""
         self.good("take")
         self.rig.store.parts.producers.readers = None
@@ -272,17 +272,17 @@ class RefusalTests(ReaderCase):
         with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
             self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
 
-    def test_pressure(self) -> None:
+    def test_too_many_requests_are_refused(self) -> None:
         """Too many at once are refused before anything is done."""
         self.rig.node.desks.readers._asked = ASKED_MAX
         self.refused(ResponseCode.LEADER_PENDING_FULL, "", "take")
 
-    def test_a_broker(self) -> None:
+    def test_a_log_of_a_broker_has_no_readers(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
         self.rig.node.desks.readers.append = None
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
-    def test_told(self) -> None:
+    def test_metadata_reports_readers(self) -> None:
         """METADATA says that the member takes READER."""
         told = self.client.ask(MetadataRequest(**self.rig.base()))
         self.assertTrue(told.wire_version & WIRE_FLAG_READERS)
@@ -291,7 +291,7 @@ class RefusalTests(ReaderCase):
 class PlaceTests(ReaderCase):
     """Begin, move, forget, list, lag."""
 
-    def test_begin(self) -> None:
+    def test_a_new_reader_begins_where_it_says(self) -> None:
         """A reader that is not known begins where it says; one that is known does not."""
         end = self.end
         for name, index, begin in (("a", 3, 3), ("b", -2, end), ("c", NO_END, end + 3), ("d", -1000, 0)):
@@ -312,7 +312,7 @@ class PlaceTests(ReaderCase):
         self.assertGreater(again.token, token)
         self.refused(ResponseCode.LEASE_LOST, "is over", "commit", token=token, index=9)
 
-    def test_list(self) -> None:
+    def test_the_list_has_each_lag(self) -> None:
         """Lag does not count what readers write."""
         token = self.good("take").token
         self.good("take", "audit", share=3)
@@ -356,7 +356,7 @@ class ExpiryTests(SynchronousTestCase):
         self.rig.clock.pump([0.02] * 10)
         return [one.name for one in self.rig.node.status().readers]
 
-    def test_unused(self) -> None:
+    def test_an_unused_reader_expires(self) -> None:
         """One goes after the time, with its place; a commit, a renewal or a question begins it anew."""
         token = self.ask(does="take", name="used", holder="p", lease_ms=3_600_000).token
         self.ask(does="move", name="unused", index=3)
@@ -372,7 +372,7 @@ class ExpiryTests(SynchronousTestCase):
         again = self.ask(does="take", name="used", holder="p", lease_ms=1000, index=1)
         self.assertEqual(again.begin_index, 1)
 
-    def test_listed(self) -> None:
+    def test_a_listed_reader_is_not_used(self) -> None:
         """Who lists readers uses none of them, and names that nobody knows are not kept."""
         self.ask(does="move", name="unused", index=3)
         self.names(1.0)
@@ -380,14 +380,14 @@ class ExpiryTests(SynchronousTestCase):
         self.ask(does="forget", name="nobody")
         self.assertEqual(self.names(1.1), [])
 
-    def test_used_meanwhile(self) -> None:
+    def test_a_reader_used_meanwhile_stays(self) -> None:
         """One that somebody has asked for since it was found unused stays."""
         self.ask(does="move", name="used", index=3)
         desk = self.rig.node.desks.readers
         desk._begin_own("used", desk._forget_unused)
         self.assertEqual(self.names(0.1), ["used"])
 
-    def test_off(self) -> None:
+    def test_readers_stay_by_default(self) -> None:
         """By default they stay."""
         self.rig = Rig().lead()
         self.ask(does="move", name="kept", index=0)
@@ -462,14 +462,14 @@ class OrderTests(ReaderCase):
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.LEASE_HELD, ResponseCode.SUCCESS])
 
-    def test_deposed(self) -> None:
+    def test_a_deposed_leader_renews_nothing(self) -> None:
         """A leader that cannot prove that it leads renews nothing: a later one may have given it away."""
         token = self.good("take").token
         lost = DLedgerError(ResponseCode.NOT_LEADER)
         self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
         self.refused(ResponseCode.NOT_LEADER, "", "renew", token=token)
 
-    def test_void(self) -> None:
+    def test_a_void_decision_is_not_answered(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""
         token = self.good("take").token
         desk = self.rig.node.desks.readers
@@ -489,7 +489,7 @@ class OrderTests(ReaderCase):
 class KeepingTests(ReaderCase):
     """Expiry, and entries that come again."""
 
-    def test_needed(self) -> None:
+    def test_entries_that_readers_need_stay(self) -> None:
         """The first entry that a reader has not done stays, and so does the entry that says so."""
         desk = self.rig.node.desks.readers
         self.assertGreater(desk.needed_index(), self.end)
@@ -501,7 +501,7 @@ class KeepingTests(ReaderCase):
         self.good("forget")
         self.assertGreater(desk.needed_index(), self.end)
 
-    def test_bound(self) -> None:
+    def test_needed_entries_stay_within_a_bound(self) -> None:
         """No further than the bound: then the reader learns that its entries are gone."""
         desk = self.rig.node.desks.readers
         self.good("take")
@@ -516,7 +516,7 @@ class KeepingTests(ReaderCase):
         desk.hold_bytes = 10**9
         self.assertEqual(desk.needed_index(), -1)
 
-    def test_refreshed(self) -> None:
+    def test_old_states_are_written_again(self) -> None:
         """The leader writes the last entry of a reader again when the log has grown."""
         self.patch(desk_module, "REFRESH_BYTES", 2000)
         token = self.good("take").token

@@ -49,7 +49,7 @@ class ReadsTestCase(SynchronousTestCase):
 class GetTests(ReadsTestCase):
     """One entry."""
 
-    def test_linearizable(self) -> None:
+    def test_a_linearizable_get_returns_the_entry(self) -> None:
         """The entry, in either format."""
         for native in (True, False):
             answer = self.client.ask(self.get(3), native=native)
@@ -67,7 +67,7 @@ class GetTests(ReadsTestCase):
         self.rig.clock.advance(0)
         self.assertEqual([len(question.tokens) for question in asked], [4])
 
-    def test_not_committed(self) -> None:
+    def test_an_uncommitted_entry_is_not_read(self) -> None:
         """An entry that is there but not committed is out of range, however it is asked for."""
         self.write_uncommitted()
         for consistency in Consistency:
@@ -97,13 +97,13 @@ class GetTests(ReadsTestCase):
         answers = self.client.answers()
         self.assertEqual([answer.code.value for answer in answers], [200, 410])
 
-    def test_deleted(self) -> None:
+    def test_a_deleted_entry_is_not_read(self) -> None:
         """Below the beginning."""
         self.rig.store.parts.ledger.begin_index = 4
         answer = self.client.ask(self.get(3))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
-    def test_without_index(self) -> None:
+    def test_a_get_needs_an_index(self) -> None:
         """Java gets an exception there; we say what is wrong."""
         answer = self.client.ask(self.get(None), native=False)
         self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
@@ -132,7 +132,7 @@ class GetTests(ReadsTestCase):
         store.parts.data.pwrite(bytes([byte[0] ^ 1]), position)
         store.parts.reads.batches.clear()
 
-    def test_damaged_entry(self) -> None:
+    def test_a_damaged_entry_is_an_error(self) -> None:
         """Every way to read it is answered with an error; the member and all other entries go on."""
         self.rot(3)
         for consistency in Consistency:
@@ -176,7 +176,7 @@ class GetTests(ReadsTestCase):
             self.assertEqual(client.ask(PullRequest(begin_index=0, **rig.base())).entries.count, count)
             self.assertEqual(client.ask(GetRequest(begin_index=1, **rig.base())).code, 404)
 
-    def test_damage(self) -> None:
+    def test_a_failed_store_stops_the_member(self) -> None:
         """If the store fails, the reader is informed, and the member stops."""
 
         def damaged(*args: object, **options: object) -> None:
@@ -188,11 +188,11 @@ class GetTests(ReadsTestCase):
         self.assertEqual(self.rig.node.state, "failed")
         self.assertIn("entry 3 is damaged", self.rig.node.reason)
 
-    def test_local(self) -> None:
+    def test_a_local_caller_reads_entries(self) -> None:
         """A caller in this process."""
         self.assertEqual(self.successResultOf(self.read(3)), b"body 3")  # type: ignore[arg-type]
 
-    def test_cancelled(self) -> None:
+    def test_a_cancelled_read_is_forgotten(self) -> None:
         """Forgets the read."""
         waiter = self.rig.node.read(3)
         waiter.cancel()
@@ -215,7 +215,7 @@ class PullTests(ReadsTestCase):
         answer = self.client.ask(self.pull(2, end_index=4))
         self.assertEqual((answer.entries.first_index, answer.entries.count), (2, 3))
 
-    def test_bytes(self) -> None:
+    def test_a_pull_is_bounded_in_bytes(self) -> None:
         """At least one entry, whatever the bound says; never more than we are willing to send."""
         for max_bytes in (-5, 0, 1, 54):
             self.assertEqual(self.client.ask(self.pull(2, max_bytes=max_bytes)).entries.count, 1)
@@ -231,7 +231,7 @@ class PullTests(ReadsTestCase):
         self.client.ask(self.pull(2, max_bytes=1 << 30))
         self.assertEqual(seen, [PULL_BYTES_MAX])
 
-    def test_unchecked(self) -> None:
+    def test_an_unchecked_pull_returns_the_same(self) -> None:
         """A reader that says that it checks by itself is given the same, read in the cheaper way."""
         self.write_uncommitted()
         seen = []
@@ -247,7 +247,7 @@ class PullTests(ReadsTestCase):
         self.assertEqual(self.client.ask(self.pull(2, max_bytes=1 << 30, node_id="unchecked")), checked)
         self.assertEqual(seen, [(2, 9, PULL_BYTES_MAX)])
 
-    def test_nothing_there(self) -> None:
+    def test_an_empty_pull_reports_the_end(self) -> None:
         """Without a wait, an empty answer that says how far it goes."""
         answer = self.client.ask(self.pull(10))
         self.assertEqual((answer.code, answer.entries, answer.committed_index), (200, None, 9))
@@ -260,16 +260,16 @@ class PullTests(ReadsTestCase):
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         self.assertEqual(answer.ledger_begin_index, 4)
 
-    def test_over_remoting(self) -> None:
+    def test_json_frames_have_no_pull(self) -> None:
         """Not there: Java knows no PULL."""
         self.assertIs(self.client.ask(self.pull(2), native=False).code, ResponseCode.UNSUPPORTED)
 
-    def test_linearizable(self) -> None:
+    def test_a_linearizable_pull_asks_the_core(self) -> None:
         """Asks the core first."""
         answer = self.client.ask(self.pull(2, consistency=Consistency.LINEARIZABLE))
         self.assertEqual(answer.entries.count, 8)
 
-    def test_long_poll(self) -> None:
+    def test_a_long_poll_is_answered_once(self) -> None:
         """Answered as soon as the entry is committed, once."""
         self.client.send(self.pull(10, wait_ms=5000))
         self.assertEqual(self.client.answers(), [])
@@ -280,7 +280,7 @@ class PullTests(ReadsTestCase):
         self.assertEqual(bodies_of(answer.entries), [b"new", b"newer"])
         self.assertEqual(self.rig.node.status().pull_waiters, 0)
 
-    def test_wait_ends(self) -> None:
+    def test_a_wait_ends_at_its_time(self) -> None:
         """With nothing, when the time is over."""
         self.client.send(self.pull(10, wait_ms=500))
         self.rig.clock.pump([0.02] * 20)
@@ -289,7 +289,7 @@ class PullTests(ReadsTestCase):
         (answer,) = self.client.answers()
         self.assertEqual((answer.code, answer.entries), (200, None))
 
-    def test_longest_wait(self) -> None:
+    def test_the_longest_wait_is_bounded(self) -> None:
         """Nobody waits for ever."""
         self.client.send(self.pull(10, wait_ms=2**31 - 1))
         self.rig.node.desks.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
@@ -306,13 +306,13 @@ class PullTests(ReadsTestCase):
         waiter = self.rig.node.wait_for(10, time_out_ms=100)
         self.assertIs(self.failureResultOf(waiter, DLedgerError).value.code, ResponseCode.LEADER_PENDING_FULL)
 
-    def test_connection_lost(self) -> None:
+    def test_a_lost_connection_makes_room(self) -> None:
         """Makes room for others."""
         self.client.send(self.pull(10, wait_ms=500))
         self.client.connection.abort("gone")
         self.assertEqual(self.rig.node.status().pull_waiters, 0)
 
-    def test_stop(self) -> None:
+    def test_a_stop_ends_every_wait(self) -> None:
         """Ends every wait."""
         self.client.send(self.pull(10, wait_ms=5000))
         waiter = self.rig.node.wait_for(10, time_out_ms=5000)
@@ -326,7 +326,7 @@ class PullTests(ReadsTestCase):
 class ParkTests(ReadsTestCase):
     """A connection that does not take its answers is not read for."""
 
-    def test_parked(self) -> None:
+    def test_a_parked_read_waits_for_room(self) -> None:
         """Until it is drained; in order, and no further than it takes."""
         self.client.connection.is_congested = True
         self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(4)], self.pull(2))
@@ -352,7 +352,7 @@ class ParkTests(ReadsTestCase):
         connection.resumeProducing()
         self.assertEqual([found.entries.first_index for found in self.client.answers()], [1])
 
-    def test_lost(self) -> None:
+    def test_a_lost_connection_parks_nothing(self) -> None:
         """Nothing is parked for the dead."""
         self.client.connection.is_congested = True
         self.client.send(self.get(1, Consistency.COMMITTED))
@@ -363,7 +363,7 @@ class ParkTests(ReadsTestCase):
 class LocalTests(ReadsTestCase):
     """Callers in this process."""
 
-    def test_wait_for(self) -> None:
+    def test_a_local_caller_waits_for_commits(self) -> None:
         """Fires with the committed index: at once, later, or when the time is over."""
         self.assertEqual(self.successResultOf(self.rig.node.wait_for(9, time_out_ms=100)), 9)
         later = self.rig.node.wait_for(10, time_out_ms=100)
@@ -375,7 +375,7 @@ class LocalTests(ReadsTestCase):
         self.rig.clock.pump([0.02] * 30)
         self.assertEqual(self.successResultOf(over), 10)
 
-    def test_read_committed(self) -> None:
+    def test_a_local_caller_reads_committed_records(self) -> None:
         """Records up to the commit, or None."""
         self.write_uncommitted()
         batch = self.rig.node.read_committed(8, max_bytes=1 << 20)
@@ -387,7 +387,7 @@ class LocalTests(ReadsTestCase):
         error = self.assertRaises(DLedgerError, self.rig.node.read_committed, 3, max_bytes=1)
         self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
-    def test_stopped(self) -> None:
+    def test_a_stopped_member_lets_nobody_wait(self) -> None:
         """Nobody waits for a member that has stopped."""
         pending = self.rig.node.read(3)
         self.rig.node.abort("test")

@@ -88,7 +88,7 @@ class RepetitionTests(SynchronousTestCase):
         member = Report(event="vote-answered", facts={"candidate_id": "n1", "result": "REJECT_ALREADY_VOTED"})
         self.assertEqual(len(self.said(member, seconds=1)), 1)
 
-    def test_again(self) -> None:
+    def test_a_repetition_begins_anew(self) -> None:
         """What was over begins anew; what happened once needs no end."""
         self.assertEqual(len(self.said(REFUSED, seconds=1)), 1)
         self.assertEqual(self.said(seconds=QUIET_S + 1), [])
@@ -109,7 +109,7 @@ class RepetitionTests(SynchronousTestCase):
         """All others come one by one."""
         self.assertEqual(len(self.said(Report(event="role-changed", facts={"term": 3}), seconds=5)), 5)
 
-    def test_other_parties(self) -> None:
+    def test_a_flood_is_two_lines(self) -> None:
         """A flood that another party causes is two lines: its begin, and its end with a number."""
         for event, facts in (
             ("vote-answered", {"candidate_id": "n1", "result": "REJECT_ALREADY_HAS_LEADER"}),
@@ -131,7 +131,7 @@ class RepetitionTests(SynchronousTestCase):
         self.assertEqual(len(self.said(*flood, seconds=1)), KEYS_MAX + 1)
         self.assertEqual(len(self.said(seconds=QUIET_S + 1)), 1)
 
-    def test_node(self) -> None:
+    def test_a_node_reports_the_end_itself(self) -> None:
         """A node says when it is over by itself."""
         rig = Rig().lead()
         with capturedLogs() as events:

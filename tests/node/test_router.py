@@ -67,7 +67,7 @@ class DoorTests(SynchronousTestCase):
             for kind, (request_class, _) in MESSAGES.items()
         ]
 
-    def test_another_member(self) -> None:
+    def test_a_request_for_another_member_is_refused(self) -> None:
         """401, before the group is looked at; base fields come back, with the leader."""
         for native in (True, False):
             for request in self.every_request(group="other", remote_id="n7", local_id="x", term=5):
@@ -77,16 +77,16 @@ class DoorTests(SynchronousTestCase):
                 self.assertEqual(base, (401, "other", "n7", "x", 5), request)
                 self.assertEqual(answer.leader_id, "n0")
 
-    def test_another_group(self) -> None:
+    def test_a_request_for_another_group_is_refused(self) -> None:
         """400."""
         for request in self.every_request(group="other", remote_id="n0"):
             self.assertEqual(self.client.ask(request).code, ResponseCode.UNKNOWN_GROUP, request)
 
-    def test_nobody_named(self) -> None:
+    def test_a_request_for_nobody_is_refused(self) -> None:
         """A request without remoteId is for nobody here."""
         self.assertEqual(self.client.ask(GetRequest(group="default", begin_index=0)).code, 401)
 
-    def test_metadata(self) -> None:
+    def test_metadata_works_in_any_role(self) -> None:
         """Works in any role, and says more than Java does."""
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
@@ -166,22 +166,22 @@ class AppendTests(SynchronousTestCase):
         self.rig = Rig().lead()
         self.client = self.rig.client()
 
-    def test_no_body(self) -> None:
+    def test_a_json_request_needs_a_body(self) -> None:
         """A JSON request without one: 411 (Java: no body in the answer, and its client hangs)."""
         answer = self.client.ask(AppendRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.index, answer.pos), (411, -1, -1))
 
-    def test_no_bodies(self) -> None:
+    def test_a_native_request_needs_a_body(self) -> None:
         """A native request without any: 420."""
         self.assertEqual(self.client.ask(AppendRequest(**self.rig.base())).code, 420)
 
-    def test_empty_body(self) -> None:
+    def test_an_empty_body_is_appended(self) -> None:
         """Is a body."""
         for native in (True, False):
             answer = self.client.ask(AppendRequest(bodies=(b"",), **self.rig.base()), native=native)
             self.assertEqual(answer.code, 200)
 
-    def test_too_long(self) -> None:
+    def test_a_long_body_is_refused(self) -> None:
         """411; one byte less is taken."""
         longest = self.rig.config.body_bytes_max
         for bodies in ((bytes(longest + 1),), (b"a", bytes(longest + 1))):
@@ -191,14 +191,14 @@ class AppendTests(SynchronousTestCase):
         answer = self.client.ask(AppendRequest(bodies=(bytes(longest),), **self.rig.base()))
         self.assertEqual(answer.code, ResponseCode.SUCCESS)
 
-    def test_not_leader(self) -> None:
+    def test_a_follower_refuses_appends(self) -> None:
         """404, through the gate and the core."""
         rig = Rig(peers=PEERS)
         rig.node.start()
         answer = rig.client().ask(AppendRequest(bodies=(b"a",), **rig.base()), native=False)
         self.assertEqual((answer.code, answer.index), (404, -1))
 
-    def test_nonsense_body(self) -> None:
+    def test_a_nonsense_body_is_answered(self) -> None:
         """411 with a body that Java can read, and the connection lives."""
         nonsense = RemotingCommand(code=50001, opaque=4, body=b"{:")
         self.client.connection.dataReceived(encode_command(nonsense))
@@ -230,7 +230,7 @@ class CoreTests(SynchronousTestCase):
         self.rig.client().send(commit(), commit(), commit())
         self.assertEqual(feeds, [3])
 
-    def test_reply(self) -> None:
+    def test_a_reply_goes_to_its_connection(self) -> None:
         """Goes to the connection that asked; once."""
         client, other = self.rig.client(), self.rig.client()
         client.send(commit())
@@ -242,7 +242,7 @@ class CoreTests(SynchronousTestCase):
         self.assertEqual(other.answers(), [])
         self.assertEqual(self.rig.node.router.questions.unanswered, 0)
 
-    def test_abandoned(self) -> None:
+    def test_an_abandoned_request_is_dropped(self) -> None:
         """What a lost connection had asked is dropped in the core, and its answers go nowhere."""
         client = self.rig.client()
         client.send(commit(), commit())
@@ -284,7 +284,7 @@ class CoreTests(SynchronousTestCase):
         self.assertTrue(old.connection.is_lost)
         self.assertFalse(new.connection.is_lost)
 
-    def test_whose_connection(self) -> None:
+    def test_peers_name_themselves(self) -> None:
         """Every way in which a peer names itself; clients and strangers name nobody."""
         base = {"group": "default", "remote_id": "n0", "term": 1}
         cases: list[tuple[Request, str | None]] = [
@@ -348,7 +348,7 @@ class CoreTests(SynchronousTestCase):
         for request in (read, PullRequest(group="default", remote_id="n0", begin_index=0)):
             self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 
-    def test_channel(self) -> None:
+    def test_the_core_learns_the_channel(self) -> None:
         """The core is informed which requests came on one connection."""
         first, second = self.rig.client(), self.rig.client()
         first.send(commit(), commit())
@@ -358,7 +358,7 @@ class CoreTests(SynchronousTestCase):
         self.assertNotEqual(channels[0], channels[2])
         self.assertNotIn(0, channels)
 
-    def test_local_question(self) -> None:
+    def test_a_local_question_is_answered(self) -> None:
         """Its answer fires; cancelling forgets it."""
         asked = self.rig.node.transfer("n1")
         (token,) = self.tokens()
@@ -377,7 +377,7 @@ class CoreTests(SynchronousTestCase):
         self.rig.node.reply(token, VoteResponse(vote_result=VoteResult.ACCEPT))
         self.assertEqual(self.rig.node.status().counts.votes, {"ACCEPT": 1})
 
-    def test_our_fault(self) -> None:
+    def test_an_exception_stops_the_member(self) -> None:
         """An exception of ours stops the member; Twisted would only end the connection."""
 
         def wrong(*inputs: object) -> None:
@@ -447,7 +447,7 @@ class AbsentTests(SynchronousTestCase):
         taking = LeadershipTransferRequest(**self.base, transfer_id="n1", transferee_id="n0")
         return [VoteRequest(**self.base), HeartBeatRequest(**self.base), commit(term=7), taking]
 
-    def test_absent(self) -> None:
+    def test_an_absent_member_binds_nobody(self) -> None:
         """The core hears nothing that binds; the log reports it."""
         self.rig.peers.absent.add("n1")
         client = self.rig.client()
@@ -456,7 +456,7 @@ class AbsentTests(SynchronousTestCase):
         self.assertEqual(self.fed, [])
         self.assertEqual(self.rig.node.status().counts.reports["sender-absent"], 4)
 
-    def test_present(self) -> None:
+    def test_a_present_member_is_heard_again(self) -> None:
         """On the same connection, when it answers again."""
         self.rig.peers.absent.add("n1")
         client = self.rig.client()
@@ -498,7 +498,7 @@ class TakenTests(SynchronousTestCase):
         self.assertIs(second.ask(foreign, native=False).code, ResponseCode.SUCCESS)
         self.assertFalse(second.transport.disconnected)
 
-    def test_what_binds(self) -> None:
+    def test_a_binding_request_ends_the_second_connection(self) -> None:
         """Ends the second connection."""
         second = self.rig.client()
         second.ask(self.ask)
@@ -515,7 +515,7 @@ class RightsTests(SynchronousTestCase):
         rig.node.router.door.judge_with(lambda connection: rights)
         return rig.client()
 
-    def test_roles(self) -> None:
+    def test_each_request_needs_its_role(self) -> None:
         """Each request needs its role, METADATA none; a refused append is certainly not in the log."""
         requests = {
             ClientRole.READ: (GetRequest, {"begin_index": 99}),
@@ -537,20 +537,20 @@ class RightsTests(SynchronousTestCase):
                 self.assertEqual(rig.store.ledger_end_index, -1)
                 self.assertEqual(rig.node.status().counts.refusals["FORBIDDEN"], 6)
 
-    def test_pull(self) -> None:
+    def test_a_pull_needs_the_role_to_read(self) -> None:
         """Reading in bulk is reading."""
         rig = Rig().lead()
         client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset()))
         self.assertEqual(client.ask(PullRequest(begin_index=0, **rig.base())).code, ResponseCode.FORBIDDEN)
 
-    def test_pipelined(self) -> None:
+    def test_allowed_requests_of_a_read_are_answered(self) -> None:
         """What is allowed in one read is answered, too."""
         rig = Rig().lead()
         client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset({ClientRole.READ})))
         client.send(AppendRequest(bodies=(b"a",), **rig.base()), MetadataRequest(**rig.base()))
         self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.FORBIDDEN, 200])
 
-    def test_claims(self) -> None:
+    def test_a_connection_claims_its_members_only(self) -> None:
         """A connection is taken for members that its certificate names; it ends when it claims another."""
         beat = HeartBeatRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5)
         for members, is_taken in (({"n1"}, True), ({"n2"}, False), (set[str](), False)):

@@ -58,7 +58,7 @@ class ScrubbingTests(SynchronousTestCase):
                 self.scrubbing.step()
             self.clock.advance(0.02)
 
-    def test_rate(self) -> None:
+    def test_the_scrub_keeps_to_its_rate(self) -> None:
         """Nothing in the first pause; then no more bytes than allowed."""
         self.run_until(59)
         self.assertEqual(self.store.asked, [])
@@ -68,7 +68,7 @@ class ScrubbingTests(SynchronousTestCase):
         self.of(1 << 30).step()
         self.assertEqual(self.store.asked[-1], STEP_BYTES)
 
-    def test_begins_anywhere(self) -> None:
+    def test_the_scrub_begins_anywhere(self) -> None:
         """A member that is started often reads all segments in the end."""
         for _ in range(50):
             self.clock.advance(1.0)
@@ -76,11 +76,11 @@ class ScrubbingTests(SynchronousTestCase):
         self.assertTrue(all(0 <= share < 1 for share in self.store.shares))
         self.assertEqual({int(share * 4) for share in self.store.shares}, {0, 1, 2, 3})
 
-    def test_never(self) -> None:
+    def test_the_scrub_never_runs_at_rate_zero(self) -> None:
         """With the rate 0."""
         self.assertEqual(self.of(0).next_s, float("inf"))
 
-    def test_pause(self) -> None:
+    def test_a_pause_follows_each_pass(self) -> None:
         """After a pass."""
         self.store.steps = [ScrubStep(is_end=True)]
         self.run_until(61)
@@ -91,7 +91,7 @@ class ScrubbingTests(SynchronousTestCase):
         self.assertGreater(len(self.store.asked), 1)
         self.assertEqual(self.events, [])
 
-    def test_told(self) -> None:
+    def test_the_scrub_reports_its_work(self) -> None:
         """What was mended, what could not be read (once a minute), and the sum after the pass."""
         trouble = ScrubStep(trouble="EIO", checked_bytes=1)
         self.store.steps = [

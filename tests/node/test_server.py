@@ -43,14 +43,14 @@ class ServerTestCase(SynchronousTestCase):
 class ConnectionTests(ServerTestCase):
     """How many there are."""
 
-    def test_passes_on(self) -> None:
+    def test_requests_go_to_the_owner(self) -> None:
         """Requests go to the owner with their connection."""
         connection, _ = self.connect()
         connection.dataReceived(native_request(ASK, 1))
         self.assertEqual([request for _, request in self.sink.requests], [ASK])
         self.assertEqual(self.sink.connections, [connection])
 
-    def test_bound(self) -> None:
+    def test_the_number_of_connections_is_bounded(self) -> None:
         """One too many is refused, and shown to the log; when another ends there is room again."""
         connections = [self.connect()[0] for _ in range(3)]
         for connection in connections:
@@ -117,7 +117,7 @@ class ConnectionTests(ServerTestCase):
         self.assertEqual([event["reason"] for event in events], reasons[1:2])
         self.assertEqual(self.server.connections_refused, 2)
 
-    def test_close_all(self) -> None:
+    def test_closing_ends_all_connections(self) -> None:
         """Everything ends, and nothing new is accepted."""
         transports = [self.connect()[1] for _ in range(2)]
         self.server.close_all()
@@ -125,7 +125,7 @@ class ConnectionTests(ServerTestCase):
         self.assertFalse(any(transport.disconnected for transport in transports))
         self.assertIsNone(self.server.buildProtocol(None))
 
-    def test_abort_all(self) -> None:
+    def test_an_abort_ends_the_rest(self) -> None:
         """What did not end by itself."""
         transports = [self.connect()[1] for _ in range(2)]
         self.server.close_all()
@@ -134,7 +134,7 @@ class ConnectionTests(ServerTestCase):
         self.assertEqual(self.sink.lost, ["time is up"] * 2)
         self.assertEqual(self.server.connections, 0)
 
-    def test_sweep(self) -> None:
+    def test_the_sweep_closes_idle_connections(self) -> None:
         """Idle ones are closed."""
         connection, _ = self.connect()
         self.server.sweep(0)
@@ -152,7 +152,7 @@ class PeerTests(ServerTestCase):
             self.clock.advance(0.2)
             self.server.sweep(self.clock.seconds())
 
-    def test_claims_once(self) -> None:
+    def test_a_connection_may_claim_twice(self) -> None:
         """A connection may say again whose it is."""
         connection, _ = self.connect()
         self.assertTrue(self.server.claim(connection, "n1"))
@@ -174,7 +174,7 @@ class PeerTests(ServerTestCase):
         self.assertEqual(first.peer_id, "n1")
         self.assertEqual([event for event, _ in self.notes], ["peer-connected", *["claim-refused"] * 100])
 
-    def test_only_asks(self) -> None:
+    def test_a_question_ends_no_connection(self) -> None:
         """What any client may ask does not end a second connection; later it is taken for the member."""
         first, _ = self.connect()
         self.server.claim(first, "n1")
@@ -237,7 +237,7 @@ class PeerTests(ServerTestCase):
         self.assertTrue(self.server.claim(second, "n1"))
         self.assertEqual(len(self.sink.lost), 1)
 
-    def test_two_peers(self) -> None:
+    def test_two_peers_do_not_disturb_each_other(self) -> None:
         """They do not disturb each other."""
         first, _ = self.connect()
         second, _ = self.connect()
@@ -262,7 +262,7 @@ class ComplaintTests(ServerTestCase):
         """A PUSH with a nonsensical body."""
         return encode_command(RemotingCommand(code=51004, opaque=2, body=body))
 
-    def test_broken_format(self) -> None:
+    def test_a_broken_format_is_counted(self) -> None:
         """Counted, and the log names peer and reason."""
         connection, _ = self.connect()
         self.server.claim(connection, "n1")

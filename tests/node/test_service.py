@@ -25,7 +25,7 @@ from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.node.endpoints import listen_description, peer_endpoint
-from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, wall_clock
+from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
@@ -119,7 +119,7 @@ class ServiceTestCase(SynchronousTestCase):
 class SkipTests(ServiceTestCase):
     """An order of the administration to skip an entry."""
 
-    def test_no_machine(self) -> None:
+    def test_a_skip_needs_a_machine(self) -> None:
         """It is answered with the reason, and the member goes on."""
         service = self.make()
         service.startService()
@@ -135,7 +135,7 @@ class SkipTests(ServiceTestCase):
 class RereadTests(ServiceTestCase):
     """Options that are read again."""
 
-    def test_running(self) -> None:
+    def test_limits_change_for_an_open_server(self) -> None:
         """Limits count for the open server, and others stay; before the start, too, they are taken."""
         service = self.make(max_answer_bytes=20 << 20)
         wanted = attrs.evolve(
@@ -163,7 +163,7 @@ class RereadTests(ServiceTestCase):
         self.assertEqual(self.node_of(service)._house._scrubbing._rate, 7)
         self.assertEqual(self.node_of(service).config.tick_ms, service.config.tick_ms)
 
-    def test_retention(self) -> None:
+    def test_retention_changes_from_the_next_look(self) -> None:
         """A store of files expires by the new rules from the next look on."""
         service = self.make(store_type="file", store_base_dir=self.mktemp())
         service.startService()
@@ -198,7 +198,7 @@ class UpTests(ServiceTestCase):
         self.assertEqual(self.thread.life, ["started"])
         self.assertEqual(node.status().admin, "tcp:8080")
 
-    def test_places(self) -> None:
+    def test_options_for_connections_are_used(self) -> None:
         """The options for connections."""
         service = self.make(max_connections=100, connections_share=10)
         service.startService()
@@ -239,7 +239,7 @@ class UpTests(ServiceTestCase):
                 self.assertTrue(service.node.router.door.is_guarded)
             service.stopService()
 
-    def test_change_hosts(self) -> None:
+    def test_change_hosts_reach_the_member(self) -> None:
         """A member that listens knows who may change the group."""
         service = self.make(change_hosts="10.0.0.0/24")
         service.startService()
@@ -261,7 +261,7 @@ class UpTests(ServiceTestCase):
         self.addCleanup(service.stopService)
         self.assertEqual([len(endpoint.attempts) for endpoint in self.endpoints.values()], [1, 1])
 
-    def test_admin(self) -> None:
+    def test_the_administration_lives_with_the_service(self) -> None:
         """Is given the node, and lives as long as the service."""
         made: list[tuple[Node, Service]] = []
 
@@ -278,7 +278,7 @@ class UpTests(ServiceTestCase):
         self.successResultOf(stopped)
         self.assertFalse(made[0][1].running)
 
-    def test_port_taken(self) -> None:
+    def test_a_taken_port_ends_the_process(self) -> None:
         """One line in the log, nothing started, the directory released, the process to end."""
         path = self.mktemp()
 
@@ -307,7 +307,7 @@ class UpTests(ServiceTestCase):
         self.successResultOf(stopped)
 
     def test_directory_of_somebody_else(self) -> None:
-        """Likewise, and nothing listens."""
+        """A member whose directory another member holds does not start, and nothing listens."""
         path = self.mktemp()
         first = self.make(store_type="file", store_base_dir=path)
         first.startService()
@@ -353,7 +353,7 @@ class UpTests(ServiceTestCase):
 class DownTests(ServiceTestCase):
     """Stop."""
 
-    def test_in_order(self) -> None:
+    def test_a_stop_closes_the_log_cleanly(self) -> None:
         """The log is there at the next start, cleanly closed."""
         path = self.mktemp()
         service = self.make(store_type="file", store_base_dir=path)
@@ -454,7 +454,7 @@ class DownTests(ServiceTestCase):
         self.thread.finish()
         self.successResultOf(stopped)
 
-    def test_bounded(self) -> None:
+    def test_a_stop_has_a_deadline(self) -> None:
         """A member that does not come to an end is ended, and its files are left to recovery."""
         service = self.make()
         service.startService()
@@ -468,7 +468,7 @@ class DownTests(ServiceTestCase):
         self.successResultOf(stopped)
         self.assertEqual(node.state, "failed")
 
-    def test_failed_member(self) -> None:
+    def test_a_failed_member_is_reported_once(self) -> None:
         """Is reported, once; its store is let go without a word written to it."""
         service = self.make(flush_disk_type="sync")
         service.startService()
@@ -490,7 +490,7 @@ class DownTests(ServiceTestCase):
         self.successResultOf(stopped)
         self.assertEqual((closes, len(self.failures)), (["abandoned"], 1))
 
-    def test_peers_connections(self) -> None:
+    def test_a_stop_ends_connections_to_peers(self) -> None:
         """Are ended as well, by force if they must."""
         service = self.make(peers=PEERS)
         service.startService()
@@ -534,21 +534,21 @@ class MembersInTheLogTests(ServiceTestCase):
 class AddressTests(SynchronousTestCase):
     """From peer addresses to endpoints."""
 
-    def test_listen(self) -> None:
+    def test_a_numbered_interface_is_listened_on(self) -> None:
         """An interface that is named by its number is meant; a host name is for others to resolve."""
         self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:interface=127.0.0.1")
         self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911")
         self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
 
-    def test_peers(self) -> None:
+    def test_peers_may_be_names_or_numbers(self) -> None:
         """Names and numbers."""
         reactor: Any = MemoryReactorClock()
         for address in ("h:1", "[::1]:3"):
             self.assertIsInstance(peer_endpoint(reactor, None, "n1", address), HostnameEndpoint)
 
-    def test_wall_clock(self) -> None:
+    def test_the_wall_clock_has_seconds_and_hour(self) -> None:
         """Seconds since 1970 and an hour."""
-        now_s, hour = wall_clock()
+        now_s, hour = system_wall_clock()
         self.assertGreater(now_s, 1.6e9)
         self.assertIn(hour, range(24))
 
@@ -561,7 +561,7 @@ class EndTests(SynchronousTestCase):
 class ThreadTests(SynchronousTestCase):
     """The real flush thread, with a reactor that is none."""
 
-    def test_runs_elsewhere(self) -> None:
+    def test_the_flush_runs_in_another_thread(self) -> None:
         """And comes back through the reactor."""
         reactor: Any = MemoryReactorClock()
         calls: list[Any] = []

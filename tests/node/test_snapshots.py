@@ -108,7 +108,7 @@ class AnswerTests(SnapshotCase):
             self.assertEqual((answer.code, answer.data), (ResponseCode.UNKNOWN_MEMBER, None))
         self.assertEqual(self.quota.left(self.now_ms), Quota(600_000).left(self.now_ms))
 
-    def test_pieces(self) -> None:
+    def test_pieces_have_their_checksums(self) -> None:
         """Each with its checksum, and not larger than the bound."""
         answer = self.ask()
         assert answer.data is not None
@@ -118,7 +118,7 @@ class AnswerTests(SnapshotCase):
         last = self.ask(index=8, index_term=1, offset=answer.size - 10)
         self.assertEqual(len(last.data or b""), 10)
 
-    def test_throttled(self) -> None:
+    def test_the_quota_throttles_pieces(self) -> None:
         """The quota of a second is that of the follower's log; then nothing is sent, and nothing refused."""
         sizes = [len(self.ask().data or b"") for _ in range(5)]
         self.assertEqual(sizes, [PIECE_BYTES_MAX, PIECE_BYTES_MAX, 600_000 - 2 * PIECE_BYTES_MAX, 0, 0])
@@ -129,7 +129,7 @@ class AnswerTests(SnapshotCase):
         self.quota.spend(600_000)  # by the log
         self.assertIsNone(self.ask().data)
 
-    def test_small_quota(self) -> None:
+    def test_a_small_quota_allows_the_header(self) -> None:
         """A whole header always comes."""
         self.quota = Quota(1)
         self.assertEqual(len(self.ask().data or b""), PIECE_BYTES_MIN)
@@ -140,7 +140,7 @@ class AnswerTests(SnapshotCase):
         self.connection.may_answer = False
         self.assertIsNone(self.ask().data)
 
-    def test_refused(self) -> None:
+    def test_wrong_askers_are_refused(self) -> None:
         """A stranger, another machine, and a member without one: each with a code and a sentence."""
         answer = self.ask(local_id="n7")
         self.assertIs(answer.code, ResponseCode.UNKNOWN_MEMBER)
@@ -155,13 +155,13 @@ class AnswerTests(SnapshotCase):
 class RouteTests(SynchronousTestCase):
     """The whole member."""
 
-    def test_told(self) -> None:
+    def test_metadata_reports_who_gives_snapshots(self) -> None:
         """METADATA says who gives snapshots."""
         for rig, flags in ((HostedRig().run(), ABLE), (Rig().lead(), METADATA_WIRE_VERSION)):
             answer = rig.client().ask(MetadataRequest(**rig.base()))
             self.assertEqual(answer.wire_version, flags)
 
-    def test_asked(self) -> None:
+    def test_a_stranger_gets_no_snapshot(self) -> None:
         """A stranger gets no snapshot, nor does one of another group."""
         rig = HostedRig(snapshot_entries=1).run()
         rig.append(b"x")
@@ -175,7 +175,7 @@ class RouteTests(SynchronousTestCase):
 class AskTests(SnapshotCase):
     """Who is asked for a snapshot."""
 
-    def test_leader_first(self) -> None:
+    def test_the_leader_is_asked_first(self) -> None:
         """Those that say that they give snapshots; no Java member gets a message that it does not know."""
         self.peers.metadata = dict.fromkeys(("n1", "n2"), MetadataResponse(wire_version=ABLE))
         self.assertEqual(self.desk.senders(), ("n1", "n2"))
@@ -186,7 +186,7 @@ class AskTests(SnapshotCase):
         self.peers.metadata["n1"] = MetadataResponse(wire_version=METADATA_WIRE_VERSION | WIRE_FLAG_MACHINE)
         self.assertEqual(self.desk.senders(), ())
 
-    def test_asked(self) -> None:
+    def test_a_member_asks_in_its_name(self) -> None:
         """In the name of this member."""
         answer = self.successResultOf(self.desk.ask("n1", SnapshotRequest(machine="journal", offset=3)))
         self.assertEqual(answer.index, 7)
@@ -200,7 +200,7 @@ class AskTests(SnapshotCase):
 class MachinesTests(SnapshotCase):
     """What other members report of their machines: signs of life have no room for it."""
 
-    def test_asked(self) -> None:
+    def test_other_machines_are_asked_for(self) -> None:
         """Now and then; the answer counts until the next one, and an unanswered question is forgotten."""
         self.peers.metadata = {"n1": MetadataResponse(wire_version=ABLE, machine="at first")}
         self.peers.answer = MetadataResponse(machine="later")
@@ -245,7 +245,7 @@ class DropTests(SnapshotCase):
         self.assertEqual([self.drop(keep) for keep in (1, 3, 99)], [4, 2, -1])
         self.assertEqual(self.desk.log_kept, "")
 
-    def test_off(self) -> None:
+    def test_nothing_is_dropped_without_a_request(self) -> None:
         """Nothing goes without a request."""
         self.assertEqual(self.desk_of().drop_to_index(self.leader), -1)
 
@@ -257,7 +257,7 @@ class DropTests(SnapshotCase):
         assert shown is not None
         self.assertEqual(shown.log_kept, self.desk.log_kept)
 
-    def test_java(self) -> None:
+    def test_a_java_member_prevents_dropping(self) -> None:
         """In a group with a Java member the request is refused; so it is with an earlier or a silent one."""
         self.peers.metadata["n2"] = MetadataResponse()
         self.kept("n2 is a Java member, which takes no snapshots")
@@ -266,7 +266,7 @@ class DropTests(SnapshotCase):
         del self.peers.metadata["n2"]
         self.kept("n2 has not said yet whether it takes snapshots")
 
-    def test_follower(self) -> None:
+    def test_a_follower_drops_with_its_leader(self) -> None:
         """It drops what its leader has dropped: it may lead next."""
         for leader_id, index in (("n1", 1), ("n2", 3)):
             self.assertEqual(self.drop(role="follower", leader_id=leader_id), index)

@@ -19,7 +19,7 @@ from tests.node.rig import Rig
 class CountersTests(SynchronousTestCase):
     """Numbers that rise."""
 
-    def test_elections(self) -> None:
+    def test_a_candidacy_has_one_result(self) -> None:
         """A candidacy has one result; who only follows has none."""
         counters = Counters()
         for role, leader_id in (
@@ -30,14 +30,14 @@ class CountersTests(SynchronousTestCase):
         self.assertEqual(counters.roles.elections, {"undecided": 1, "won": 1, "lost": 1})
         self.assertEqual(counters.roles.leader_changes, 3)
 
-    def test_count(self) -> None:
+    def test_events_are_counted_by_name(self) -> None:
         """By name."""
         table: dict[str, int] = {}
         count(table, "a")
         count(table, "a", 2)
         self.assertEqual(table, {"a": 3})
 
-    def test_start(self) -> None:
+    def test_counters_start_at_nothing(self) -> None:
         """At nothing, and each its own."""
         self.assertEqual(Counters().refusals, {})
         self.assertIsNot(Counters().refusals, Counters().refusals)
@@ -73,7 +73,7 @@ class NodeStatusTests(SynchronousTestCase):
         count(rig.node.counters.reports, "x")
         self.assertEqual(status.counts.reports, {})
 
-    def test_frozen(self) -> None:
+    def test_a_status_cannot_change(self) -> None:
         """It is a value."""
         self.assertTrue(attrs.has(NodeStatus))
         status = Rig().node.status()
@@ -94,7 +94,7 @@ class _Log:
 class LagTests(SynchronousTestCase):
     """Bytes that a member lacks."""
 
-    def test_begin(self) -> None:
+    def test_an_unknown_peer_lacks_the_whole_log(self) -> None:
         """A peer whose end is not known, or before the begin, lacks all that the log has."""
         for index, expected in ((-1, 6100), (100, 6100), (208, 6100), (209, 6050), (329, 50), (330, 0)):
             self.assertEqual(bytes_behind(_Log(), index, unknown=-1), expected, index)

@@ -60,7 +60,7 @@ class ScriptedCase(DriverCase):
 class LeaderTests(ScriptedCase):
     """A leader's appends."""
 
-    def test_committed(self) -> None:
+    def test_a_committed_append_has_its_spans(self) -> None:
         """Append, with write and commit in it; the answer comes last."""
         self.script((self.writes(b"xy", b"xy"),))
         self.propose(0, 1)
@@ -82,7 +82,7 @@ class LeaderTests(ScriptedCase):
         self.assertEqual({one.ends for one in self.spans.all}, {1})
         self.assertEqual(self.world.diary.count(("append", 0)), 1)
 
-    def test_refused(self) -> None:
+    def test_a_refused_append_ends_its_span(self) -> None:
         """The first code that is not success is the result; a refused write has no commit."""
         self.script((self.answer(1), self.answer(2, ResponseCode.NOT_LEADER),
                      self.answer(3, ResponseCode.LEADER_PENDING_FULL)))
@@ -93,7 +93,7 @@ class LeaderTests(ScriptedCase):
         self.propose(4)
         self.assertEqual(self.spans.shown()[1:], ["append - DISK_FULL", "write append DISK_FULL"])
 
-    def test_broken_store(self) -> None:
+    def test_a_broken_store_ends_all_spans(self) -> None:
         """A write that raises ends its span, and so does the stop."""
         self.ledger.broken = True
         self.patch(type(self.ledger), "append_bodies", lambda *_, **__: fails(StoreError("gone"))())
@@ -101,7 +101,7 @@ class LeaderTests(ScriptedCase):
         self.propose(4)
         self.assertEqual(self.spans.shown(), ["append - stopped", "write append DISK_ERROR"])
 
-    def test_own_entries(self) -> None:
+    def test_own_entries_have_their_own_trace(self) -> None:
         """Entries that nobody proposed are the root of their trace; unknown tokens are nothing."""
         self.script((self.writes(b""), ), (self.answer(77), fx.RecordCommit(committed_index=0)))
         self.driver.feed(ev.Ticked())
@@ -111,7 +111,7 @@ class LeaderTests(ScriptedCase):
 class FollowerTests(ScriptedCase):
     """What a leader pushed."""
 
-    def test_cut(self) -> None:
+    def test_a_cut_entry_is_not_committed(self) -> None:
         """What a truncation cuts is not committed."""
         self.script((fx.WriteEntries(entries=batch(0, (3, b"a"))),), ())
         self.driver.feed(ev.Ticked())
@@ -124,14 +124,14 @@ class FollowerTests(ScriptedCase):
         ])
         self.assertEqual(self.spans.all[2].facts["first_index"], 1)
 
-    def test_refused(self) -> None:
+    def test_a_refused_push_ends_its_span(self) -> None:
         """By the store."""
         self.ledger.refuse = ResponseCode.INCONSISTENT_STATE
         self.script((fx.WriteEntries(entries=batch(0, (3, b"a"))),))
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.spans.shown(), ["write - INCONSISTENT_STATE"])
 
-    def test_flushes(self) -> None:
+    def test_one_flush_has_a_span_at_a_time(self) -> None:
         """One at a time; the stop ends the last one."""
         self.script((fx.FlushLedger(flush_id=1, end_index=5),), (fx.FlushLedger(flush_id=2, end_index=7),))
         self.driver.feed(ev.Ticked())
@@ -147,7 +147,7 @@ class FollowerTests(ScriptedCase):
 class BoundTests(ScriptedCase):
     """No more spans than allowed."""
 
-    def test_open(self) -> None:
+    def test_the_number_of_spans_is_bounded(self) -> None:
         """What is one too many is left out and counted; ended ones make room; work goes on as without."""
         self.use(OpenSpans(self.spans, spans_max=3))
         for token in range(5):
@@ -181,7 +181,7 @@ class BoundTests(ScriptedCase):
         without.committed(0)
         self.assertIsNone(without.root_with(0))
 
-    def test_stopped(self) -> None:
+    def test_a_stopped_member_begins_no_span(self) -> None:
         """A member that has stopped begins none."""
         self.driver.stop()
         self.propose(1)
@@ -191,7 +191,7 @@ class BoundTests(ScriptedCase):
 class MemberTests(DriverCase):
     """A whole member with a state machine."""
 
-    def test_life(self) -> None:
+    def test_a_whole_append_is_traced(self) -> None:
         """From the append of a caller to the machine; everything ends with the member."""
         spans = ToldSpans()
         trace = OpenSpans(spans, has_machine=True)
@@ -226,7 +226,7 @@ class MemberTests(DriverCase):
             rig.clock.advance(0)
         self.assertEqual({one.ends for one in spans.all}, {1})
 
-    def test_off(self) -> None:
+    def test_tracing_off_uses_the_plain_driver(self) -> None:
         """A member without tracing has the plain driver."""
         self.assertIs(type(Rig().node.driver), Driver)
 
@@ -234,7 +234,7 @@ class MemberTests(DriverCase):
 class MachineTests(DriverCase):
     """Around a state machine."""
 
-    def test_passes_on(self) -> None:
+    def test_the_traced_machine_passes_everything_on(self) -> None:
         """Everything; failures are reported in the span, and stay failures."""
         spans, journal = ToldSpans(), Journal()
         machine = TracedMachine(journal, OpenSpans(spans))

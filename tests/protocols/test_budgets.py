@@ -347,7 +347,7 @@ class HeldTests(ServerCase):
     def ends_after(self, connection: ServerConnection, *, most_s: int = 200) -> int:
         """Seconds after which it is ended because it does not read."""
         for seconds in range(most_s):
-            connection._was_active = True
+            connection.dataReceived(b"")
             connection.sweep(self.clock.seconds())
             if connection.is_lost:
                 return seconds
@@ -376,7 +376,7 @@ class HeldTests(ServerCase):
         connection = self.unread(100_000)
         assert connection.outlet is not None
         for _ in range(2 * int(UNREAD_S)):
-            connection._was_active = True
+            connection.dataReceived(b"")
             connection.unsent_bytes -= 100
             connection.sweep(self.clock.seconds())
             self.clock.advance(1)

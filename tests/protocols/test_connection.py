@@ -227,7 +227,7 @@ class ServerBoundTests(ServerTestCase):
         self.assertEqual(self.transport.producerState, "producing")
 
     def test_bytes(self) -> None:
-        """Likewise for the bytes of their frames."""
+        """Reading pauses when the frames of unanswered requests have too many bytes."""
         frame = native_request(APPEND, 1)
         self.open(unanswered_bytes_max=2 * len(frame))
         self.connection.dataReceived(frame)

@@ -111,7 +111,7 @@ class RaftCase(ServiceCase):
                 MemberProcess(
                     reactor=self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
                     threads=MemberThreads.of(self.clock, flush=FakeFlushThread()),
-                    local_time=lambda: (WALL_S + self.clock.seconds(), 4),
+                    wall_clock=lambda: (WALL_S + self.clock.seconds(), 4),
                 ),
                 MemberEndpoints(listen=member),  # type: ignore[arg-type]
                 MemberExtras(embedding=embedding),

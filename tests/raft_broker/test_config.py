@@ -27,12 +27,12 @@ class MemberConfigTests(SynchronousTestCase):
         self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
         self.assertEqual(config.change_hosts, ())
 
-    def test_change_hosts(self) -> None:
+    def test_change_hosts_count_for_both_ports(self) -> None:
         """Of both ports."""
         broker = broker_from_mapping({**RAFT, "changeHosts": "10.0.0.7;fd00::/64"})
         self.assertEqual(member_config(broker).change_hosts, ("10.0.0.7", "fd00::/64"))
 
-    def test_keys(self) -> None:
+    def test_keys_may_be_for_the_member_too(self) -> None:
         """Of the broker, if they are for the member, too; and its tokens."""
         keys = {"tls_certificate": "c.pem", "tls_key": "c.key", "tls_authority": "a.pem"}
         for more, files in (
@@ -49,7 +49,7 @@ class MemberConfigTests(SynchronousTestCase):
         with self.assertRaisesRegex(ValueError, "tls_members_enable=true needs tls_certificate"):
             broker_from_mapping({**RAFT, "tls_members_enable": "true"})
 
-    def test_named(self) -> None:
+    def test_a_member_has_names_of_its_own(self) -> None:
         """A group and a directory of its own."""
         config = member_config(broker_from_mapping({
             **RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "other"
@@ -57,7 +57,7 @@ class MemberConfigTests(SynchronousTestCase):
         self.assertEqual((config.group, config.data_store_path, config.is_sync), ("g", "other", False))
         self.assertTrue(config.enable_batch_push)
 
-    def test_refused(self) -> None:
+    def test_wrong_options_are_refused(self) -> None:
         """Nobody's id; no list of members; a port that the broker has. RocketMQ's names are reported."""
         for changed, words in (
             ({"dLegerPeers": "n1"}, "dLegerPeers: 'n1' is not id-host:port"),

@@ -44,7 +44,7 @@ class DispatchTests(SynchronousTestCase):
             found[key] = [(unit.offset, unit.queue_offset) for unit in queue.read(0, 1000)]
         return found
 
-    def test_any_messages(self) -> None:
+    def test_messages_of_any_kind_are_dispatched(self) -> None:
         """Of any kind and size, in slices of any size: queued ones have their places, nothing else has."""
         rng = random.Random(5)
         expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -62,14 +62,14 @@ class DispatchTests(SynchronousTestCase):
             self.assertEqual(self.units(), expected)
             self.assertEqual(dispatch.offset, self.ledger.store.end_position)
 
-    def test_committed_only(self) -> None:
+    def test_uncommitted_messages_are_in_no_queue(self) -> None:
         """Nothing after the committed end is in a queue."""
         self.ledger.append(*[message() for _ in range(6)])
         dispatch = self.dispatch(committed_index=3)
         self.assertEqual(len(self.units()["T1", 0]), 4)
         self.assertEqual(dispatch.offset, self.ledger.store.position_of(4))
 
-    def test_foreign_entries(self) -> None:
+    def test_foreign_entries_are_passed_over(self) -> None:
         """Empty, short, or another's: passed over one by one; the messages around them keep their places."""
         self.ledger.append(message(b"a"))
         self.ledger.store.append_bodies((b"", b"x" * 20, b"y" * 300), 1)
@@ -78,14 +78,14 @@ class DispatchTests(SynchronousTestCase):
         self.assertEqual((dispatch.passed_over, dispatch.dispatched), (3, 2))
         self.assertEqual([place for _, place in self.units()["T1", 0]], [0, 1])
 
-    def test_size_differs(self) -> None:
+    def test_a_message_must_fill_its_entry(self) -> None:
         """A message that is shorter than its entry is none: its other bytes have no meaning."""
         (record,) = self.ledger.records([message()])
         self.ledger.store.append_bodies((bytes(record) + b"rest",), 1)
         self.assertEqual(self.dispatch().passed_over, 1)
         self.assertEqual(self.units(), {})
 
-    def test_no_entry(self) -> None:
+    def test_damage_holds_the_dispatch(self) -> None:
         """Where an entry must begin, there is none: the dispatch waits there until it is mended."""
         self.ledger.append(message())
         log = self.ledger.log()

@@ -36,7 +36,7 @@ class EntryIndexingTests(SynchronousTestCase):
         self.assertEqual(index.offset, self.ledger.store.end_position)
         return index
 
-    def test_any_messages(self) -> None:
+    def test_messages_of_any_kind_are_indexed(self) -> None:
         """Of any kind and size, with other entries between them, in slices of any size."""
         rng, expected = random.Random(5), []
         for number in range(150):
@@ -53,7 +53,7 @@ class EntryIndexingTests(SynchronousTestCase):
         for size in (1, 1000, 1_000_000):
             self.assertEqual(entries_of(self.index(size)), expected)
 
-    def test_large(self) -> None:
+    def test_a_large_message_is_indexed(self) -> None:
         """A message that is larger than a slice."""
         self.ledger.append(message(b"x" * 3000, properties={"KEYS": "k"}), message(properties={"KEYS": "l"}))
         self.assertEqual(

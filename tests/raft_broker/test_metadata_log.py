@@ -78,7 +78,7 @@ class MetadataLogTests(SynchronousTestCase):
                 self.member.commit()
             self.clock.advance(0.01)
 
-    def test_order(self) -> None:
+    def test_a_next_master_knows_orderly_groups(self) -> None:
         """A next master knows what groups hold that pop in order."""
         self.log.begin(0)
         place, info = ("t", "g", 1), OrderInfo(pop_ms=5, invisible_ms=6, offsets=(7, 8), last_ms=5)
@@ -88,7 +88,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assertEqual(self.slave.order_info.get(place), info)
 
-    def test_modes(self) -> None:
+    def test_a_next_master_knows_popping_groups(self) -> None:
         """A next master knows which groups pop."""
         self.log.begin(0)
         for topic in ("t", "u"):
@@ -120,7 +120,7 @@ class MetadataLogTests(SynchronousTestCase):
         for ours, theirs in zip(self.master.tables, self.slave.tables, strict=True):
             self.assertEqual(ours.file_bytes(), theirs.file_bytes())
 
-    def test_changes(self) -> None:
+    def test_a_change_is_settled_when_committed(self) -> None:
         """A change is settled when it is committed, and then every slave that reads the log has it."""
         self.log.begin(0)
         self.change()
@@ -135,7 +135,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.assert_equal()
         self.assertTrue(self.slave.topics.is_dirty and self.slave.consumer_offsets.is_dirty)
 
-    def test_deleted(self) -> None:
+    def test_deletions_are_in_the_log_too(self) -> None:
         """Deletions are carried, too; read again from the beginning the log ends the same."""
         self.log.begin(0)
         self.change()
@@ -190,7 +190,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assertIn("t", self.slave.topics.entries)
 
-    def test_topics_first(self) -> None:
+    def test_a_topic_comes_before_its_message(self) -> None:
         """A topic that a message creates is in the log before the message; other changes wait for a tick."""
         self.log.begin(0)
         self.log.topics_first()
@@ -206,7 +206,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assert_equal()
 
-    def test_failed(self) -> None:
+    def test_a_failed_append_is_written_again(self) -> None:
         """An append that failed settles nothing, and is written again by the next tick."""
         self.log.begin(0)
         self.change()
@@ -223,7 +223,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.assert_equal()
         self.successResultOf(self.log.settled())
 
-    def test_role_lost(self) -> None:
+    def test_a_lost_role_settles_nothing(self) -> None:
         """What was not committed when the role was lost is not settled; a slave settles nothing."""
         self.log.begin(0)
         self.change()
@@ -237,7 +237,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.log.topics_first()
         self.assertEqual(self.member.appends, [])
 
-    def test_slave_follows(self) -> None:
+    def test_a_slave_takes_lower_offsets(self) -> None:
         """Once it is no master, a lower offset of the next master counts: somebody has reset it."""
         self.change()
         self.log.begin(0)
@@ -252,7 +252,7 @@ class MetadataLogTests(SynchronousTestCase):
             self.log.apply(record, 0)
         self.assertEqual(self.master.consumer_offsets.query("g", "t", 2), 1)
 
-    def test_small_records(self) -> None:
+    def test_records_fit_into_the_ledger(self) -> None:
         """Records are not longer than the ledger takes."""
         self.log = self.log_of(self.master, body_bytes_max=1000)
         for number in range(20):
@@ -264,14 +264,14 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assertEqual(len(self.slave.topics.entries), 20)
 
-    def test_record(self) -> None:
+    def test_a_record_is_sound_for_rocketmq(self) -> None:
         """RocketMQ finds a sound record: of its type, at its place, with a checksum of its body."""
         self.change()
         self.log.begin(0)
         found = decode_message(self.member.appends[0][0], physical_offset=48)
         self.assertEqual((found.topic, found.sys_flag, found.store_timestamp), (METADATA_TOPIC, 0xC, NOW_MS))
 
-    def test_malformed(self) -> None:
+    def test_malformed_records_change_nothing(self) -> None:
         """Whatever such a record has in it: it changes nothing, and ends nothing."""
         good = b'{"dataVersion":{"counter":1,"timestamp":1},"entries":'
         for body in (

@@ -16,7 +16,7 @@ class RaftLogTests(SynchronousTestCase):
         self.ledger = LedgerOfMessages()
         self.addCleanup(self.ledger.store.abandon)
 
-    def test_empty(self) -> None:
+    def test_an_empty_log_has_no_records(self) -> None:
         """Nothing, until something is committed."""
         log = self.ledger.log()
         self.addCleanup(log.close)
@@ -30,7 +30,7 @@ class RaftLogTests(SynchronousTestCase):
         self.assertEqual(log.record_end, self.ledger.store.end_position)
         self.assertEqual(log.problem_at(48), "")
 
-    def test_committed_only(self) -> None:
+    def test_uncommitted_entries_are_not_read(self) -> None:
         """What is after the committed end is neither counted nor read."""
         self.ledger.append(*[message(b"%d" % number) for number in range(5)])
         log = self.ledger.log(2)
@@ -45,7 +45,7 @@ class RaftLogTests(SynchronousTestCase):
         log.committed(99)
         self.assertEqual(log.record_end, log.ledger_end)
 
-    def test_files(self) -> None:
+    def test_files_made_later_are_read(self) -> None:
         """Files that are made later are read; no read crosses the end of one."""
         log = self.ledger.log()
         self.addCleanup(log.close)
@@ -57,7 +57,7 @@ class RaftLogTests(SynchronousTestCase):
         self.assertLessEqual(len(log.read(48, 10 * FILE_SIZE)), FILE_SIZE - 48)
         self.assertGreater(log.record_end, 3 * FILE_SIZE)
 
-    def test_damage(self) -> None:
+    def test_a_damaged_record_is_named(self) -> None:
         """A damaged record is named."""
         self.ledger.append(message(b"hello"))
         log = self.ledger.log()
@@ -67,7 +67,7 @@ class RaftLogTests(SynchronousTestCase):
         file.pwrite(b"\xff", 48 + 90)
         self.assertNotEqual(log.problem_at(48), "")
 
-    def test_known_before(self) -> None:
+    def test_dispatched_records_count_as_committed(self) -> None:
         """What was dispatched in an earlier run was committed, though the member does not know it yet."""
         self.ledger.append(*[message() for _ in range(4)])
         log = self.ledger.log(0)

@@ -25,7 +25,7 @@ DELAYED = {"properties": "DELAY\x011\x02"}
 class LifeTests(RaftCase):
     """From the start to the end."""
 
-    def test_life(self) -> None:
+    def test_a_broker_lives_and_restarts(self) -> None:
         """It becomes master, takes messages, gives them, stops in order, and has them at the next start."""
         self.start()
         self.assertFalse(self.broker.config.is_slave)
@@ -43,7 +43,7 @@ class LifeTests(RaftCase):
         self.assertEqual(answer.ext_fields["queueOffset"], "2")
         self.stop()
 
-    def test_acts(self) -> None:
+    def test_the_member_decides_about_the_log(self) -> None:
         """Its member decides about the log; its pages hand leadership over as the member does."""
         self.start()
         self.assertIsNone(self.service.acts)
@@ -65,7 +65,7 @@ class LifeTests(RaftCase):
         self.assertEqual(calls, [store.log.begin_offset])
         self.stop()
 
-    def test_traced(self) -> None:
+    def test_a_send_is_traced_to_its_consumer(self) -> None:
         """A send waits for the member's majority; its consumer is in the same trace; all spans end."""
         told = ToldSpans()
         self.make().trace_with(told)
@@ -82,7 +82,7 @@ class LifeTests(RaftCase):
         self.stop()
         self.assertEqual({one.ends for one in told.all}, {1})
 
-    def test_places(self) -> None:
+    def test_a_message_is_at_its_offset(self) -> None:
         """A message is at the offset in its producer's answer, and says so itself; its id leads to it."""
         self.start()
         (answer,) = self.ask(send_of(b"one"))
@@ -95,7 +95,7 @@ class LifeTests(RaftCase):
         self.assertEqual((found.code, found.body), (0, self.pull().body))
         self.stop()
 
-    def test_transaction(self) -> None:
+    def test_a_transaction_commits_its_message(self) -> None:
         """A half message is committed: the offsets that its producer was informed lead to it."""
         self.start()
         named = "TRAN_MSG\x01true\x02UNIQ_KEY\x01K\x02PGROUP\x01P\x02"
@@ -109,7 +109,7 @@ class LifeTests(RaftCase):
         self.assertEqual(decode_message(self.pull().body).body, b"paid")
         self.stop()
 
-    def test_killed(self) -> None:
+    def test_answered_messages_survive_a_kill(self) -> None:
         """What was answered is there after a crash, in the ledger and in its queue, and the topic too."""
         self.start()
         for number in range(30):
@@ -126,7 +126,7 @@ class LifeTests(RaftCase):
         self.assertEqual(answer.ext_fields["queueOffset"], "30")
         self.stop()
 
-    def test_by_key(self) -> None:
+    def test_messages_are_found_by_their_keys(self) -> None:
         """Messages are found by their keys, at the offsets that producers know, after a kill, too."""
         self.start()
         sent = []
@@ -149,7 +149,7 @@ class LifeTests(RaftCase):
             self.start()
         self.stop()
 
-    def test_term_start(self) -> None:
+    def test_a_term_begins_with_an_unseen_record(self) -> None:
         """A term that begins over an entry of an earlier one begins with a record that is in no queue."""
         before = LedgerOfMessages(self.disk)
         before.append(message(b"one"))
@@ -167,7 +167,7 @@ class LifeTests(RaftCase):
         self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
         self.stop()
 
-    def test_no_member(self) -> None:
+    def test_a_broker_needs_its_member(self) -> None:
         """A member that cannot open its ledger: the broker does not start, and the reason is reported."""
         self.make()
         self.patch(self.disk, "lock", _in_use)
@@ -176,7 +176,7 @@ class LifeTests(RaftCase):
         self.assertIsNone(self.service.broker)
         self.successResultOf(self.raft.stopService())
 
-    def test_member_fails(self) -> None:
+    def test_a_failed_member_ends_the_process(self) -> None:
         """Its disk fails: the process ends, and no producer is informed that its message is stored."""
         self.start()
 
@@ -203,7 +203,7 @@ class RoleTests(RaftCase):
         self.node.core._pass_term_gate(self.node.status().member.term + 5, "a vote")
         self.node.driver.feed(ev.Ticked())
 
-    def test_slave_first(self) -> None:
+    def test_a_broker_begins_as_a_slave(self) -> None:
         """Until its member leads and all is dispatched, a broker takes no message: 14, nothing stored."""
         self.make()
         self.raft.startService()
@@ -216,7 +216,7 @@ class RoleTests(RaftCase):
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "0"))
         self.stop()
 
-    def test_reread(self) -> None:
+    def test_options_are_read_by_member_and_broker(self) -> None:
         """The member takes the rules of expiry, the broker the rest."""
         self.start()
         config = broker_from_mapping({
@@ -230,7 +230,7 @@ class RoleTests(RaftCase):
         self.assertEqual(self.broker.config.topics_max, 77)
         self.stop()
 
-    def test_measures(self) -> None:
+    def test_changes_of_role_are_counted(self) -> None:
         """The changes of its role are counted; its member's status is there for the same page."""
         self.start()
         self.ask(send_of(b"one"))
@@ -246,7 +246,7 @@ class RoleTests(RaftCase):
         self.settle(3.0)
         self.stop()
 
-    def test_transactions(self) -> None:
+    def test_only_a_master_ends_transactions(self) -> None:
         """A slave neither ends half messages nor asks about them; a new master asks about earlier ones."""
         self.start(transactionCheckInterval="1000", transactionTimeOut="100")
         born = str(round((WALL_S + self.clock.seconds()) * 1000))
@@ -267,7 +267,7 @@ class RoleTests(RaftCase):
         self.assertIn(b"half", self.pull().body)
         self.stop()
 
-    def test_popped(self) -> None:
+    def test_only_a_master_gives_pops(self) -> None:
         """A slave gives nothing by POP; a new master knows what was given, and delivers the rest again."""
         self.start()
         for body in (b"done", b"again"):
@@ -295,7 +295,7 @@ class RoleTests(RaftCase):
         self.assertNotIn(b"done", given.body)
         self.stop()
 
-    def test_lost(self) -> None:
+    def test_a_lost_leadership_closes_the_queues(self) -> None:
         """The step in which leadership is lost closes the queues; a turn later the broker is a slave."""
         self.start()
         self.ask(send_of(b"one"))
@@ -311,7 +311,7 @@ class RoleTests(RaftCase):
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
         self.stop()
 
-    def test_between_terms(self) -> None:
+    def test_a_message_is_not_written_in_another_term(self) -> None:
         """
         A message that was handed over in one term is not written in the next one: its place in the queue
         could be another's.
@@ -336,7 +336,7 @@ class RoleTests(RaftCase):
         self.settle(2.0)
         self.stop()
 
-    def test_registered(self) -> None:
+    def test_each_role_is_registered(self) -> None:
         """Every change of role is shown to the name servers at once."""
         self.start(namesrv_addr="ns:9876")
         told: list[str] = []
@@ -453,7 +453,7 @@ class RoleTests(RaftCase):
         self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "New", 0), 5)
         self.stop()
 
-    def test_deleted_topic(self) -> None:
+    def test_a_topic_made_again_goes_on(self) -> None:
         """A new topic of the same name goes on where the queues of the other members are."""
         self.start()
         self.ask(send_of(b"one", topic="New"))
@@ -468,7 +468,7 @@ class RoleTests(RaftCase):
 class DelayTests(RaftCase):
     """Delayed messages, and those that consumers send back: their offsets move when they are committed."""
 
-    def test_delayed(self) -> None:
+    def test_a_delayed_message_is_delivered_once(self) -> None:
         """Delivered once, by the master alone."""
         self.start()
         (answer,) = self.ask(send_of(b"later", **DELAYED))
@@ -479,7 +479,7 @@ class DelayTests(RaftCase):
         self.assertEqual(self.broker.schedule.delivered, 1)
         self.stop()
 
-    def test_refused(self) -> None:
+    def test_a_refused_delivery_comes_later(self) -> None:
         """The log refuses the delivery: the offset stays, and the message comes later."""
         self.start()
         self.ask(send_of(b"later", **DELAYED))
@@ -493,7 +493,7 @@ class DelayTests(RaftCase):
         self.assertEqual((self.broker.metadata.delay_offsets.get(1), self.broker.schedule.delivered), (1, 1))
         self.stop()
 
-    def test_sent_back(self) -> None:
+    def test_a_message_sent_back_is_committed(self) -> None:
         """Answered when the copy is committed."""
         self.start()
         (answer,) = self.ask(send_of(b"one"))

@@ -36,7 +36,7 @@ class StampTests(SynchronousTestCase):
         self.ledger.append(new)
         self.assertEqual(self.stored(0), packed(new, queue_offset=0, offset=48, now_ms=7))
 
-    def test_queues(self) -> None:
+    def test_each_queue_counts_for_itself(self) -> None:
         """Each queue counts for itself, over writes and the ends of files; what is in no queue has 0."""
         for number in range(12):
             self.ledger.append(message(bytes(500), queue_id=number % 2), message(bytes(500), sys_flag=0xC))
@@ -51,7 +51,7 @@ class StampTests(SynchronousTestCase):
         self.assertGreater(place.offsets[-1], FILE_SIZE)
         self.assertEqual(self.ledger.stamps.queue_offsets, {("T1", 0): 6, ("T1", 1): 6})
 
-    def test_given_back(self) -> None:
+    def test_a_refused_write_gives_offsets_back(self) -> None:
         """A write that is refused takes no queue offset, and places nothing."""
         self.ledger.append(message())
         self.assertRaises(DLedgerError, self.ledger.append, message(), message(bytes(FILE_SIZE)))
@@ -59,7 +59,7 @@ class StampTests(SynchronousTestCase):
         self.ledger.append(message())
         self.assertEqual(self.ledger.place.queue_offsets, [0, 1])
 
-    def test_closed(self) -> None:
+    def test_only_a_master_writes_messages(self) -> None:
         """Who is not the master writes no message; the write is refused as a whole."""
         self.ledger.stamps.close()
         error = self.assertRaises(DLedgerError, self.ledger.append, message())
@@ -69,14 +69,14 @@ class StampTests(SynchronousTestCase):
         self.ledger.append(message())
         self.assertEqual(self.ledger.place.queue_offsets, [5])
 
-    def test_opened_anew(self) -> None:
+    def test_opening_counts_from_the_queues(self) -> None:
         """The queues of the store count, not what was given out before."""
         self.ledger.append(message(), message())
         self.ledger.stamps.open({("T1", 0): 1})
         self.ledger.append(message())
         self.assertEqual(self.ledger.place.queue_offsets, [0, 1, 1])
 
-    def test_term_start(self) -> None:
+    def test_a_record_without_a_queue_is_placed(self) -> None:
         """A record that is in no queue, placed like any other; also while messages are refused."""
         self.ledger.stamps.close()
         self.ledger.store.append_bodies((self.ledger.stamps.term_start_body,), 1)
@@ -84,7 +84,7 @@ class StampTests(SynchronousTestCase):
         self.assertFalse(read_record(self.stored(0), 0, 48, FILE_SIZE, ()).is_queued)
         self.assertEqual(len(term_start_record()), len(self.stored(0)))
 
-    def test_unseen_record(self) -> None:
+    def test_an_unseen_record_has_plain_fields(self) -> None:
         """Its fields are 0, but those that hide it, its time and its body's checksum."""
         found = decode_message(unseen_record("T", b"body", 7))
         self.assertEqual((found.topic, found.body, found.store_timestamp, found.sys_flag),
@@ -95,7 +95,7 @@ class StampTests(SynchronousTestCase):
         for host in (found.born_host, found.store_host):
             self.assertEqual(str(host), "0.0.0.0:0")
 
-    def test_foreign(self) -> None:
+    def test_foreign_bodies_stay_unchanged(self) -> None:
         """Other bodies stay as they are."""
         self.ledger.store.append_bodies((b"x" * 100,), 1)
         self.assertEqual(self.stored(0), b"x" * 100)

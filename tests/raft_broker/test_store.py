@@ -26,7 +26,7 @@ from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 class MarkTests(SynchronousTestCase):
     """The small file."""
 
-    def test_read(self) -> None:
+    def test_a_mark_is_written_and_read(self) -> None:
         """What was written; nothing of any other bytes."""
         data = encode_dispatched(Dispatched(77, 5, 70), 4096)
         self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70))
@@ -43,7 +43,7 @@ class MarkTests(SynchronousTestCase):
 class KeptTests(SynchronousTestCase):
     """Metadata in the log are in the tables' files before the mark says that they are dispatched."""
 
-    def test_order(self) -> None:
+    def test_the_mark_waits_for_the_tables(self) -> None:
         """The mark waits for them; without them it is not written, and the next start reads them again."""
         ledger, clock, kept = LedgerOfMessages(), Clock(), _Kept()
         self.addCleanup(ledger.store.abandon)
@@ -120,7 +120,7 @@ class StoreTests(SynchronousTestCase):
         for _ in range(count):
             self.ledger.append(message(bytes(200)))
 
-    def test_stopped(self) -> None:
+    def test_an_orderly_stop_dispatches_nothing_again(self) -> None:
         """After a stop in order nothing is dispatched again."""
         self.fill(30)
         store = self.open()
@@ -131,7 +131,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(again.log.queue_offsets, {("T1", 0): 30})
         self.assertTrue(again.is_ready)
 
-    def test_crashed(self) -> None:
+    def test_a_crash_dispatches_later_messages_again(self) -> None:
         """After a crash the messages after the recorded place are dispatched again, each once."""
         self.fill(10)
         store = self.open()
@@ -145,7 +145,7 @@ class StoreTests(SynchronousTestCase):
         again = self.open()
         self.assertEqual((self.size(again), again.dispatcher.dispatched), (25, 15))
 
-    def test_no_mark(self) -> None:
+    def test_a_missing_mark_rebuilds_all_queues(self) -> None:
         """A directory of RocketMQ, or a lost or damaged mark: all queues are built again."""
         self.fill(10)
         self.close(self.open())
@@ -157,7 +157,7 @@ class StoreTests(SynchronousTestCase):
             self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
             self.close(again)
 
-    def test_deleted_queues(self) -> None:
+    def test_deleted_queues_are_built_again(self) -> None:
         """
         Queues that somebody deletes, to have them built again as with RocketMQ, are built again, whichever
         they were: offsets that begin at 0 again would be those of other messages.
@@ -179,7 +179,7 @@ class StoreTests(SynchronousTestCase):
         again = self.open()
         self.assertEqual(again.dispatcher.dispatched, 0)
 
-    def test_unreadable_units(self) -> None:
+    def test_unreadable_units_are_made_again(self) -> None:
         """Units that the disk cannot read are made again from the entries, with their places."""
         self.fill(12)
         self.ledger.store.append_bodies((b"no message", b""), 1)
@@ -196,7 +196,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(store.unit_mending.mended, 10 * (bad - 1) + 5)
         self.assertEqual(self.failures, [])
 
-    def test_lost_file(self) -> None:
+    def test_a_lost_file_is_dispatched_again(self) -> None:
         """A file of a queue is missing: all is dispatched again, also after a crash on the way."""
         self.fill(40)
         self.close(self.open())
@@ -211,7 +211,7 @@ class StoreTests(SynchronousTestCase):
         assert queue is not None
         self.assertEqual([unit.queue_offset for unit in queue.read(0, 99)], list(range(40)))
 
-    def test_lost_entries(self) -> None:
+    def test_lost_entries_lose_their_units(self) -> None:
         """A power cut took entries that were dispatched: their units go, too, as others may come instead."""
         self.fill(10)
         self.close(self.open())
@@ -221,7 +221,7 @@ class StoreTests(SynchronousTestCase):
         again = self.open()
         self.assertEqual(self.size(again), 7)
 
-    def test_committed_later(self) -> None:
+    def test_later_commits_are_dispatched_later(self) -> None:
         """Entries that are not known to be committed are in no queue yet."""
         self.fill(10)
         store = self.open(3)
@@ -231,18 +231,18 @@ class StoreTests(SynchronousTestCase):
         self.clock.pump([0.01] * 20)
         self.assertEqual(self.size(store), 10)
 
-    def test_two(self) -> None:
+    def test_two_brokers_cannot_share_a_directory(self) -> None:
         """A second broker on the same directory is refused."""
         self.open()
         self.assertRaises(DirectoryError, self.open)
 
-    def test_facts(self) -> None:
+    def test_facts_appear_in_the_runtime_table(self) -> None:
         """Its facts for the runtime table."""
         self.ledger.store.append_bodies((b"foreign",), 1)
         facts = self.open().facts()
         self.assertEqual((facts["entriesPassedOver"], facts["indexProblem"]), (1, ""))
 
-    def test_expired(self) -> None:
+    def test_expired_messages_leave_the_queues(self) -> None:
         """Files of queues go when the ledger has deleted their messages."""
         self.fill(60)
         store = self.open()

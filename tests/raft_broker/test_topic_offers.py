@@ -76,7 +76,7 @@ class OfferTests(RaftCase):
         """One copy of the master's metadata."""
         self.successResultOf(self.synchronize.synchronize())
 
-    def test_offered(self) -> None:
+    def test_an_unknown_topic_is_created_once(self) -> None:
         """A master that does not know a topic with a young message creates it, as it is here; once."""
         self.round()
         self.round()
@@ -86,13 +86,13 @@ class OfferTests(RaftCase):
             "writeQueueNums": "4", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
         })
 
-    def test_unknown_here(self) -> None:
+    def test_a_topic_unknown_here_is_offered(self) -> None:
         """A topic that this broker does not know either, but has a queue of, is offered."""
         self.broker.metadata.topics.delete("New", 0)
         self.round()
         self.assertEqual(self.master.created, ["New"])
 
-    def test_deleted(self) -> None:
+    def test_a_deleted_topic_is_not_created_again(self) -> None:
         """A topic that was deleted at a master is not created again, there or at a later one."""
         self.master.topics["New"] = {"topicName": "New"}
         self.round()
@@ -103,7 +103,7 @@ class OfferTests(RaftCase):
         self.round()
         self.assertEqual(self.master.created, [])
 
-    def test_another_master(self) -> None:
+    def test_another_master_gets_its_lost_topics(self) -> None:
         """A topic that the next master has not copied from the last one is created there."""
         self.master.topics["New"] = {"topicName": "New"}
         self.round()
@@ -112,13 +112,13 @@ class OfferTests(RaftCase):
         self.round()
         self.assertEqual(self.master.created, ["New"])
 
-    def test_old(self) -> None:
+    def test_an_old_topic_is_not_created(self) -> None:
         """A topic without a young message is not created."""
         self.clock.rightNow += 601
         self.round()
         self.assertEqual(self.master.created, [])
 
-    def test_refused(self) -> None:
+    def test_a_refused_topic_is_not_offered_again(self) -> None:
         """A refusal is reported, and the topic is not offered to this master again."""
         self.master.refusal = 16
         with capturedLogs() as events:
@@ -127,7 +127,7 @@ class OfferTests(RaftCase):
         self.assertEqual(self.master.created, ["New"])
         self.assertEqual([event["code"] for event in events if "refuses" in event["log_format"]], [16])
 
-    def test_lost(self) -> None:
+    def test_a_lost_answer_repeats_the_offer(self) -> None:
         """A master that does not answer is asked again in the next round."""
         self.master.is_lost = True
         self.round()

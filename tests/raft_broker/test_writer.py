@@ -54,7 +54,7 @@ class WriterTests(SynchronousTestCase):
             done.errback(error)
         return self.successResultOf(put.done)
 
-    def test_outcomes(self) -> None:
+    def test_each_outcome_has_its_code(self) -> None:
         """Committed; certainly not stored; unknown. Never a code that says that a message is stored."""
         self.assertIs(self.outcome(None), PutStatus.PUT_OK)
         for code, expected in (
@@ -69,13 +69,13 @@ class WriterTests(SynchronousTestCase):
         self.assertIs(self.outcome(RuntimeError("a bug")), PutStatus.UNKNOWN_ERROR)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_one_append(self) -> None:
+    def test_messages_of_a_put_share_an_append(self) -> None:
         """The messages of a put are one append."""
         self.writer.append(plain([message(b"a"), message(b"b")]), 7, waits=False)
         ((bodies, _),) = self.node.appended
         self.assertEqual(len(bodies), 2)
 
-    def test_refusal(self) -> None:
+    def test_only_a_master_takes_messages(self) -> None:
         """Only a master takes messages."""
         self.assertIsNone(self.writer.refusal())
         self.stamps.close()
@@ -91,7 +91,7 @@ class WriterTests(SynchronousTestCase):
             return str(error)
         return ""
 
-    def test_checked(self) -> None:
+    def test_messages_are_checked_before_the_put(self) -> None:
         """Bodies, records, topics and zero bytes; the text says what is allowed."""
         self.assertEqual(self.check(message(bytes(800))), "")
         self.assertIn("max_message_size=800", self.check(message(bytes(801))))

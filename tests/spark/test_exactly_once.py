@@ -78,7 +78,7 @@ class QueryChild(Child):
 
 
 class ExactlyOnceTests(SparkCase):
-    """See the module."""
+    """Each entry is in the output once after the processes of the query were killed."""
 
     def test_kills(self) -> None:
         """Killed in the middle of batches, restarted from its checkpoint with another limit, and finished."""

@@ -81,7 +81,7 @@ def runs_of(bodies: list[bytes]) -> int:
 
 
 class KillTests(LiveCase):
-    """See the module."""
+    """Each row is in the log once after processes of the query, and the leader, were killed."""
 
     def test_kills(self) -> None:
         """Every kind of kill in turn; then the query runs to its end."""

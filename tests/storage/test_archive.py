@@ -74,7 +74,7 @@ class ArchiveCase(BackupCase):
 class ShipTests(ArchiveCase):
     """What is in an archive."""
 
-    def test_closed_segments(self) -> None:
+    def test_closed_segments_are_shipped(self) -> None:
         """All entries of closed segments, and no other; the manifest says whose they are, and their chain."""
         self.append(40)
         self.append(3, commits=False)
@@ -116,7 +116,7 @@ class ShipTests(ArchiveCase):
         names = {call for call, _ in self.place.calls[written:]}
         self.assertEqual(names & {"pwrite", "write_file", "unlink", "rename"}, set())
 
-    def test_nothing_closed(self) -> None:
+    def test_an_archive_may_be_empty(self) -> None:
         """The archive begins; it has no entry yet."""
         self.append(2)
         summary = self.ship()
@@ -128,7 +128,7 @@ class ShipTests(ArchiveCase):
         self.append(30)
         self.assertEqual(self.ship().begin_index, 0)
 
-    def test_terms(self) -> None:
+    def test_several_terms_fit_in_a_segment(self) -> None:
         """Several in one segment."""
         self.append(3)
         self.append(3, term=4)
@@ -139,7 +139,7 @@ class ShipTests(ArchiveCase):
         self.assertGreater(first.last_term, 1)
         self.assertEqual(verify_backup(self.place, PLACE).findings, [])
 
-    def test_bare(self) -> None:
+    def test_bare_records_are_shipped(self) -> None:
         """Records of Java have no checksums; the manifest has one for each piece."""
         append_bare(self.store, map(body_of, range(20)), 1)
         self.commit()
@@ -151,7 +151,7 @@ class ShipTests(ArchiveCase):
         self.assertGreater(self.ship().new_segments, 0)
         self.assertEqual(self.bodies(), list(map(body_of, range(self.manifest().end_index + 1))))
 
-    def test_another_member(self) -> None:
+    def test_another_member_continues_the_archive(self) -> None:
         """Committed entries are the same at all members: any of them continues an archive."""
         self.append(20)
         self.ship()
@@ -174,7 +174,7 @@ class ShipTests(ArchiveCase):
         self.assertTrue(self.store.house_keeping(1e9, 4, keep_from_index=keep_from_index))
         self.commit()
 
-    def test_short_retention(self) -> None:
+    def test_a_short_log_continues_the_archive(self) -> None:
         """A member that keeps only what is not archived continues the archive; its chain proves it."""
         self.append(40)
         end = self.ship().end_index
@@ -184,7 +184,7 @@ class ShipTests(ArchiveCase):
         self.assertGreater(self.ship().new_segments, 1)
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))
 
-    def test_expired_beginning(self) -> None:
+    def test_an_expired_begin_is_archived_from_there(self) -> None:
         """A log that begins later is archived from there."""
         self.append(40)
         self.expire(39)
@@ -193,7 +193,7 @@ class ShipTests(ArchiveCase):
         self.assertEqual(self.ship().begin_index, begin)
         self.assertEqual(self.bodies(), list(map(body_of, range(begin, self.closed() + 1))))
 
-    def test_false_beginning(self) -> None:
+    def test_a_false_begin_is_refused(self) -> None:
         """The first record of a log that begins later continues from nothing; the mark knows it."""
         self.append(40)
         self.expire(30)
@@ -202,7 +202,7 @@ class ShipTests(ArchiveCase):
         self.disk.files[path].data[33] ^= 1  # the channel: no checksum but the mark's covers it here
         self.assertIn("not the first record that is on record", str(self.assertRaises(StoreError, self.ship)))
 
-    def test_unfinished(self) -> None:
+    def test_an_unfinished_file_is_removed(self) -> None:
         """A file that a kill has left unfinished is removed by the next run."""
         self.append(40)
         self.ship()
@@ -211,7 +211,7 @@ class ShipTests(ArchiveCase):
         self.ship()
         self.assertFalse(self.place.exists(path))
 
-    def test_left_over(self) -> None:
+    def test_a_left_over_file_is_reported(self) -> None:
         """A file that no manifest lists does not count, and is reported."""
         self.append(40)
         self.ship()
@@ -220,7 +220,7 @@ class ShipTests(ArchiveCase):
         report = verify_backup(self.place, PLACE)
         self.assertEqual((report.is_clean, report.left_over), (True, [path]))
 
-    def test_closed_index(self) -> None:
+    def test_the_closed_index_fits_every_log(self) -> None:
         """For every length of a log."""
         for _ in range(25):
             self.append(1)
@@ -237,7 +237,7 @@ class RefusedRunTests(ArchiveCase):
         self.append(40)
         self.end = self.ship().end_index
 
-    def test_another_group(self) -> None:
+    def test_another_group_is_refused(self) -> None:
         """By its id, or its name."""
         self.store.identity.record_group(GroupName("b" * 32, 1, True))
         self.append(20)
@@ -257,7 +257,7 @@ class RefusedRunTests(ArchiveCase):
         self.append(60)
         self.refused_run(DirectoryError, "group other")
 
-    def test_another_history(self) -> None:
+    def test_another_history_is_refused(self) -> None:
         """Other entries, or fewer."""
         self.begin_anew()
         self.append(10)
@@ -274,12 +274,12 @@ class RefusedRunTests(ArchiveCase):
         self.store.house_keeping(1e9, 4, keep_from_index=keep_from_index)
         self.commit()
 
-    def test_gap(self) -> None:
+    def test_a_gap_is_refused(self) -> None:
         """Entries that have expired before they were shipped."""
         self.expired(95)
         self.refused_run(DirectoryError, f"ends with entry {self.end}", "begins with entry", "retention")
 
-    def test_adjoining(self) -> None:
+    def test_an_adjoining_log_must_prove_itself(self) -> None:
         """A log that begins right after the archive's end, but does not provably continue from it."""
         self.expired(self.end + 1)
         self.assertEqual(self.store.ledger_begin_index, self.end + 1)
@@ -293,7 +293,7 @@ class RefusedRunTests(ArchiveCase):
             self.place.write_file(f"{PLACE}/{sound.slot_name}", encode_archive_manifest(false))
             self.refused_run(DirectoryError, *words)
 
-    def test_adjoining_bare(self) -> None:
+    def test_bare_records_need_the_group_id(self) -> None:
         """Records of Java prove nothing; the id of the group does, if both sides know it."""
         self.begin_anew()
         self.place = HookedDisk()
@@ -314,13 +314,13 @@ class RefusedRunTests(ArchiveCase):
         self.place.write_file(f"{PLACE}/{sound.slot_name}", known)
         self.assertGreater(self.ship().new_segments, 0)
 
-    def test_other_sizes(self) -> None:
+    def test_other_sizes_are_refused(self) -> None:
         """Positions depend on the size of the files."""
         self.begin_anew(mapped_file_size_for_entry_data=2048)
         self.append(60)
         self.refused_run(DirectoryError, "1024 bytes", "2048")
 
-    def test_no_archive(self) -> None:
+    def test_another_directory_is_not_touched(self) -> None:
         """A directory with anything else is not touched, nor is a backup."""
         for name in ("mine", SLOT_NAMES[0], SLOT_NAMES[1], "backup.json"):
             self.place = HookedDisk()
@@ -329,7 +329,7 @@ class RefusedRunTests(ArchiveCase):
             self.refused_run(DirectoryError, f"holds {name}", "no archive")
             self.assertEqual(self.place.contents(), {f"{PLACE}/{name}": b"1"})
 
-    def test_no_member(self) -> None:
+    def test_an_archive_is_no_member(self) -> None:
         """An archive, or a backup, is not read as a member's directory; the error names its kind."""
         source = BackupSource.open(self.disk, ROOT)
         self.addCleanup(source.reader.close)
@@ -339,13 +339,13 @@ class RefusedRunTests(ArchiveCase):
             self.assertIn(f"{path} is {kind}", str(error))
             self.assertIn("dledger restore", str(error))
 
-    def test_in_use(self) -> None:
+    def test_an_archive_has_one_writer(self) -> None:
         """A directory has one writer."""
         self.append(20)
         self.addCleanup(self.place.lock(f"{PLACE}/lock").close)
         self.refused_run(DirectoryError, "another dledger archive")
 
-    def test_changed_file(self) -> None:
+    def test_a_changed_file_is_named(self) -> None:
         """A missing file, and one of another length, are named; other contents are found by verification."""
         self.append(20)
         piece = self.manifest().pieces[1]
@@ -359,7 +359,7 @@ class RefusedRunTests(ArchiveCase):
         (finding,) = verify_backup(self.place, PLACE).findings
         self.assertEqual(finding.file, path)
 
-    def test_lost_manifests(self) -> None:
+    def test_lost_manifests_are_not_replaced(self) -> None:
         """An archive that has lost them, or all of which are damaged, is not begun again."""
         self.append(20)
         sound = self.place.contents()
@@ -374,14 +374,14 @@ class RefusedRunTests(ArchiveCase):
             self.refused_run(DirectoryError, "no sound manifest", "another place")
             self.assertRaises(DirectoryError, verify_backup, self.place, PLACE)
 
-    def test_later_version(self) -> None:
+    def test_a_later_version_is_refused(self) -> None:
         """Not even if the other slot could be read."""
         path = f"{PLACE}/{self.manifest().slot_name}"
         data = self.place.contents()[path].replace(b'"version": 1', b'"version": 2')
         self.place.write_file(path, data)
         self.refused_run(DirectoryError, path, "version 2")
 
-    def test_second_writer(self) -> None:
+    def test_a_second_writer_is_noticed(self) -> None:
         """Where there is no lock, a writer notices another one before its manifest."""
         self.append(30)
         other = HookedDisk()
@@ -403,7 +403,7 @@ class RefusedRunTests(ArchiveCase):
         self.assertIn("another program", str(error))
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))
 
-    def test_no_room(self) -> None:
+    def test_a_full_target_goes_on_later(self) -> None:
         """The archive stays usable, and goes on later; the error is one of the target."""
         self.append(20)
         self.place.failures[("pwrite", "")] = NO_SPACE
@@ -413,7 +413,7 @@ class RefusedRunTests(ArchiveCase):
         self.ship()
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))
 
-    def test_member_fails(self) -> None:
+    def test_a_failing_member_is_named(self) -> None:
         """An error of the member's disk is none of the target."""
         self.append(20)
         for part in ("/index/", "/data/"):
@@ -450,7 +450,7 @@ class DamagedTests(ArchiveCase):
         self.disk.files[path].data[33] ^= 1
         self.assertIn(f"entry {end + 1} cannot", str(self.assertRaises(StoreError, self.ship)))
 
-    def test_copied_slot(self) -> None:
+    def test_a_copied_slot_does_not_count(self) -> None:
         """A manifest in the slot of the other one does not count."""
         self.append(40)
         self.ship()
@@ -475,7 +475,7 @@ class DamagedTests(ArchiveCase):
         self.assertIn("the one before it ends at", str(self.assertRaises(StoreError, self.ship)))
         self.assertEqual(self.manifest().pieces, ())
 
-    def test_expires_meanwhile(self) -> None:
+    def test_entries_may_expire_meanwhile(self) -> None:
         """That is not damage."""
         self.append(40)
         victim = sorted(path for path in self.disk.files if "/data/" in path)[:3]
@@ -488,7 +488,7 @@ class DamagedTests(ArchiveCase):
         error = self.assertRaises(DirectoryError, self.ship, progress=expire)
         self.assertIn("expired before it was archived", str(error))
 
-    def test_every_file(self) -> None:
+    def test_damage_of_every_file_is_found(self) -> None:
         """Each flipped bit, each missing end and each missing file is found."""
         self.append(25)
         self.ship()
@@ -496,7 +496,7 @@ class DamagedTests(ArchiveCase):
         self.ship()
         self.assert_damage_is_found()
 
-    def test_one_slot(self) -> None:
+    def test_one_sound_slot_is_enough(self) -> None:
         """The copy of it counts, which is a finding; the next run makes both sound again."""
         self.append(40)
         self.ship()
@@ -525,7 +525,7 @@ class DamagedTests(ArchiveCase):
         self.assertEqual(self.manifest().pieces, whole.pieces)
         self.assertTrue(verify_backup(self.place, PLACE).is_clean)
 
-    def test_manifests(self) -> None:
+    def test_impossible_manifests_are_refused(self) -> None:
         """What a manifest cannot say is refused, also with the right checksum."""
         self.append(40)
         self.ship()
@@ -546,7 +546,7 @@ class DamagedTests(ArchiveCase):
             document["sha256"] = sha256(content.encode()).hexdigest()
             self.assertRaises(ValueError, decode_archive_manifest, json.dumps(document).encode())
 
-    def test_listed_values(self) -> None:
+    def test_listed_values_are_compared(self) -> None:
         """Terms and chain of a piece are compared, too."""
         self.append(40)
         self.ship()

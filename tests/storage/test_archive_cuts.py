@@ -56,7 +56,7 @@ class _Runs:
 class CutShortTests(ArchiveCase):
     """Cut short at every file call."""
 
-    def test_every_crash(self) -> None:
+    def test_every_crash_leaves_an_archive(self) -> None:
         """By the end of the process, and by a power cut that keeps any part of what was not synced."""
         self.append(11)
         story = _Runs(self.ship, lambda: self.append(9), lambda: self.closed() + 1)
@@ -64,7 +64,7 @@ class CutShortTests(ArchiveCase):
         self.assertEqual(tally.bad, [])
         self.assertGreater(tally.images, 100)
 
-    def test_every_call(self) -> None:
+    def test_every_failed_call_leaves_an_archive(self) -> None:
         """The archive is the one of before or reaches further; the next run completes it. The first, too."""
         self.append(15)
         empty, begun = HookedDisk(), HookedDisk()
@@ -119,7 +119,7 @@ class RestoreArchiveTests(ArchiveCase):
         self.addCleanup(store.abandon)
         return store
 
-    def test_new_group(self) -> None:
+    def test_a_new_group_begins_with_an_archive(self) -> None:
         """As from a backup: a new id, and sure of itself."""
         end = self.ship().end_index
         summary = self.restore(joins=False)
@@ -129,7 +129,7 @@ class RestoreArchiveTests(ArchiveCase):
         self.assertEqual((store.identity.group_name, store.identity.is_unsure), (NEW, False))
         self.assertEqual(bodies_in(store), list(map(body_of, range(end + 1))))
 
-    def test_joins(self) -> None:
+    def test_a_member_joins_with_an_archive(self) -> None:
         """Of the same group, with every entry committed; it does not know its votes, so it is unsure."""
         end = self.ship().end_index
         summary = self.restore(bootstrap=True, accept_unclean_start=True)
@@ -157,21 +157,21 @@ class RestoreArchiveTests(ArchiveCase):
         assert store.membership is not None
         self.assertEqual(dict(store.membership.voters), {"n0": "h:1", "n9": "h:9"})
 
-    def test_another_group(self) -> None:
+    def test_another_group_is_refused(self) -> None:
         """The name is reported; nothing is made."""
         self.ship()
         error = self.assertRaises(DirectoryError, self.restore, group="g2")
         self.assertIn("is of group default", str(error))
         self.assertEqual(self.other.contents(), {})
 
-    def test_java_group(self) -> None:
+    def test_a_java_group_is_joined(self) -> None:
         """Without an id, it joins as one with an empty directory does."""
         self.disk.unlink(f"{ROOT}/identity")
         self.ship()
         self.assertEqual(self.restore().group_id, "")
         self.assertTrue(self.started().identity.is_unsure)
 
-    def test_every_call(self) -> None:
+    def test_a_failed_restore_leaves_nothing_half(self) -> None:
         """Cut short at any file call, there is no member's directory, or a whole one that is unsure."""
         end = self.ship().end_index
         self.restore()

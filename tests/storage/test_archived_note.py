@@ -36,7 +36,7 @@ class NoteTests(ArchiveCase):
         self.store.house_keeping(1e9, 4, keep_from_index=self.store.ledger_end_index + 1)
         return self.store.ledger_begin_index
 
-    def test_waits(self) -> None:
+    def test_expiry_waits_for_the_note(self) -> None:
         """Nothing goes without a note, and then the segments that it names; without the option, all go."""
         self.assertEqual(self.begin(expire_only_archived=True), 0)
         for count in (1, 3, len(self.pieces)):
@@ -62,7 +62,7 @@ class NoteTests(ArchiveCase):
             self.assertIsNone(read_note(self.disk, ROOT))
             self.assertEqual(self.begin(expire_only_archived=True), 0)
 
-    def test_written_once(self) -> None:
+    def test_a_note_is_written_once(self) -> None:
         """A note that says the same is not written again."""
         self.note(2)
         count = len(self.disk.calls)

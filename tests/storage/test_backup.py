@@ -124,7 +124,7 @@ class BackupCase(HookedCase):
 class TakeTests(BackupCase):
     """What is in a backup."""
 
-    def test_whole(self) -> None:
+    def test_a_backup_has_all_committed_entries(self) -> None:
         """Every committed entry of a running member, and who it is of."""
         self.append(40)
         self.append(3, commits=False)
@@ -158,7 +158,7 @@ class TakeTests(BackupCase):
         self.assertEqual((summary.new_entries, summary.new_bytes, summary.end_index), (0, 0, 49))
         self.assertNotIn("pwrite", [call for call, _ in self.place.calls[written:]])
 
-    def test_bare(self) -> None:
+    def test_bare_records_are_backed_up(self) -> None:
         """Records of Java have no checksums; the manifest has one for each piece."""
         append_bare(self.store, map(body_of, range(20)), 1)
         self.commit()
@@ -170,7 +170,7 @@ class TakeTests(BackupCase):
         self.backup()
         self.assertEqual(self.bodies(), list(map(body_of, range(25))))
 
-    def test_expired_beginning(self) -> None:
+    def test_an_expired_begin_is_backed_up_from_there(self) -> None:
         """A log that begins later is backed up from there, if its first record is the recorded one."""
         self.store.clean_close()
         self.config = config_of(retention_bytes=2048)
@@ -187,7 +187,7 @@ class TakeTests(BackupCase):
         error = self.assertRaises(StoreError, self.backup)
         self.assertIn("not the first record that is on record", str(error))
 
-    def test_another_member(self) -> None:
+    def test_another_member_continues_the_backup(self) -> None:
         """Committed entries are the same at all members: any of them continues a backup."""
         self.append(20)
         self.backup()
@@ -225,7 +225,7 @@ class ExpiryTests(BackupCase):
                 self.begin = self.store.ledger_begin_index
             self.assertGreater(self.begin, 20)
 
-    def test_held(self) -> None:
+    def test_held_files_are_copied(self) -> None:
         """What was held is copied; the backup is whole, and its source has less."""
         self.backup(pace=self.expire)
         self.assertEqual(self.bodies(), list(map(body_of, range(60))))
@@ -266,7 +266,7 @@ class RefusedTests(BackupCase):
         self.disk = HookedDisk()
         self.store = FileStore.open(self.config, self.disk)
 
-    def test_another_group(self) -> None:
+    def test_another_group_is_refused(self) -> None:
         """By its id, or its name."""
         self.store.identity.record_group(GroupName("b" * 32, 1, True))
         self.append(1)
@@ -278,7 +278,7 @@ class RefusedTests(BackupCase):
         self.append(30)
         self.refused(DirectoryError, "group default", "is of other")
 
-    def test_another_history(self) -> None:
+    def test_another_history_is_refused(self) -> None:
         """Other entries, or fewer."""
         self.begin_anew()
         self.append(10)
@@ -287,7 +287,7 @@ class RefusedTests(BackupCase):
         self.commit()
         self.refused(DirectoryError, "entry 19", "different histories")
 
-    def test_gap(self) -> None:
+    def test_a_gap_is_refused(self) -> None:
         """Entries that have expired before they were copied."""
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=2048), self.disk)
@@ -296,7 +296,7 @@ class RefusedTests(BackupCase):
         self.commit()
         self.refused(DirectoryError, "ends with entry 19", "begins with entry", "retention")
 
-    def test_other_sizes(self) -> None:
+    def test_other_sizes_are_refused(self) -> None:
         """Positions depend on the size of the files."""
         self.store.abandon()
         self.disk = HookedDisk()
@@ -304,7 +304,7 @@ class RefusedTests(BackupCase):
         self.append(30)
         self.refused(DirectoryError, "1024 bytes", "2048")
 
-    def test_no_backup(self) -> None:
+    def test_another_directory_is_not_touched(self) -> None:
         """A directory with anything else is not touched."""
         self.place = HookedDisk()
         self.place.makedirs(PLACE)
@@ -316,18 +316,18 @@ class RefusedTests(BackupCase):
         self.place.write_file(f"{PLACE}/data/mine", b"1")
         self.refused(DirectoryError, "holds data/mine")
 
-    def test_in_use(self) -> None:
+    def test_a_backup_has_one_writer(self) -> None:
         """Two at a time would write the same pieces."""
         self.addCleanup(self.place.lock(f"{PLACE}/lock").close)
         self.refused(DirectoryError, "another backup")
 
-    def test_nothing_committed(self) -> None:
+    def test_an_empty_log_is_refused(self) -> None:
         """There is nothing to copy."""
         self.begin_anew()
         self.store.append_bodies((b"a",), 1)
         self.refused(DirectoryError, "no committed entry")
 
-    def test_damaged_manifest(self) -> None:
+    def test_a_damaged_manifest_is_named(self) -> None:
         """It is named, and not replaced."""
         path = f"{PLACE}/{BACKUP_NAME}"
         sound = bytes(self.place.files[path].data)
@@ -340,7 +340,7 @@ class RefusedTests(BackupCase):
             self.refused(DirectoryError, path, word)
             self.assertRaises(DirectoryError, verify_backup, self.place, PLACE)
 
-    def test_no_room(self) -> None:
+    def test_a_full_target_goes_on_later(self) -> None:
         """The backup stays usable, and goes on later."""
         self.append(20)
         self.place.failures[("pwrite", "")] = NO_SPACE
@@ -379,7 +379,7 @@ class DamageTests(BackupCase):
         self.disk.files[path].data[position % 1024 + 33] ^= 1
         self.assertIn("entry 20 cannot", str(self.assertRaises(StoreError, self.backup)))
 
-    def test_every_file(self) -> None:
+    def test_damage_of_every_file_is_found(self) -> None:
         """Each flipped bit, each missing end and each missing file of a backup is found."""
         self.append(25)
         self.backup()
@@ -387,7 +387,7 @@ class DamageTests(BackupCase):
         self.backup()
         self.assert_damage_is_found()
 
-    def test_findings(self) -> None:
+    def test_each_piece_has_its_finding(self) -> None:
         """One for each piece, with its place; the others are read all the same."""
         self.append(40)
         self.backup()
@@ -400,7 +400,7 @@ class DamageTests(BackupCase):
         self.assertIn("bodyCrc", report.findings[0].sentence)
         self.assertGreater(report.entries, 20)
 
-    def test_manifests(self) -> None:
+    def test_impossible_manifests_are_refused(self) -> None:
         """What a manifest cannot say is refused, also with the right checksum."""
         self.append(40)
         self.backup()
@@ -455,7 +455,7 @@ class _Backups:
 class CutShortTests(BackupCase):
     """Cut short at every file call."""
 
-    def test_every_crash(self) -> None:
+    def test_every_crash_leaves_a_backup(self) -> None:
         """By the end of the process, and by a power cut that keeps any part of what was not synced."""
         self.append(9)
         story = _Backups(self.backup, lambda: self.append(15))
@@ -463,7 +463,7 @@ class CutShortTests(BackupCase):
         self.assertEqual(tally.bad, [])
         self.assertGreater(tally.images, 200)
 
-    def test_every_call(self) -> None:
+    def test_every_failed_call_leaves_a_backup(self) -> None:
         """
         The backup is the one of before or reaches further, each time sound; and the next one completes it.
         """
@@ -485,8 +485,8 @@ class CutShortTests(BackupCase):
             self.backup(place)
             self.assertEqual(self.bodies(place), list(map(body_of, range(35))), number)
 
-    def test_first_backup(self) -> None:
-        """Likewise, before there is a manifest."""
+    def test_a_failed_first_backup_is_not_damaged(self) -> None:
+        """A first backup that fails at any of its steps leaves nothing that reads as a damaged backup."""
         self.append(20)
         whole = HookedDisk()
         self.backup(whole)
@@ -505,7 +505,7 @@ class CutShortTests(BackupCase):
 class PiecesTests(SynchronousTestCase):
     """How the pieces of a log follow each other."""
 
-    def test_gaps(self) -> None:
+    def test_only_the_rest_of_a_segment_may_lack(self) -> None:
         """The rest of a segment may be left out, and nothing else; a piece is never before the last one."""
         def piece(position: int, end: int, first: int) -> Piece:
             return Piece(position=position, end_position=end, first_index=first, last_index=first, sha256="")

@@ -34,7 +34,7 @@ class Numbering(BodyStamps):
 class PackTests(SynchronousTestCase):
     """The hot loop."""
 
-    def test_place(self) -> None:
+    def test_each_body_gets_its_position(self) -> None:
         """Every body gets its own position, over the end of a file too; checksums are of the stamped body."""
         bodies = [bytes(900 + number) for number in range(5)]
         seen: list[int] = []
@@ -64,7 +64,7 @@ class StoreTests(SynchronousTestCase):
         self.stamps = Numbering()
         self.store.use(self.stamps)
 
-    def test_written(self) -> None:
+    def test_written_bodies_are_reported_once(self) -> None:
         """What is read is stamped; the write is reported once."""
         positions = self.store.append_bodies((bytes(20), bytes(30)), 1)
         records = self.store.read_range(0, end_index=1, max_bytes=10_000).records
@@ -72,12 +72,12 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(records[116:124], positions[1].to_bytes(8, "big"))
         self.assertEqual((self.stamps.begun, self.stamps.done), (1, 1))
 
-    def test_refused(self) -> None:
+    def test_a_refused_write_is_not_reported(self) -> None:
         """A write that did not happen is not reported."""
         self.assertRaises(DLedgerError, self.store.append_bodies, (bytes(3000),), 1)
         self.assertEqual((self.stamps.begun, self.stamps.done), (1, 0))
 
-    def test_no_stamp(self) -> None:
+    def test_foreign_bodies_stay_unchanged(self) -> None:
         """The bodies of a leader's entries come as they are."""
         other = FileStore.open(self.config, MemoryDisk())
         self.addCleanup(other.abandon)
@@ -85,7 +85,7 @@ class StoreTests(SynchronousTestCase):
         self.store.append_entries(other.read_range(0, end_index=0, max_bytes=1000))
         self.assertEqual(self.stamps.begun, 0)
 
-    def test_full_disk(self) -> None:
+    def test_a_full_disk_takes_the_term_start(self) -> None:
         """The entry at the beginning of a term is taken though the disk is full; no other one is."""
         room = self.store.parts.room
         self.patch(room.expiry, "why_full", "full")

@@ -101,12 +101,12 @@ class MakingTests(SynchronousTestCase):
             self.assertEqual(chunk.position // DATA_SIZE, (chunk.end_position - 1) // DATA_SIZE)
         self.assertEqual(chunks, chunks_of(filled(*[50] * 60)))
 
-    def test_long_record(self) -> None:
+    def test_a_long_record_is_one_chunk(self) -> None:
         """A record that is longer than a chunk is one of its own."""
         store = filled(10, 700, 10, 10)
         self.assertIn((1, 1), [(chunk.first_index, chunk.last_index) for chunk in self.check(store)])
 
-    def test_one_term(self) -> None:
+    def test_a_chunk_has_one_term(self) -> None:
         """A chunk ends where a term ends."""
         store = filled(*[50] * 5)
         for _ in range(5):
@@ -114,7 +114,7 @@ class MakingTests(SynchronousTestCase):
         chunks = self.check(store)
         self.assertEqual([(chunk.first_index, chunk.term) for chunk in chunks][:3], [(0, 1), (3, 1), (5, 2)])
 
-    def test_configuration_entry(self) -> None:
+    def test_no_chunk_has_a_configuration(self) -> None:
         """No chunk has one, as a leader and as a follower."""
         store = filled(*[50] * 4)
         store.append_configuration(Membership(voters={"n0": "a:1"}, learners={}), 1)
@@ -129,13 +129,13 @@ class MakingTests(SynchronousTestCase):
                 self.assertFalse(chunk.first_index <= 4 <= chunk.last_index, chunk)
         self.assertTrue(chunks_of(store))
 
-    def test_follower(self) -> None:
+    def test_a_follower_makes_chunks_too(self) -> None:
         """A follower of a Java leader, whose records have no checksums, makes chunks, too."""
         store = opened()
         append_bare(store, [b"java" * 10] * 12, 1)
         self.assertGreater(len(self.check(store)), 2)
 
-    def test_switched_off(self) -> None:
+    def test_no_chunk_is_made_without_a_size(self) -> None:
         """Without a size nothing is made."""
         disk = MemoryDisk()
         store = opened(disk, push_chunk_bytes=0)
@@ -158,7 +158,7 @@ class KeepingTests(SynchronousTestCase):
         self.store = opened(self.disk)
         return self.store
 
-    def test_restart(self) -> None:
+    def test_chunks_outlive_their_process(self) -> None:
         """They outlive their process; the one that grew is not made, and the next one begins at the end."""
         self.assertEqual(chunks_of(self.again()), self.chunks)
         end = self.store.ledger_end_index
@@ -174,7 +174,7 @@ class KeepingTests(SynchronousTestCase):
         self.store = opened(self.disk)
         self.assertEqual(chunks_of(self.store)[-1].last_index, 40)
 
-    def test_truncated(self) -> None:
+    def test_a_cut_chunk_is_not_reported(self) -> None:
         """What is cut is not reported again, not after a restart, and not when other entries follow."""
         self.store.truncate_to(entry_at(self.store, 16))
         kept = [chunk for chunk in self.chunks if chunk.last_index <= 16]
@@ -217,14 +217,14 @@ class KeepingTests(SynchronousTestCase):
         self.store = opened(self.disk)
         self.assertEqual([chunk.last_index for chunk in chunks_of(self.store)], [2])
 
-    def test_begun_anew(self) -> None:
+    def test_a_new_ledger_has_no_old_chunks(self) -> None:
         """A ledger that begins anew has none of the old chunks."""
         entry = our_first(100, 20 * DATA_SIZE)
         self.store.truncate_to(entry, anew=True)
         self.assertEqual(chunks_of(self.store), [])
         self.assertEqual(self.disk.listdir("base/dledger-n0/chunks"), [])
 
-    def test_expired(self) -> None:
+    def test_chunks_expire_with_their_file(self) -> None:
         """The rows of a data file go with it."""
         self.store.record_commit(39)
         self.store.check_point(force=True)
@@ -237,7 +237,7 @@ class KeepingTests(SynchronousTestCase):
                          [one for one in self.store.parts.data.offsets if one in
                           {chunk.position - chunk.position % DATA_SIZE for chunk in self.chunks}])
 
-    def test_torn_row(self) -> None:
+    def test_a_torn_row_ends_its_file(self) -> None:
         """A torn row ends its file; the next row takes its place."""
         path = "base/dledger-n0/chunks/" + "0" * 20
         rows = unpack_rows(self.disk.read_file(path))
@@ -249,7 +249,7 @@ class KeepingTests(SynchronousTestCase):
         flipped[len(pack_row(rows[0])) + 9] ^= 1
         self.assertEqual(unpack_rows(bytes(flipped)), rows[:1])
 
-    def test_hole(self) -> None:
+    def test_a_damaged_chunk_is_not_reported(self) -> None:
         """A chunk with a damaged entry is not reported until that is mended."""
         chunk = self.chunks[1]
         self.spoil(chunk.position + ENTRY_HEADER_SIZE)
@@ -265,7 +265,7 @@ class KeepingTests(SynchronousTestCase):
         file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
         file.close()
 
-    def test_trouble(self) -> None:
+    def test_a_failing_disk_costs_chunks_alone(self) -> None:
         """A disk that cannot write the rows costs the chunks, and no entry."""
         for number, kept in ((errno.EIO, False), (errno.ENOSPC, True)):
             store = filled(*[50] * 10)
@@ -305,7 +305,7 @@ class TakingTests(SynchronousTestCase):
         chunk = attrs.evolve(self.chunk, **changes)
         return attrs.evolve(chunk, records_crc=crc32(chunk.records), units_crc=crc32(chunk.units))
 
-    def test_whole_ledger(self) -> None:
+    def test_chunks_make_the_same_ledger(self) -> None:
         """Chunks and the entries between them make the same files, and the same chunks."""
         self.leader.append_bodies((b"",) * 30, 4)
         store = opened()
@@ -340,7 +340,7 @@ class TakingTests(SynchronousTestCase):
                 spoilt[bit // 8] ^= 1 << bit % 8
                 self.refused(attrs.evolve(self.chunk, **{name: bytes(spoilt)}), "checksums")
 
-    def test_place(self) -> None:
+    def test_a_chunk_must_follow_the_end(self) -> None:
         """It must follow the end: index, position, term and chain."""
         self.refused(entries_of(self.leader, 2), "do not follow")
         moved = opened()
@@ -362,7 +362,7 @@ class TakingTests(SynchronousTestCase):
         leader.append_bodies((b"x" * 50,) * 40, 1)
         self.refused(entries_of(leader), "do not fit", opened())
 
-    def test_units(self) -> None:
+    def test_units_must_fit_their_records(self) -> None:
         """The index units must be those of the records, even if their sum is right."""
         self.leader = opened(push_chunk_bytes=900)
         for number in range(20):
@@ -390,7 +390,7 @@ class TakingTests(SynchronousTestCase):
                 records[at] ^= 2
                 self.refused(self.resummed(records=bytes(records)), "chunk refused")
 
-    def test_configuration_entry(self) -> None:
+    def test_a_chunk_with_a_configuration_is_refused(self) -> None:
         """A chunk with a configuration entry is refused: its follower would not notice it."""
         for sizes in ([50, 30, 70], [50]):
             leader = filled(*sizes * 12)
@@ -419,7 +419,7 @@ class TakingTests(SynchronousTestCase):
             else:
                 self.refused(chunk, "configuration", store)
 
-    def test_blank(self) -> None:
+    def test_a_chunk_may_follow_a_blank(self) -> None:
         """A chunk that begins a data file is written after a blank."""
         chunks = chunks_of(self.leader)
         begins = [chunk for chunk in chunks if chunk.position and not chunk.position % DATA_SIZE]

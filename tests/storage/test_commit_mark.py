@@ -29,7 +29,7 @@ MARK = CommitMark(
 class SlotTests(SynchronousTestCase):
     """One slot."""
 
-    def test_golden(self) -> None:
+    def test_golden_bytes_do_not_change(self) -> None:
         """The bytes of a slot do not change."""
         self.assertEqual(
             encode_mark(MARK, 9).hex(),
@@ -71,7 +71,7 @@ class MarkFileTests(SynchronousTestCase):
         """Damage a slot."""
         self.disk.files["mark"].data[slot * SLOT_SIZE + 20] ^= 1
 
-    def test_newest_counts(self) -> None:
+    def test_the_newest_slot_counts(self) -> None:
         """Of two sound slots the newer one is the mark; a new process goes on from there."""
         for end in range(10, 15):
             mark = attrs.evolve(MARK, end_index=end)
@@ -82,7 +82,7 @@ class MarkFileTests(SynchronousTestCase):
         again.write_durably(attrs.evolve(MARK, end_index=20))
         self.assertEqual(self.read().end_index, 20)
 
-    def test_torn_write(self) -> None:
+    def test_a_torn_write_loses_no_mark(self) -> None:
         """However many writes were not synced, the last synced one is never lost."""
         self.file.write_durably(attrs.evolve(MARK, end_index=10))
         before = bytes(self.disk.files["mark"].data)
@@ -104,7 +104,7 @@ class MarkFileTests(SynchronousTestCase):
         self.file.synced(self.file.generation)
         self.assertFalse(self.file.needs_sync)
 
-    def test_both_damaged(self) -> None:
+    def test_two_damaged_slots_stop_the_start(self) -> None:
         """Nothing sound left: a sentence that says what to do."""
         self.file.write_durably(MARK)
         self.tear(0)
@@ -139,7 +139,7 @@ class MarkFileTests(SynchronousTestCase):
         self.tear(0 if bytes(self.disk.files["mark"].data[:SLOT_SIZE]) != before[:SLOT_SIZE] else 1)
         self.assertEqual(self.read().end_index, 10)
 
-    def test_superseded(self) -> None:
+    def test_another_writer_is_noticed(self) -> None:
         """Only after an orderly stop does another checkpoint mean that somebody else was here."""
         for clean, checkpoint, expected in (
             (True, (3, 4), False), (True, (3, 5), True), (True, (2, 4), True), (True, None, False),
@@ -147,6 +147,6 @@ class MarkFileTests(SynchronousTestCase):
         ):
             self.assertIs(is_superseded(attrs.evolve(MARK, clean=clean), checkpoint), expected, checkpoint)
 
-    def test_absent(self) -> None:
+    def test_a_java_directory_has_no_mark(self) -> None:
         """Java's directories have none."""
         self.assertIsNone(read_mark(self.disk, "other"))

@@ -69,7 +69,7 @@ class ListCase(SynchronousTestCase):
 class EntryTests(ListCase):
     """Configuration entries are entries."""
 
-    def test_unused(self) -> None:
+    def test_an_unchanged_group_has_no_file(self) -> None:
         """Without a change there is no file."""
         self.store.append_bodies((b"a",), 1)
         self.assertEqual((self.voters(), self.disk.exists(self.path)), ("start", False))
@@ -85,7 +85,7 @@ class EntryTests(ListCase):
         self.assertEqual((header[0], header[5]), (1, 0x444C4346))
         self.assertTrue(record[ENTRY_HEADER.size :].startswith(b"DLCF"))
 
-    def test_earlier_program(self) -> None:
+    def test_an_earlier_program_finds_no_mark(self) -> None:
         """
         A program of before these lists finds no sound commit mark in a directory that has one, whatever was
         written since; when the first change is taken back, it may open the directory again.
@@ -120,7 +120,7 @@ class EntryTests(ListCase):
         self.store.append_bodies((body, body), 1)
         self.assertEqual([one.index for one in self.store.memberships], [0])
 
-    def test_pushed(self) -> None:
+    def test_pushed_configurations_are_listed(self) -> None:
         """In a batch with other entries, many of one size included."""
         source = FileStore.open(config_of("n1"), self.disk)
         bodies = tuple(b"%016d" % number for number in range(100))
@@ -134,7 +134,7 @@ class EntryTests(ListCase):
             at = batch.last_index + 1
         self.assertEqual((self.voters(), self.store.memberships[0].index), ("n0 n1 n2", 100))
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_configuration_is_refused(self) -> None:
         """A configuration entry of a later version is refused, and nothing has changed."""
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_configuration(FOUR, 1)
@@ -147,7 +147,7 @@ class EntryTests(ListCase):
         self.assertIn("upgrade this member", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
 
-    def test_no_address(self) -> None:
+    def test_a_configuration_needs_addresses(self) -> None:
         """An entry that names a place to which nobody could connect is refused, and nothing has changed."""
         body = encode_configuration({"n0": "h:1", "n1": "junk"}, {})
         source = FileStore.open(config_of("n1"), self.disk)
@@ -159,7 +159,7 @@ class EntryTests(ListCase):
         self.assertIn("'junk' is not an address", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_lists_nothing(self) -> None:
         """
         A change that the disk has no room for is neither in the ledger nor listed: the entry that comes to
         its place, of the same term, is not a change.
@@ -200,7 +200,7 @@ class EntryTests(ListCase):
             assert store.membership is not None, is_leader
             self.assertEqual((store.membership.index, store.ledger_end_index), (0, 0))
 
-    def test_too_long(self) -> None:
+    def test_a_long_configuration_is_refused(self) -> None:
         """For a data file: refused, and nothing has changed."""
         many = Membership(voters={f"n{number}": "h" * 100 + ":1" for number in range(60)})
         error = self.assertRaises(DLedgerError, self.store.append_configuration, many, 1)
@@ -217,7 +217,7 @@ class CutTests(ListCase):
         self.store.append_configuration(FOUR, 1)
         self.store.append_configuration(TWO, 2)
 
-    def test_truncated(self) -> None:
+    def test_a_cut_undoes_configurations(self) -> None:
         """One after the other, down to the start list; also on the disk."""
         self.assertEqual(self.voters(), "n0 n1")
         self.store.truncate_to(self.store.read_range(1, end_index=1, max_bytes=1))
@@ -227,7 +227,7 @@ class CutTests(ListCase):
         self.assertEqual((self.voters(), self.disk.exists(self.path)), ("start", False))
         self.assertFalse(self.disk.exists(self.path + COPY_SUFFIX))
 
-    def test_replaced(self) -> None:
+    def test_a_replaced_configuration_counts(self) -> None:
         """By another leader's entry at the same index."""
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_bodies((b"a",), 1)
@@ -274,7 +274,7 @@ class LostTests(SynchronousTestCase):
         store.append_configuration(FOUR, 1)
         store.clean_close()
 
-    def test_refused(self) -> None:
+    def test_a_lost_list_stops_the_start(self) -> None:
         """The start says so and changes nothing, whatever the options; the file put back is the way out."""
         saved = self.disk.read_file(self.path)
         self.disk.unlink(self.path)
@@ -293,7 +293,7 @@ class LostTests(SynchronousTestCase):
         self.disk.unlink(f"{config_of('n2').self_path}/{MEMBERS_NAME}")
         self.assertRaises(DirectoryError, FileStore.open, config_of("n2"), self.disk)
 
-    def test_forced(self) -> None:
+    def test_a_survivor_goes_on_by_force(self) -> None:
         """The last survivor goes on: its log reports the new members, and the mark of the old ones stays."""
         self.disk.unlink(self.path)
         alone = attrs.evolve(config_of(), peers={"n0": "h:1"})
@@ -309,7 +309,7 @@ class LostTests(SynchronousTestCase):
         self.disk.unlink(self.path)
         self.assertRaises(DirectoryError, FileStore.open, config_of(), self.disk)
 
-    def test_crashes(self) -> None:
+    def test_a_crash_leaves_a_sound_list(self) -> None:
         """
         A first change is written, and taken back: a process that ends at any call leaves a directory that
         starts, and goes by the change or by the start list; by --peers only if these are the start list.
@@ -360,7 +360,7 @@ class LostTests(SynchronousTestCase):
 class BeginTests(ListCase):
     """A ledger that begins after configuration entries takes the leader's word for them."""
 
-    def test_told(self) -> None:
+    def test_the_leader_gives_the_configuration(self) -> None:
         """The last configuration before the begin of the log applies."""
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_bodies(tuple(b"x" * 900 for _ in range(9)), 1)
@@ -376,7 +376,7 @@ class BeginTests(ListCase):
 class JoinTests(SynchronousTestCase):
     """A member that joins counts nobody."""
 
-    def test_new_directory(self) -> None:
+    def test_a_new_directory_counts_nobody(self) -> None:
         """It stays so until the log says otherwise, whatever the options say later."""
         disk = MemoryDisk()
         store = FileStore.open(config_of(join=True), disk)
@@ -398,7 +398,7 @@ class JoinTests(SynchronousTestCase):
         error = self.assertRaises(DirectoryError, FileStore.open, config_of(join=True), disk)
         self.assertIn("join=true", str(error))
 
-    def test_other_peers(self) -> None:
+    def test_the_log_overrides_the_peers(self) -> None:
         """Once the log names the members, --peers only says where some are."""
         disk = MemoryDisk()
         store = FileStore.open(config_of(), disk)
@@ -421,7 +421,7 @@ class DamageTests(ListCase):
         self.copy = self.path + COPY_SUFFIX
         self.data = self.disk.read_file(self.path)
 
-    def test_both(self) -> None:
+    def test_two_damaged_lists_stop_the_start(self) -> None:
         """Refuses the start, and says why."""
         data = self.data
         for spoilt in (data[:-1], data[:5], b"", data[:20] + b"x" + data[21:]):
@@ -430,7 +430,7 @@ class DamageTests(ListCase):
             error = self.assertRaises(DirectoryError, FileStore.open, self.config, self.disk)
             self.assertIn("names the members of the group", str(error))
 
-    def test_one(self) -> None:
+    def test_one_sound_list_is_enough(self) -> None:
         """The other one counts, and both are whole after the start; also without any bytes."""
         flipped = [bytes(byte ^ 1 << bit if at == place else byte for at, byte in enumerate(self.data))
                    for place in range(len(self.data)) for bit in (0, 7)]
@@ -443,7 +443,7 @@ class DamageTests(ListCase):
                 for one in (self.path, self.copy):
                     self.assertEqual(self.disk.read_file(one), self.data)
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_sector_is_damage(self) -> None:
         """A sector that cannot be read is damage."""
         hooked = HookedDisk()
         hooked.files, hooked.directories = self.disk.files, self.disk.directories
@@ -459,7 +459,7 @@ class DamageTests(ListCase):
         FileStore.open(self.config, self.disk).clean_close()
         self.assertEqual(self.disk.read_file(self.copy), self.data)
 
-    def test_copy_first(self) -> None:
+    def test_the_copy_is_written_first(self) -> None:
         """The copy lists the ledger's members: it is written before the list, and both before the ledger."""
         hooked = HookedDisk()
         hooked.files, hooked.directories = self.disk.files, self.disk.directories

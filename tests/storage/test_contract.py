@@ -63,7 +63,7 @@ class StoreContract(_Case):
         self.assertEqual(after, before)
         return caught.exception
 
-    def test_empty(self) -> None:
+    def test_an_empty_ledger_has_no_entry(self) -> None:
         """A new ledger."""
         store = self.store
         self.assertEqual((store.ledger_begin_index, store.ledger_end_index, store.ledger_end_term,
@@ -86,7 +86,7 @@ class StoreContract(_Case):
             self.assertEqual((header.index, header.pos), (index, store.position_of(index)))
         self.assertEqual(store.position_of(60), store.end_position)
 
-    def test_positions(self) -> None:
+    def test_positions_are_those_of_records(self) -> None:
         """The positions that append returns are those of the records."""
         first = self.store.append_bodies((b"hello", b"world"), 1)
         second = self.store.append_bodies((bytes(900), bytes(900)), 1)
@@ -106,7 +106,7 @@ class StoreContract(_Case):
                 self.assertEqual(bodies_of(batch), BODIES[index : batch.last_index + 1])
                 index += batch.count
 
-    def test_read_range(self) -> None:
+    def test_a_range_may_have_several_terms(self) -> None:
         """For clients: any number of terms, up to an index."""
         self.fill()
         found: list[bytes] = []
@@ -116,7 +116,7 @@ class StoreContract(_Case):
             found.extend(bodies_of(batch))
         self.assertEqual(found, BODIES[:45])
 
-    def test_read_unchecked(self) -> None:
+    def test_an_unchecked_read_is_the_same(self) -> None:
         """For bulk readers: the same records, within the bound of bytes and one file, one at least."""
         self.fill()
         for max_bytes in (0, 48, 300, 600, 10**6):
@@ -140,7 +140,7 @@ class StoreContract(_Case):
         self.assertEqual(self.store.read_range(0, end_index=9, max_bytes=9999).count, 5)
         self.assertEqual(self.store.read_batch(0, max_count=9, max_bytes=9999).count, 1)
 
-    def test_replication(self) -> None:
+    def test_a_follower_has_the_same_bytes(self) -> None:
         """A follower that appends what a leader reads holds the same bytes at the same positions."""
         self.fill()
         other = self.open_other()
@@ -168,7 +168,7 @@ class StoreContract(_Case):
         self.assertEqual(self.store.read_batch(0, max_count=9, max_bytes=999).count, 1)
         self.assertEqual(self.store.read_batch(1, max_count=9, max_bytes=999).count, 2)
 
-    def test_append_refuses(self) -> None:
+    def test_an_unfit_append_changes_nothing(self) -> None:
         """Entries that do not fit after the end change nothing."""
         self.fill()
         pos = self.store.end_position
@@ -181,7 +181,7 @@ class StoreContract(_Case):
             self.refused(ResponseCode.INCONSISTENT_STATE, batch_of([record]))
         self.store.append_entries(batch_of([bare_record(b"x", index=60, term=6, pos=pos)]))
 
-    def test_holds(self) -> None:
+    def test_equality_compares_all_fields(self) -> None:
         """Equality of entries: all fields, checksums where both have them."""
         self.store.append_bodies((b"abc", b"def"), 1)
         entry = entry_at(self.store, 1)
@@ -245,7 +245,7 @@ class StoreContract(_Case):
         self.store.truncate_to(batch_of([our_record(b"x", index=0, term=1, pos=0)]))
         self.assertEqual(bodies_in(self.store), [b"x"])
 
-    def test_truncate_refuses(self) -> None:
+    def test_an_unfit_truncation_changes_nothing(self) -> None:
         """An entry that cannot stand where it says changes nothing."""
         self.fill()
         pos = self.store.position_of(30)
@@ -272,7 +272,7 @@ class StoreContract(_Case):
         self.store.truncate_to(entry_at(self.store, 30))
         self.assertEqual((self.store.ledger_end_index, self.store.committed_index), (30, 30))
 
-    def test_start_anew(self) -> None:
+    def test_a_ledger_starts_anew_later(self) -> None:
         """A leader whose log begins after our end: start anew at the first record of a file."""
         self.fill()
         self.store.record_commit(20)
@@ -310,7 +310,7 @@ class StoreContract(_Case):
         self.store.truncate_to(batch_of([our_record(b"x", index=100, term=2, pos=2 * DATA_SIZE, chain=4)]))
         self.assertEqual((self.store.ledger_begin_index, self.store.ledger_end_index), (100, 100))
 
-    def test_commit(self) -> None:
+    def test_the_commit_never_falls(self) -> None:
         """The commit never falls and never passes the end."""
         self.fill()
         self.store.record_commit(7)
@@ -319,7 +319,7 @@ class StoreContract(_Case):
         with self.assertRaises(AssertionError):
             self.store.record_commit(60)
 
-    def test_flush(self) -> None:
+    def test_a_flush_covers_earlier_writes(self) -> None:
         """A flush covers what was written before it, and nothing is left afterwards."""
         self.store.append_bodies((b"a", b"b"), 1)
         job = self.store.prepare_flush()
@@ -367,7 +367,7 @@ class StoreContract(_Case):
         self.store.finish_flush(job)
         self.assertEqual(job.end_index, -1)
 
-    def test_closed(self) -> None:
+    def test_a_closed_store_refuses_calls(self) -> None:
         """A closed store refuses."""
         self.fill()
         self.store.clean_close()
@@ -401,7 +401,7 @@ class FileStoreTests(StoreContract, SynchronousTestCase):
         self.store = FileStore.open(config_of(self.base), OsDisk())
         return self.store
 
-    def test_reopen(self) -> None:
+    def test_a_reopened_store_loses_nothing(self) -> None:
         """A clean stop, and a kill, lose nothing that was written."""
         for stop in (FileStore.clean_close, FileStore.abandon):
             self.fill() if self.store.ledger_end_index < 0 else self.store.append_bodies((b"more",), 7)
@@ -436,7 +436,7 @@ class MemoryStoreTests(StoreContract, SynchronousTestCase):
         """Another one."""
         return MemoryStore.open(config_of())
 
-    def test_disks(self) -> None:
+    def test_a_memory_store_writes_to_no_disk(self) -> None:
         """Nothing is written to a real disk; a memory disk keeps the ledger."""
         base = self.mktemp()
         MemoryStore.open(config_of(base), OsDisk()).append_bodies((b"x",), 1)

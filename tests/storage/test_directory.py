@@ -71,14 +71,14 @@ class DoorCase(SynchronousTestCase):
 class RefusalTests(DoorCase):
     """Directories that are not opened."""
 
-    def test_foreign_files(self) -> None:
+    def test_foreign_files_are_refused(self) -> None:
         """A name that is none of the ledger's."""
         for path in (f"{DATA}/core", f"{INDEX}/.DS_Store"):
             self.disk.write_file(path, b"x")
             self.refused(path, "move it away")
             self.disk.unlink(path)
 
-    def test_other_sizes(self) -> None:
+    def test_other_sizes_are_refused(self) -> None:
         """Other file sizes than the ledger was made with: the option and the right value are named."""
         self.refused("mapped_file_size_for_entry_data=1024", "start with 1024",
                      mapped_file_size_for_entry_data=2048)
@@ -92,7 +92,7 @@ class RefusalTests(DoorCase):
                 if self.disk.exists(f"{INDEX}/{offset:020d}"):
                     self.disk.unlink(f"{INDEX}/{offset:020d}")
 
-    def test_wrong_length(self) -> None:
+    def test_a_wrong_length_is_refused(self) -> None:
         """A file with a length of its own, below the recorded end."""
         path = f"{DATA}/{2 * DATA_SIZE:020d}"
         self.cut(path, 500)
@@ -100,14 +100,14 @@ class RefusalTests(DoorCase):
         self.forget_mark()
         self.refused(path, "500 bytes")
 
-    def test_gap(self) -> None:
+    def test_a_gap_between_files_is_refused(self) -> None:
         """A file that is missing between others."""
         self.disk.unlink(f"{DATA}/{2 * DATA_SIZE:020d}")
         self.refused("missing between offsets 1024 and 3072")
         self.forget_mark()
         self.refused("missing between offsets 1024 and 3072")
 
-    def test_second_process(self) -> None:
+    def test_a_second_process_is_refused(self) -> None:
         """One process only, for as long as it lives."""
         store = self.open()
         before = self.disk.contents()
@@ -128,18 +128,18 @@ class RefusalTests(DoorCase):
         store.clean_close()
         FileStore.open(config_of(base), OsDisk()).abandon()
 
-    def test_not_writable(self) -> None:
+    def test_an_unwritable_directory_is_refused(self) -> None:
         """A directory, or a file system, that this user cannot write to."""
         for number in (errno.EACCES, errno.EROFS):
             self.disk.failures = {("lock", "lock"): number}
             self.refused("write")
 
-    def test_not_readable(self) -> None:
+    def test_an_unreadable_file_is_refused(self) -> None:
         """A file that this user cannot read."""
         self.disk.failures = {("read_file", "commitmark"): errno.EACCES}
         self.refused("accessible to this user")
 
-    def test_broken(self) -> None:
+    def test_a_broken_disk_is_an_error(self) -> None:
         """An I/O error is not a matter of the directory."""
         for failing in (("read_file", "commitmark"), ("lock", "lock"), ("pread", "/data/")):
             self.disk.failures = {failing: BROKEN}
@@ -148,11 +148,11 @@ class RefusalTests(DoorCase):
             self.assertNotIsInstance(caught.exception, DirectoryError)
             self.assertEqual(self.disk.locked, set())
 
-    def test_several_paths(self) -> None:
+    def test_several_paths_are_refused(self) -> None:
         """Several data directories are not supported, and it says so."""
         self.refused("data_store_path", data_store_path="a,b")
 
-    def test_damaged_mark(self) -> None:
+    def test_a_damaged_mark_is_refused(self) -> None:
         """Nobody knows how far the ledger was good."""
         self.disk.files[f"{ROOT}/commitmark"].data = bytearray(b"x" * 1024)
         self.refused("commitmark", "Restore")
@@ -179,7 +179,7 @@ class RefusalTests(DoorCase):
 class CrashLeftoverTests(DoorCase):
     """What a power cut leaves of files that were being made is no damage."""
 
-    def test_unfinished_file(self) -> None:
+    def test_an_unfinished_file_is_no_damage(self) -> None:
         """A file that did not get its length yet, after the recorded end."""
         for size in (0, 100):
             for path in (f"{DATA}/{6 * DATA_SIZE:020d}", f"{INDEX}/{7 * INDEX_SIZE:020d}"):
@@ -247,7 +247,7 @@ class CrashLeftoverTests(DoorCase):
         store = FileStore.open(config_of(), disk)
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, 1))
 
-    def test_killed_beginner(self) -> None:
+    def test_a_killed_beginner_starts_again(self) -> None:
         """
         The names of a member's first files are durable before the identity says that its term was recorded,
         also if another process made the files and was killed: else a power cut there needs a person.
@@ -274,7 +274,7 @@ class CrashLeftoverTests(DoorCase):
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
         self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(60)])
 
-    def test_spare_file(self) -> None:
+    def test_a_spare_file_is_no_damage(self) -> None:
         """A file that was made and holds nothing, after an orderly stop."""
         self.disk.write_file(f"{DATA}/{6 * DATA_SIZE:020d}", bytes(DATA_SIZE))
         store = self.open()
@@ -292,7 +292,7 @@ class CrashLeftoverTests(DoorCase):
                 self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(60)])
                 store.clean_close()
 
-    def test_index_gap(self) -> None:
+    def test_a_gap_in_the_index_is_filled(self) -> None:
         """The index is derived: a missing file, or all of them, are made anew."""
         for missing in ([2], [0], list(range(6))):
             store = self.open()
@@ -328,7 +328,7 @@ class JavaTests(SynchronousTestCase):
         """As Java writes it."""
         self.disk.write_file(f"{ROOT}/checkpoint", text.encode())
 
-    def test_open(self) -> None:
+    def test_a_java_directory_is_opened(self) -> None:
         """It is opened with its checkpoint, and goes on with checksums."""
         self.checkpoint("endIndex=39\ncommittedIndex=35\n")
         store = FileStore.open(config_of(), self.disk)
@@ -338,7 +338,7 @@ class JavaTests(SynchronousTestCase):
         store.append_bodies((b"ours",), 5)
         self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(40)] + [b"ours"])
 
-    def test_without_checkpoint(self) -> None:
+    def test_a_missing_checkpoint_commits_nothing(self) -> None:
         """Nothing is known to be committed."""
         self.assertEqual(FileStore.open(config_of(), self.disk).committed_index, -1)
 
@@ -411,7 +411,7 @@ class JavaTests(SynchronousTestCase):
         self.assertEqual({path: data for path, data in self.disk.contents().items() if "/data/" in path},
                          {path: data for path, data in before.items() if "/data/" in path})
 
-    def test_damaged_checkpoint(self) -> None:
+    def test_a_damaged_checkpoint_is_not_java(self) -> None:
         """A checkpoint that makes no sense, or only in part, is no sign of Java: the mark counts."""
         store = FileStore.open(config_of(), self.disk)
         store.clean_close()
@@ -424,7 +424,7 @@ class JavaTests(SynchronousTestCase):
             self.assertEqual(store.repair_end_index, 39, repr(text))
             store.abandon()
 
-    def test_wasted_file(self) -> None:
+    def test_a_wasted_file_is_skipped(self) -> None:
         """A file that holds a blank only is skipped."""
         store = FileStore.open(config_of(), self.disk)
         end = store.end_position

@@ -62,7 +62,7 @@ class ExpiryTests(SynchronousTestCase):
             self.assertTrue(one.why)
         return len(deleted)
 
-    def test_hole_goes(self) -> None:
+    def test_a_hole_expires_with_its_file(self) -> None:
         """What is known of producers and readers is known again when the file with a hole has gone."""
         store = self.start()
         flush(store)
@@ -83,7 +83,7 @@ class ExpiryTests(SynchronousTestCase):
         self.assertIsNotNone(store.readers)
         self.assertIsNotNone(store.producers)
 
-    def test_trouble(self) -> None:
+    def test_a_failed_deletion_is_repeated(self) -> None:
         """What fails is tried again; the store lives, and no file is lost or counted twice."""
         store = self.start(file_reserved_hours=72)
         self.disk.failures = {("unlink", "/data/"): errno.EIO}
@@ -101,7 +101,7 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.keep(74), 0)
         self.assertLess(len(store.parts.index.offsets), index_files)
 
-    def test_by_age(self) -> None:
+    def test_old_files_expire_at_their_hour(self) -> None:
         """At the hour of the day, files that were last written before the reserved hours go."""
         store = self.start(file_reserved_hours=72)
         self.assertEqual(self.keep(71), 0)
@@ -126,7 +126,7 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(again.repair_end_index, -1)
         self.assertEqual(bodies_in(again), [bytes([number]) * 50 for number in range(40, 60)])
 
-    def test_by_ratio(self) -> None:
+    def test_a_high_ratio_ignores_the_hour(self) -> None:
         """Above the ratio the hour does not matter, the age does."""
         self.start(disk_space_ratio_to_check_expired=0.7)
         self.disk.used = 70
@@ -134,7 +134,7 @@ class ExpiryTests(SynchronousTestCase):
         self.disk.used = 71
         self.assertEqual(self.keep(73, NOON), 2)
 
-    def test_forced(self) -> None:
+    def test_a_forced_expiry_ignores_the_age(self) -> None:
         """Above the force-clean ratio the age does not matter, but the commit does, and so does need."""
         store = self.start()
         store.parts.ledger.committed_index = 34
@@ -150,7 +150,7 @@ class ExpiryTests(SynchronousTestCase):
         )
         return [one.why for one in deleted]
 
-    def test_behind_snapshots(self) -> None:
+    def test_files_before_snapshots_may_go(self) -> None:
         """Whole closed files of committed, flushed entries go on request, and nothing that is needed."""
         store = self.start(file_reserved_hours=0, enable_disk_force_clean=False, machine_keep_entries=7)
         self.assertEqual(self.drop(-1), [])
@@ -246,7 +246,7 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(data, ["unlink", "sync_directory"] * 3)
         store.abandon()
 
-    def test_disk_full(self) -> None:
+    def test_a_full_disk_refuses_appends(self) -> None:
         """Above the full ratio, or with too little room, appends are refused until there is room again."""
         store = self.start(disk_full_ratio=0.9, enable_disk_force_clean=False)
         self.disk.used = 90
@@ -290,7 +290,7 @@ class ExpiryTests(SynchronousTestCase):
         self.keep(0)
         self.assertTrue(store.disk_full)
 
-    def test_ratio(self) -> None:
+    def test_the_ratio_is_rounded_up(self) -> None:
         """Whole percent, rounded up, of what an ordinary user can have."""
         for total, free, usable, expected in ((100, 50, 50, 0.5), (1000, 499, 499, 0.51), (100, 20, 10, 0.89),
                                               (100, 0, 0, 1.0), (0, 0, 0, 1.0)):

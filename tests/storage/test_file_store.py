@@ -40,7 +40,7 @@ from tests.storage.support import (
 class GoldenTests(HookedCase):
     """The bytes in the files are those of the specification."""
 
-    def test_java_entries(self) -> None:
+    def test_entries_of_java_have_golden_bytes(self) -> None:
         """Two entries of a Java leader: the example of the specification."""
         append_bare(self.store, [b"hello", b"world"], 1)
         self.assertEqual(self.data()[:107].hex(), (
@@ -52,7 +52,7 @@ class GoldenTests(HookedCase):
             "00000001" "0000000000000000" "00000035" "0000000000000000" "0000000000000001"
             "00000001" "0000000000000035" "00000035" "0000000000000001" "0000000000000001" "00"))
 
-    def test_our_entries(self) -> None:
+    def test_entries_of_ours_have_golden_bytes(self) -> None:
         """Ours have checksums in the two words that Java leaves 0, and are the same otherwise."""
         self.store.append_bodies((b"hello", b"world"), 1)
         self.assertEqual(self.data()[:106].hex(), (
@@ -69,14 +69,14 @@ class GoldenTests(HookedCase):
         self.assertEqual(self.store.position_of(1), DATA_SIZE)
         self.assertEqual(len(self.data("00000000000000001024")), DATA_SIZE)
 
-    def test_index_rolls(self) -> None:
+    def test_units_lie_at_their_index(self) -> None:
         """Unit i is at i times 32."""
         self.store.append_bodies((b"",) * 25, 1)
         names = [path.rpartition("/")[2] for path in self.disk.files if "/index/" in path]
         self.assertEqual(sorted(names), [f"{at:020d}" for at in (0, INDEX_SIZE, 2 * INDEX_SIZE)])
         self.assertEqual(self.index(f"{2 * INDEX_SIZE:020d}")[16:24], (20).to_bytes(8, "big"))
 
-    def test_closed_directory(self) -> None:
+    def test_a_closed_directory_is_java_compatible(self) -> None:
         """Checkpoint, mark and names after an orderly stop; nothing foreign where Java would look."""
         self.store.append_bodies((b"a", b"b"), 3)
         self.store.record_commit(0)
@@ -108,7 +108,7 @@ class TruncateTests(HookedCase):
                 short.append(f"{operation} {part}")
         return [one for at, one in enumerate(short) if at == 0 or short[at - 1] != one]
 
-    def test_order(self) -> None:
+    def test_a_truncation_keeps_its_order(self) -> None:
         """The mark is lowered first, files go from the last on, the entry is written to zeroes."""
         record = our_record(b"new", index=12, term=9, pos=self.store.position_of(12),
                             chain=int.from_bytes(entry_at(self.store, 11).records[36:40], "big", signed=True))
@@ -125,7 +125,7 @@ class TruncateTests(HookedCase):
             "pwrite /data", "pwrite /index", "datasync /data", "datasync /index",
             "pwrite commitmark", "datasync commitmark", "pwrite commitmark"])
 
-    def test_zeroed(self) -> None:
+    def test_bytes_after_the_end_are_zero(self) -> None:
         """Nothing except zeroes is after the end, in data and index."""
         self.store.truncate_to(entry_at(self.store, 3))
         self.assertEqual(self.data()[self.store.end_position :].strip(b"\0"), b"")
@@ -304,7 +304,7 @@ class LateMarkTests(HookedCase):
 class FailureTests(HookedCase):
     """A disk that is full, or broken."""
 
-    def test_disk_full(self) -> None:
+    def test_a_full_disk_changes_nothing(self) -> None:
         """No room for the next file: refused with nothing changed, and it goes on when there is room."""
         self.store.append_bodies((bytes(900),), 1)
         for part in ("/data/", "/index/"):
@@ -331,7 +331,7 @@ class FailureTests(HookedCase):
                 self.store.append_bodies((bytes(1000 - 48),), 1)
             self.reopen()
 
-    def test_read_error(self) -> None:
+    def test_a_read_error_is_damage(self) -> None:
         """EIO while reading is damage: only entries that cannot be read are refused, and the store lives."""
         bodies = [bytes([65 + number]) * 50 for number in range(40)]
         for body in bodies:
@@ -357,7 +357,7 @@ class FailureTests(HookedCase):
         with self.assertRaises(StoreError):
             self.store.read_batch(0, max_count=1, max_bytes=1)
 
-    def test_oversize(self) -> None:
+    def test_an_oversize_body_is_refused(self) -> None:
         """A body that no file can hold is refused, untouched (W21)."""
         before = self.disk.contents()
         with self.assertRaises(DLedgerError) as caught:
@@ -415,7 +415,7 @@ class RepairTests(HookedCase):
             self.disk.files[f"{ROOT}/data/{name}"].data[position % DATA_SIZE + 50] ^= 1
         self.reopen()
 
-    def test_repairing(self) -> None:
+    def test_repairing_lasts_over_restarts(self) -> None:
         """It lasts over restarts until it is ended, whatever was brought back."""
         self.assertEqual((self.store.ledger_end_index, self.store.repair_end_index), (6, 19))
         self.assertEqual(self.reopen().repair_end_index, 19)
@@ -437,7 +437,7 @@ class RepairTests(HookedCase):
                         self.disk.calls.index(("datasync", f"{ROOT}/commitmark")))
         self.assertEqual(self.mark(), attrs.evolve(self.mark(), end_index=19, repair_end_index=-1))
 
-    def test_second_damage(self) -> None:
+    def test_a_second_damage_raises_the_end(self) -> None:
         """Damaged again while repairing: the higher end counts."""
         self.store.append_entries(self.original[7])
         flush(self.store)
@@ -450,7 +450,7 @@ class RepairTests(HookedCase):
 class RoomTests(SynchronousTestCase):
     """Room is reserved before it is written to, a little at a time."""
 
-    def test_small_beginning(self) -> None:
+    def test_a_first_entry_reserves_little(self) -> None:
         """With Java's file sizes the first entry takes a few mebibytes, and the files have their length."""
         base = os.path.abspath(self.mktemp())
         store = FileStore.open(DLedgerConfig(store_base_dir=base), OsDisk())

@@ -33,7 +33,7 @@ class PrepareTests(IdentityCase):
         """The member, without further options."""
         return self.start(bootstrap=False, peers=THREE)
 
-    def test_begin(self) -> None:
+    def test_a_beginning_member_is_sure(self) -> None:
         """Its vote counts, at any start."""
         self.prepare(GroupName("a" * 32, 0), bootstrap=True)
         store = self.start_as_told()
@@ -42,7 +42,7 @@ class PrepareTests(IdentityCase):
         store.abandon()
         self.assertFalse(self.start_as_told().identity.is_unsure)
 
-    def test_join(self) -> None:
+    def test_a_joining_member_is_unsure(self) -> None:
         """Unsure, and of that group only."""
         self.prepare(OURS)
         store = self.start_as_told()
@@ -61,14 +61,14 @@ class PrepareTests(IdentityCase):
         error = self.assertRaises(DirectoryError, self.prepare)
         self.assertIn("a ledger already", str(error))
 
-    def test_running(self) -> None:
+    def test_a_running_member_is_not_prepared(self) -> None:
         """Not under a running member."""
         store = self.start_as_told()
         self.disk.unlink("base/dledger-n0/identity")
         self.assertRaises(DirectoryError, force_new_group, config_of(), self.disk, OURS)
         store.abandon()
 
-    def test_ids(self) -> None:
+    def test_ids_have_32_digits(self) -> None:
         """32 digits."""
         self.assertEqual(check_group_id("0" * 32), "0" * 32)
         for text in ("", "0" * 31, "0" * 33, "g" + "0" * 31, "A" * 32):
@@ -85,7 +85,7 @@ class ForceTests(IdentityCase):
         store.identity.record_group(THEIRS)
         store.clean_close()
 
-    def test_new_group(self) -> None:
+    def test_a_survivor_makes_a_new_group(self) -> None:
         """It keeps its entries, is sure, and has another id and other members."""
         config = config_of(peers="n0-h:1")
         seen = seen_member(config, self.disk)
@@ -117,7 +117,7 @@ class ForceTests(IdentityCase):
         seen_member(config_of(peers="n0-h:1"), self.disk)
         self.assertEqual(self.disk.contents(), before)
 
-    def test_owes_nothing(self) -> None:
+    def test_a_survivor_waits_for_nothing(self) -> None:
         """A member that waits for lost entries goes on with those that it has."""
         path = next(path for path in self.disk.files if "/data/" in path)
         self.disk.files[path].data[:] = bytes(len(self.disk.files[path].data))
@@ -129,7 +129,7 @@ class ForceTests(IdentityCase):
         store = self.start(peers="n0-h:1")
         self.assertEqual(store.repair_end_index, -1)
 
-    def test_nothing_there(self) -> None:
+    def test_an_empty_directory_is_no_group(self) -> None:
         """A wrong directory is not a group."""
         error = self.assertRaises(
             DirectoryError, force_new_group, config_of(base="other"), self.disk, OURS

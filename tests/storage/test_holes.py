@@ -51,16 +51,16 @@ def joined(entries: list[EntryBatch]) -> EntryBatch:
 class JoinTests(SynchronousTestCase):
     """Holes that touch are one; so are the closest ones beyond the bound."""
 
-    def test_touching(self) -> None:
+    def test_touching_holes_are_joined(self) -> None:
         """Overlapping, adjacent, contained."""
         self.assertEqual(joined_holes((hole(5, 6), hole(1, 2), hole(3, 3), hole(6, 9), hole(7, 7))),
                          (hole(1, 3), hole(5, 9)))
 
-    def test_apart(self) -> None:
+    def test_holes_apart_stay_apart(self) -> None:
         """A sound record between them keeps them apart."""
         self.assertEqual(joined_holes((hole(3, 3), hole(1, 1))), (hole(1, 1), hole(3, 3)))
 
-    def test_bound(self) -> None:
+    def test_the_number_of_holes_is_bounded(self) -> None:
         """The closest two are joined first."""
         many = tuple(hole(10 * number, 10 * number) for number in range(HOLES_MAX)) + (hole(5, 5),)
         joined = joined_holes(many)
@@ -72,13 +72,13 @@ class JoinTests(SynchronousTestCase):
 class FileTests(SynchronousTestCase):
     """The file that remembers them."""
 
-    def test_round_trip(self) -> None:
+    def test_holes_are_written_and_read(self) -> None:
         """What was written is read."""
         many = tuple(hole(10 * number, 10 * number) for number in range(HOLES_MAX))
         for holes in ((), (hole(1, 2),), many):
             self.assertEqual(decode_holes(encode_holes(holes)), holes)
 
-    def test_every_bit(self) -> None:
+    def test_every_flipped_bit_is_noticed(self) -> None:
         """No flipped bit, no cut, goes unnoticed."""
         data = encode_holes((hole(1, 2), hole(7, 7)))
         for bit in range(len(data) * 8):
@@ -88,7 +88,7 @@ class FileTests(SynchronousTestCase):
         for size in range(len(data)):
             self.assertIsNone(decode_holes(data[:size]))
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_forgets_no_hole(self) -> None:
         """It says so, and knows the holes all the same."""
         disk = HookedDisk()
         disk.makedirs(ROOT)
@@ -171,7 +171,7 @@ class StoreCase(SynchronousTestCase):
 class ReadTests(StoreCase):
     """A read of a damaged record makes a hole, and everything else goes on."""
 
-    def test_every_byte(self) -> None:
+    def test_every_damaged_byte_makes_a_hole(self) -> None:
         """Of a record in the middle of old files: only that entry is lost, and it is given back."""
         clean = self.disk.clone()
         for index in (0, 7, 25):
@@ -322,7 +322,7 @@ class ReadTests(StoreCase):
                 self.store.fill_hole(self.batch(hole.first_index, hole.last_index), is_committed=True)
         self.is_whole()
 
-    def test_far_behind(self) -> None:
+    def test_a_read_looks_a_bounded_way(self) -> None:
         """A read has a bound, then the hole reaches to the next file; a second look shrinks it."""
         self.wipe(3, 5)
         with mock.patch.multiple(hole_finder, UNITS_MAX=2, BYTES_MAX=64):
@@ -349,7 +349,7 @@ class ReadTests(StoreCase):
         self.assertGreater(looks, 5)
         self.is_whole()
 
-    def test_last_entry(self) -> None:
+    def test_the_last_entry_may_be_a_hole(self) -> None:
         """The end of the ledger is known: its last entries are a hole like another one, until a start."""
         self.flip(58, 60)
         self.flip(59, 60)
@@ -375,7 +375,7 @@ class ReadTests(StoreCase):
         self.assertTrue(self.store.look_again())
         self.is_whole()
 
-    def test_many(self) -> None:
+    def test_many_holes_are_found_again(self) -> None:
         """A bounded number is kept apart; the sound records between them are found again."""
         with mock.patch.object(hole_finder, "BACK_MAX", 4):
             for index in range(1, 59, 2):
@@ -397,7 +397,7 @@ class ReadTests(StoreCase):
         self.store.abandon()
         self.assertEqual(ranges(self.reopen()), [(5, 5)])
 
-    def test_unsound_memory(self) -> None:
+    def test_an_unsound_file_makes_a_hole(self) -> None:
         """So does a file that rots."""
         self.flip(5, 60)
         self.assertRaises(DamagedEntryError, entry_at, self.store, 5)
@@ -477,7 +477,7 @@ class FillTests(StoreCase):
         """Directories of the files that were brought to stable storage, in order."""
         return [path.split("/")[2] for operation, path in self.disk.calls if operation == "datasync"]
 
-    def test_filled(self) -> None:
+    def test_a_proved_piece_fills_the_hole(self) -> None:
         """The record after proves all of them; they are on stable storage before the hole is closed."""
         self.disk.calls.clear()
         self.store.fill_hole(self.batch(10, 12), is_committed=False)
@@ -492,12 +492,12 @@ class FillTests(StoreCase):
         self.store.fill_hole(self.batch(10, 20), is_committed=False)
         self.is_whole()
 
-    def test_other_entries(self) -> None:
+    def test_other_entries_are_refused(self) -> None:
         """Other entries fit in every way but one: the record after does not continue from them."""
         self.refused(self.other())
         self.refused(self.other(), is_committed=True)
 
-    def test_unproven_piece(self) -> None:
+    def test_an_unproven_piece_must_be_committed(self) -> None:
         """A piece that does not reach the record after counts only if it is committed."""
         self.refused(self.batch(10, 11))
         self.disk.calls.clear()
@@ -522,7 +522,7 @@ class FillTests(StoreCase):
         self.assertEqual(set(self.synced()), {"data", "index"})
         self.is_whole()
 
-    def test_malformed(self) -> None:
+    def test_a_malformed_piece_is_refused(self) -> None:
         """Other indexes, cut records, changed bytes."""
         good = self.batch(10, 12)
         self.refused(self.batch(9, 12))
@@ -563,7 +563,7 @@ class JavaTests(StoreCase):
         for index in range(60):
             append_bare(store, (bytes([index]) * (20 + index % 7 * 9),), 1 + index // 20)
 
-    def test_committed_only(self) -> None:
+    def test_java_entries_must_be_committed(self) -> None:
         """A wiped header is noticed; the entry that comes back must be committed."""
         self.flip(10, 4)
         self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
@@ -577,7 +577,7 @@ class BeginningTests(StoreCase):
 
     options = {"file_reserved_hours": 1}
 
-    def test_first_record(self) -> None:
+    def test_the_first_record_is_held_to_the_mark(self) -> None:
         """Its header is held against the mark, which keeps its checksum."""
         self.store.record_commit(59)
         self.store.house_keeping(1e10, 4, keep_from_index=60)

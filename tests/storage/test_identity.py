@@ -42,7 +42,7 @@ class IdentityCase(SynchronousTestCase):
 class RoomTests(IdentityCase):
     """No room to write the record in place."""
 
-    def test_waits(self) -> None:
+    def test_a_record_waits_for_room(self) -> None:
         """What may be forgotten in a crash is written when there is room; what may not ends the store."""
         store = self.start()
         self.disk.failures = {("pwrite", "identity"): NO_SPACE}
@@ -60,14 +60,14 @@ class RoomTests(IdentityCase):
 class OwnerTests(IdentityCase):
     """Another group's or another member's files are refused."""
 
-    def test_recorded(self) -> None:
+    def test_the_owner_is_recorded_at_start(self) -> None:
         """At the first start, durably."""
         self.start(group="g").clean_close()
         self.assertEqual(self.recorded(), Identity(
             group="g", member_id="n0", boot_id="boot 1", members="n0", was_async=1,
         ))
 
-    def test_another_group(self) -> None:
+    def test_another_group_is_refused(self) -> None:
         """Nothing is changed, and the way out works."""
         self.start(group="g").clean_close()
         before = self.disk.contents()
@@ -80,7 +80,7 @@ class OwnerTests(IdentityCase):
         self.start(group="h").clean_close()
         self.assertEqual(self.recorded().group, "h")
 
-    def test_another_member(self) -> None:
+    def test_another_member_is_refused(self) -> None:
         """A directory that was renamed."""
         self.start().clean_close()
         for path in list(self.disk.files):
@@ -91,7 +91,7 @@ class OwnerTests(IdentityCase):
             self.start(self_id="n1", peers=peers)
         self.assertIn("--node-id n0", str(caught.exception))
 
-    def test_adopted(self) -> None:
+    def test_a_java_directory_is_adopted(self) -> None:
         """A directory without the file, as of Java; also on a full disk."""
         self.start().clean_close()
         self.disk.unlink(PATH)
@@ -105,7 +105,7 @@ class OwnerTests(IdentityCase):
         self.start("boot 2").clean_close()
         self.assertTrue(self.disk.exists(PATH))
 
-    def test_terms_existed(self) -> None:
+    def test_lost_terms_stop_the_start(self) -> None:
         """Term and vote were recorded once: also an empty ledger does not start without them."""
         store = self.start()
         self.assertFalse(store.identity.has_terms)
@@ -113,7 +113,7 @@ class OwnerTests(IdentityCase):
         store.clean_close()
         self.assertTrue(self.start().identity.has_terms)
 
-    def test_damaged(self) -> None:
+    def test_one_sound_slot_is_enough(self) -> None:
         """One slot is enough; with none the member does not start."""
         self.start().clean_close()
         self.disk.files[PATH].data[20] ^= 1
@@ -143,7 +143,7 @@ class NewTests(IdentityCase):
 
     three = "n0-h:1;n1-h:2;n2-h:3"
 
-    def test_unsure(self) -> None:
+    def test_a_new_member_is_unsure(self) -> None:
         """Its vote counts only with those of all, until it holds all that a leader has, over restarts."""
         store = self.start(bootstrap=False, peers=self.three)
         self.assertTrue(store.identity.is_unsure)
@@ -156,7 +156,7 @@ class NewTests(IdentityCase):
         store.clean_close()
         self.assertFalse(self.start(bootstrap=False, peers=self.three).identity.is_unsure)
 
-    def test_cut_short(self) -> None:
+    def test_a_failed_start_leaves_it_unsure(self) -> None:
         """A start that fails at any of its calls leaves a directory whose member is unsure."""
         for count in range(200):
             self.disk = HookedDisk()
@@ -171,12 +171,12 @@ class NewTests(IdentityCase):
                 return
         self.fail("the start never ends")
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_is_no_start(self) -> None:
         """A new directory on a full disk is no start: it would be adopted as sure later."""
         self.disk.failures = {("write_file", "identity"): NO_SPACE}
         self.assertRaises(StoreError, self.start, bootstrap=False)
 
-    def test_operators_word(self) -> None:
+    def test_an_operator_makes_it_sure(self) -> None:
         """At the first start, or at a later one of a ledger that is still empty; not for one with entries."""
         self.assertFalse(self.start(peers=self.three).identity.is_unsure)
         self.disk = HookedDisk()
@@ -202,7 +202,7 @@ class MembersTests(IdentityCase):
 
     three = "n0-h:1;n1-h:2;n2-h:3"
 
-    def test_other_members(self) -> None:
+    def test_other_members_are_refused(self) -> None:
         """A forgotten or another --peers is refused and changes nothing; addresses may change."""
         self.start(peers=self.three).clean_close()
         before = self.disk.contents()
@@ -214,14 +214,14 @@ class MembersTests(IdentityCase):
         self.assertEqual(self.disk.contents(), before)
         self.start(peers="n2-h:7;n1-h:8;n0-h:9").clean_close()
 
-    def test_way_out(self) -> None:
+    def test_an_operator_changes_the_record(self) -> None:
         """An operator's word changes the record, once."""
         self.start(peers=self.three).clean_close()
         self.start(peers="n0-h:1;n9-h:2", accept_new_members=True).clean_close()
         self.start(peers="n0-h:1;n9-h:2").clean_close()
         self.assertRaises(DirectoryError, self.start, peers=self.three)
 
-    def test_many(self) -> None:
+    def test_many_members_are_a_digest(self) -> None:
         """More ids than the record has room for are recorded as a digest, with the same effect."""
         peers = ";".join(f"{chr(97 + number) * 60}-h:{number + 1}" for number in range(9))
         own = {"self_id": "a" * 60}
@@ -234,7 +234,7 @@ class MembersTests(IdentityCase):
 class UnsureTests(IdentityCase):
     """After a loss of power with async flushing."""
 
-    def test_another_boot(self) -> None:
+    def test_another_boot_makes_it_unsure(self) -> None:
         """Not closed in order, and another boot: unsure, until an operator says otherwise."""
         store = self.start()
         store.append_bodies((b"a",), 1)
@@ -255,24 +255,24 @@ class UnsureTests(IdentityCase):
         self.start().clean_close()
         self.assertFalse(self.start("boot 2").identity.is_unsure)
 
-    def test_sync(self) -> None:
+    def test_a_syncing_member_stays_sure(self) -> None:
         """Everything that was acknowledged was flushed."""
         self.start(flush_disk_type="sync")
         self.assertFalse(self.start("boot 2").identity.is_unsure)
 
-    def test_unknown_boots(self) -> None:
+    def test_unknown_boots_prove_nothing(self) -> None:
         """A system that does not name its boots."""
         self.start("")
         self.assertFalse(self.start("boot 2").identity.is_unsure)
         self.assertFalse(self.start("").identity.is_unsure)
 
-    def test_operators_word(self) -> None:
+    def test_an_operator_makes_it_sure(self) -> None:
         """No other member has more."""
         self.start()
         self.assertFalse(self.start("boot 2", accept_unclean_start=True).identity.is_unsure)
         self.assertFalse(self.start("boot 2").identity.is_unsure)
 
-    def test_this_boot(self) -> None:
+    def test_this_boot_is_known(self) -> None:
         """Linux names it."""
         self.assertEqual(read_boot_id(), read_boot_id())
 
@@ -292,7 +292,7 @@ class LineageTests(IdentityCase):
         assert lineage is not None
         return lineage.incarnation, lineage.starts, lineage.standing
 
-    def test_starts(self) -> None:
+    def test_each_start_is_counted(self) -> None:
         """The incarnation is made once; a start counts before anybody is informed."""
         store = self.start()
         self.assertIsNone(store.identity.lineage)
@@ -302,7 +302,7 @@ class LineageTests(IdentityCase):
         self.assertEqual(self.told(self.run_once(8)), (7, 2, "trusted"))
         self.assertEqual((self.recorded().incarnation, self.recorded().starts), (7, 2))
 
-    def test_proven(self) -> None:
+    def test_a_proven_member_stays_proven(self) -> None:
         """A member that was joining is proven when it ends, and stays so."""
         three = "n0-h:1;n1-h:2;n2-h:3"
         store = self.run_once(bootstrap=False, peers=three)
@@ -311,7 +311,7 @@ class LineageTests(IdentityCase):
         self.assertEqual(self.told(store), (7, 1, "proven"))
         self.assertEqual(self.told(self.run_once(bootstrap=False, peers=three)), (7, 2, "proven"))
 
-    def test_doubted(self) -> None:
+    def test_a_doubted_member_becomes_sure_again(self) -> None:
         """An option that stays in a file does not end it; what a leader says does, or an operator's word."""
         for incarnation, told in ((-1, 7), (9, 9)):
             self.disk = HookedDisk()

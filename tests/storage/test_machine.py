@@ -192,7 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
 class MachineTests(SynchronousTestCase):
     """Runs of the machine."""
 
-    def test_runs(self) -> None:
+    def test_runs_are_the_same_each_time(self) -> None:
         """The same ones each time."""
         StoreMachine.TestCase.settings = settings(
             max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None,

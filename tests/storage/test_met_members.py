@@ -21,7 +21,7 @@ class MetMembersTests(SynchronousTestCase):
         self.disk = HookedDisk()
         self.disk.makedirs(ROOT)
 
-    def test_remembered(self) -> None:
+    def test_met_members_are_remembered(self) -> None:
         """The last one of each; a process without a file has met nobody."""
         first = MetMembers(self.disk, PATH)
         self.assertEqual(first.met, {})
@@ -38,14 +38,14 @@ class MetMembersTests(SynchronousTestCase):
         met.meet("n1", N1)
         self.assertFalse(self.disk.exists(PATH))
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_row_was_never_met(self) -> None:
         """What is not sound was never met; the rest was."""
         MetMembers(self.disk, PATH).meet("n1", N1)
         line = self.disk.read_file(PATH)
         found = decode_met(b"\xff\n" + line.replace(b"n1", b"n2") + line[:-3] + b"\n \n" + line[2:])
         self.assertEqual(found, {"n2": N1})
 
-    def test_incarnations_before(self) -> None:
+    def test_earlier_incarnations_are_known(self) -> None:
         """An incarnation that another one has followed is known, over restarts, among the last ones."""
         first = MetMembers(self.disk, PATH)
         for incarnation in (7, 8, 9):
@@ -58,21 +58,21 @@ class MetMembersTests(SynchronousTestCase):
             first.meet("n1", attrs.evolve(N1, incarnation=incarnation))
         self.assertEqual((first.was_before("n1", 8), first.was_before("n1", 9)), (False, True))
 
-    def test_bounded(self) -> None:
+    def test_the_first_members_are_forgotten(self) -> None:
         """The first ones are forgotten."""
         met = MetMembers(self.disk, PATH)
         for number in range(MET_MAX + 2):
             met.meet(f"n{number}", N1)
         self.assertEqual((len(met.met), "n1" in met.met, "n2" in met.met), (MET_MAX, False, True))
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_remembers_in_memory(self) -> None:
         """It is remembered as long as the process lives."""
         met = MetMembers(self.disk, PATH)
         self.disk.failures = {("write_file", "met"): NO_SPACE}
         met.meet("n1", N1)
         self.assertEqual((met.met, self.disk.exists(PATH)), ({"n1": N1}, False))
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_file_met_nobody(self) -> None:
         """Nobody was met; the start goes on."""
         MetMembers(self.disk, PATH).meet("n1", N1)
         self.disk.failures = {("read_file", "met"): BROKEN}

@@ -93,13 +93,13 @@ class ListCase(SynchronousTestCase):
 class WriteTests(ListCase):
     """Its own writes and those of a leader."""
 
-    def test_unused(self) -> None:
+    def test_no_producer_makes_no_file(self) -> None:
         """Without producers there is no file."""
         self.store.append_bodies((b"a",), 1)
         self.reopen()
         self.assertEqual((len(self.table()), self.disk.exists(self.path)), (0, False))
 
-    def test_written(self) -> None:
+    def test_a_producer_entry_has_its_form(self) -> None:
         """The record is one of Java's form, with a channel of its own; only that one."""
         self.store.append_bodies((b"x", *announced(ProducerRun("p", 0, 1, 2)), b"y"), 1, producers_at=1)
         headers = [header for header, _ in iterate_records(
@@ -111,7 +111,7 @@ class WriteTests(ListCase):
         self.assertTrue(self.disk.exists(self.path))
         self.check()
 
-    def test_pushed(self) -> None:
+    def test_pushed_producers_are_listed(self) -> None:
         """In batches and in chunks, with entries of one size and of others."""
         source = FileStore.open(config_of("n1"), self.disk)
         size = len(announced(ProducerRun("p", 0, 1, 1))[0])
@@ -150,7 +150,7 @@ class WriteTests(ListCase):
         self.reopen(clean=False)
         self.assertEqual(len(self.table()), 0)
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_producer_entry_is_refused(self) -> None:
         """A producer entry of a later version is refused, and nothing has changed."""
         source = FileStore.open(config_of("n1"), self.disk)
         append(source, 1, "p", 0)
@@ -167,7 +167,7 @@ class WriteTests(ListCase):
 class CutTests(ListCase):
     """What is cut was never there."""
 
-    def test_cut(self) -> None:
+    def test_a_cut_forgets_producers(self) -> None:
         """In the middle of a run, too."""
         append(self.store, 1, "p", 0, 4)
         self.store.truncate_to(self.store.read_range(2, end_index=2, max_bytes=1))
@@ -197,7 +197,7 @@ class CutTests(ListCase):
             follower = FileStore.open(config_of(f"n{1 + is_pushed}", store_base_dir="/t"), self.disk)
             self.check(follower)
 
-    def test_anew(self) -> None:
+    def test_a_new_ledger_remembers_committed_ones(self) -> None:
         """
         What was committed is remembered though the ledger begins after it; the rest is not, nor what came
         between: a producer does not go on there.
@@ -240,7 +240,7 @@ class CutTests(ListCase):
 class StartTests(ListCase):
     """A start folds the log again."""
 
-    def test_random(self) -> None:
+    def test_random_stores_fold_their_log(self) -> None:
         """Two stores, random leaders, cuts and restarts: each table is the fold of its log."""
         for seed in range(25):
             rng = random.Random(seed)
@@ -394,12 +394,12 @@ class StartTests(ListCase):
         self.look_at(self.store, 0)
         self.assertEqual(self.judge("p", 0).first_index, 1)
 
-    def test_histories(self) -> None:
+    def test_histories_depend_on_the_log(self) -> None:
         """Which producers are remembered depends on the log alone, after each crash."""
         for seed in range(HISTORIES):
             self.history(seed)
 
-    def test_expired(self) -> None:
+    def test_expired_producers_are_remembered(self) -> None:
         """What a deleted file of the log reported is remembered after a crash."""
         self.expired(is_reopened=False)
 
@@ -427,7 +427,7 @@ class StartTests(ListCase):
             self.assertIs(self.judge(name, 1).known, Known.REPEATED)
             self.assertIs(self.judge(name, 2).known, Known.NEW)
 
-    def test_file_counts(self) -> None:
+    def test_the_file_knows_earlier_producers(self) -> None:
         """A producer whose entries lie before what recovery looks at is known by the file."""
         append(self.store, 1, "old", 0, 2)
         self.store.record_commit(2)
@@ -457,7 +457,7 @@ class StartTests(ListCase):
         self.reopen(clean=False)
         self.check()
 
-    def test_damaged_file(self) -> None:
+    def test_a_damaged_file_is_not_used(self) -> None:
         """Every byte of it: it is not used, and what recovery reads counts."""
         append(self.store, 1, "p", 0, 3)
         self.store.record_commit(3)
@@ -485,7 +485,7 @@ class StartTests(ListCase):
         other = FileStore.open(config_of("n1"), self.disk)
         self.assertEqual(len(self.table(other)), 0)
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_takes_appends_still(self) -> None:
         """Without room for the file appends go on; it is written when there is room."""
         disk = self.disk = MemoryDisk()
         store = FileStore.open(config_of("n1"), disk)

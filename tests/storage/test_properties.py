@@ -19,7 +19,7 @@ from dledger.storage.files.properties import (
 class PropertiesTests(SynchronousTestCase):
     """Reading."""
 
-    def test_forms(self) -> None:
+    def test_every_form_is_read(self) -> None:
         """Comments, separators, escapes, continued lines, any line end."""
         for text, expected in (
             ("a=1\nb=2\n", {"a": "1", "b": "2"}),
@@ -39,11 +39,11 @@ class PropertiesTests(SynchronousTestCase):
 
     @given(st.binary(max_size=80))
     @settings(max_examples=300, deadline=None, derandomize=True)
-    def test_any_bytes(self, data: bytes) -> None:
+    def test_any_bytes_are_read(self, data: bytes) -> None:
         """Nothing makes it fail."""
         parse_properties(data)
 
-    def test_java_long(self) -> None:
+    def test_numbers_are_read_like_java(self) -> None:
         """Numbers are read as Long.valueOf reads them."""
         for text, expected in (("1", 1), ("-1", -1), ("+7", 7), ("007", 7),
                                ("9223372036854775807", 2**63 - 1),
@@ -56,12 +56,12 @@ class PropertiesTests(SynchronousTestCase):
 class CheckpointTests(SynchronousTestCase):
     """The checkpoint file."""
 
-    def test_golden(self) -> None:
+    def test_golden_bytes_are_written(self) -> None:
         """As JDK 9 and later write it."""
         self.assertEqual(encode_ledger_checkpoint(1, 5), b"committedIndex=1\nendIndex=5\n")
         self.assertEqual(encode_ledger_checkpoint(-1, -1), b"committedIndex=-1\nendIndex=-1\n")
 
-    def test_read(self) -> None:
+    def test_a_checkpoint_is_read_in_any_order(self) -> None:
         """Either order; what makes no sense counts as absent."""
         disk = MemoryDisk()
         self.assertIsNone(read_checkpoint(disk, "d"))

@@ -61,7 +61,7 @@ class ReaderCase(SynchronousTestCase):
 class ReadTests(ReaderCase):
     """Reading."""
 
-    def test_committed_only(self) -> None:
+    def test_only_committed_entries_are_read(self) -> None:
         """Nothing after the commit is shown unless it is asked for."""
         self.fill()
         self.commit(41)
@@ -75,7 +75,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(found, self.expected(3, 59))
         self.assertEqual(list(reader.batches(42)), [])
 
-    def test_runs(self) -> None:
+    def test_runs_name_their_place(self) -> None:
         """Raw runs say where their bytes stand."""
         self.fill()
         self.commit(59)
@@ -93,14 +93,14 @@ class ReadTests(ReaderCase):
             index += run.count
         self.assertEqual(index, 60)
 
-    def test_many_units(self) -> None:
+    def test_runs_are_bounded_by_units(self) -> None:
         """Runs are bounded by the index units read at a time, too."""
         self.fill()
         self.commit(59)
         with mock.patch.object(reader_module, "_UNITS_MAX", 4):
             self.assertEqual([run.count for run in self.open().runs(0)][:2], [4, 4])
 
-    def test_live(self) -> None:
+    def test_a_live_member_is_read(self) -> None:
         """A member that goes on writing: refresh shows more, the lock is not needed."""
         reader = self.open()
         self.assertEqual((reader.begin_index, reader.end_index, reader.committed_index), (-1, -1, -1))
@@ -121,7 +121,7 @@ class ReadTests(ReaderCase):
         for number in range(30):
             self.store.append_bodies((bytes([number]),), 9)
 
-    def test_expired(self) -> None:
+    def test_an_expired_begin_is_named(self) -> None:
         """A beginning that moves is not damage; what is gone is named."""
         self.fill()
         self.commit(59)
@@ -137,7 +137,7 @@ class ReadTests(ReaderCase):
         found = [body for batch in reader.batches(first) for body in bodies_of(batch)]
         self.assertEqual(found, self.expected(first, 59))
 
-    def test_java(self) -> None:
+    def test_a_java_directory_is_read(self) -> None:
         """Without a mark the checkpoint says what is committed."""
         append_bare(self.store, self.expected(0, 20), 1)
         self.store.abandon()
@@ -150,7 +150,7 @@ class ReadTests(ReaderCase):
         found = [body for batch in reader.batches(0) for body in bodies_of(batch)]
         self.assertEqual(found, self.expected(0, 20))
 
-    def test_damage(self) -> None:
+    def test_a_damaged_record_is_reported(self) -> None:
         """A damaged record is reported with file and offset; raw runs leave that to their reader."""
         self.fill()
         self.commit(59)
@@ -173,7 +173,7 @@ class ReadTests(ReaderCase):
         OsDisk().write_file(f"{self.path}/data/{last:020d}", b"")
         self.assertEqual(self.open().end_index, 59)
 
-    def test_unfinished_record(self) -> None:
+    def test_an_unfinished_record_does_not_count(self) -> None:
         """An index unit ahead of its record does not count."""
         self.fill()
         self.commit(59)
@@ -183,7 +183,7 @@ class ReadTests(ReaderCase):
         self.store.parts.index.pwrite(unit, 60 * 32)
         self.assertEqual(self.open().end_index, 59)
 
-    def test_index_behind(self) -> None:
+    def test_a_missing_unit_does_not_count(self) -> None:
         """A record whose index unit has not come yet does not count either."""
         self.fill(2)
         self.assertEqual(self.open().end_index, 1)
@@ -217,7 +217,7 @@ class ReadTests(ReaderCase):
         OsDisk().write_file(f"{self.path}/data/{0:020d}", b"\xff\xff\xff\xff\0\0\4\0" + bytes(DATA_SIZE - 8))
         self.assertEqual((self.open().begin_index, self.open().end_index), (7, 7))
 
-    def test_many_files(self) -> None:
+    def test_open_files_are_bounded(self) -> None:
         """The number of open files is bounded."""
         self.store.append_bodies((bytes(900),) * 50, 1)
         self.commit(49)
@@ -225,7 +225,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(sum(run.count for run in reader.runs(0)), 50)
         self.assertLessEqual(len(reader.data.handles), 33)
 
-    def test_damaged_index(self) -> None:
+    def test_a_damaged_unit_ends_the_run(self) -> None:
         """A unit that does not follow from the one before ends a run; at its start it is reported."""
         self.fill()
         self.commit(59)
@@ -253,7 +253,7 @@ class ReadTests(ReaderCase):
 class DoorTests(ReaderCase):
     """What is not a ledger."""
 
-    def test_no_ledger(self) -> None:
+    def test_another_directory_is_refused(self) -> None:
         """A sentence that helps."""
         for path, words in ((f"{self.path}/nowhere", "does not exist"),
                             (os.path.dirname(self.path), "dledger-n0"), (f"{self.path}/..", "dledger-n0")):
@@ -264,14 +264,14 @@ class DoorTests(ReaderCase):
         with self.assertRaises(DirectoryError):
             LogReader.open(f"{self.path}/empty")
 
-    def test_foreign_file(self) -> None:
+    def test_a_foreign_file_is_refused(self) -> None:
         """As at the member's own door."""
         self.fill(1)
         OsDisk().write_file(f"{self.path}/data/x", b"")
         with self.assertRaises(DirectoryError):
             LogReader.open(self.path)
 
-    def test_writes_nothing(self) -> None:
+    def test_a_reader_writes_nothing(self) -> None:
         """Files are opened for reading only."""
         self.fill()
         self.commit(59)

@@ -34,7 +34,7 @@ class FoldTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.table = ReaderTable()
 
-    def test_tokens(self) -> None:
+    def test_each_share_has_its_token(self) -> None:
         """A part that an entry gives has its index as token; others keep theirs."""
         self.table.note(5, state("a", -1, 0))
         (part,) = self.table.at(5)["a"].state.parts
@@ -42,7 +42,7 @@ class FoldTests(SynchronousTestCase):
         self.table.note(6, ReaderState("a", 5, 1 << 62, (part._replace(begin=3),)))
         self.assertEqual(self.table.at(6)["a"].state.parts[0], part._replace(begin=3))
 
-    def test_only_committed(self) -> None:
+    def test_only_committed_entries_count(self) -> None:
         """An entry counts when it is committed; what is cut before never does."""
         self.table.note(5, state("a", -1, 0))
         self.table.note(6, state("a", 5, 4))
@@ -51,7 +51,7 @@ class FoldTests(SynchronousTestCase):
         self.table.note(6, state("a", 5, 2))
         self.assertEqual(self.table.at(9)["a"].state.next_index, 2)
 
-    def test_void(self) -> None:
+    def test_a_void_decision_is_ignored(self) -> None:
         """Of two decisions from one state, the second one is void; so is one that comes again."""
         self.table.note(5, state("a", -1, 0))
         self.table.note(6, state("a", 5, 4))
@@ -61,7 +61,7 @@ class FoldTests(SynchronousTestCase):
         self.table.note(5, state("a", -1, 0))
         self.assertEqual(self.table.at(8)["a"].index, 6)
 
-    def test_gap(self) -> None:
+    def test_a_gap_names_lacking_readers(self) -> None:
         """
         A member that got its log from a later entry on lacks those that are named: what was made from the
         later state counts, whether it knew the reader or not.
@@ -77,7 +77,7 @@ class FoldTests(SynchronousTestCase):
                 table.note(70, state("a", 60, 12))
                 self.assertEqual(table.at(70)["a"].state.next_index, 12)
 
-    def test_forgotten(self) -> None:
+    def test_a_forgotten_reader_stays_forgotten(self) -> None:
         """A decision from before cannot bring a reader back; a new one can."""
         self.table.note(5, state("a", -1, 0))
         self.table.note(6, state("a", 5, 0, is_forgotten=True))
@@ -95,7 +95,7 @@ class FoldTests(SynchronousTestCase):
         self.assertNotIn("r8", known)
         self.assertIn("r9", known)
 
-    def test_lag(self) -> None:
+    def test_entries_of_readers_are_no_lag(self) -> None:
         """Entries of readers are no lag, as far as they are remembered."""
         self.patch(reader_table, "OWN_MAX", 4)
         for at in (5, 6, 7):
@@ -110,7 +110,7 @@ class FoldTests(SynchronousTestCase):
         self.table.at(20)
         self.assertLessEqual(len(self.table._own), 8)
 
-    def test_rows(self) -> None:
+    def test_rows_are_written_and_read(self) -> None:
         """As a file has them; what is after the end of the ledger has gone."""
         self.table.note(5, state("a", -1, 0))
         self.table.note(6, state("b", -1, 0, is_forgotten=True))
@@ -168,7 +168,7 @@ class StoreCase(SynchronousTestCase):
 class StoreTests(StoreCase):
     """A ledger that has readers."""
 
-    def test_written(self) -> None:
+    def test_reader_entries_are_written(self) -> None:
         """Beside producers, in one log; only what is committed."""
         append_of_producer(self.store, 1, "p", 0)
         first = self.write("a", 0)
@@ -181,7 +181,7 @@ class StoreTests(StoreCase):
         assert self.store.producers is not None
         self.assertEqual(self.store.producers.judge("p", 2, 1, 99).last_sequence, 1)
 
-    def test_opened_again(self) -> None:
+    def test_readers_survive_a_restart(self) -> None:
         """After a clean stop, and after kill -9."""
         for clean in (True, False):
             self.write("a", 3)
@@ -210,7 +210,7 @@ class StoreTests(StoreCase):
         self.reopen()
         self.assertEqual(self.known(), before, "all of this ledger is looked at")
 
-    def test_damaged_file(self) -> None:
+    def test_a_damaged_file_is_not_used(self) -> None:
         """It is as good as none: the log counts."""
         self.write("a", 1)
         self.write("a", 2)
@@ -226,7 +226,7 @@ class StoreTests(StoreCase):
             self.assertEqual(self.known(), before)
             self.store.clean_close()
 
-    def test_pushed(self) -> None:
+    def test_pushed_readers_are_known(self) -> None:
         """A follower that gets records, or chunks of them, has the same readers."""
         for at in range(12):
             self.write("ab"[at % 2], at)
@@ -250,7 +250,7 @@ class StoreTests(StoreCase):
             self.assertEqual(set(self.known(other)), {"a", "b"})
             self.assertEqual(chunks > 0, is_chunk)
 
-    def test_cut(self) -> None:
+    def test_a_cut_reader_entry_never_counts(self) -> None:
         """A reader entry that a leader cuts never counts."""
         first = self.write("a", 0)
         self.commit()
@@ -274,7 +274,7 @@ class StoreTests(StoreCase):
         self.store.finish_flush(job)
         self.assertIn(b'"a"', self.disk.read_file(self.path))
 
-    def test_a_hole(self) -> None:
+    def test_a_hole_hides_all_readers(self) -> None:
         """While entries are damaged that may report readers, nothing is known."""
         self.write("a", 1)
         self.commit()
@@ -293,7 +293,7 @@ class StoreTests(StoreCase):
 class PowerTests(SynchronousTestCase):
     """The process or the machine ends in every changing call of the disk."""
 
-    def test_every_end(self) -> None:
+    def test_every_end_keeps_the_readers(self) -> None:
         """After a start the readers have the state of the ledger, and no more."""
         self.patch(producer_list, "SAVE_EVERY_BYTES", 1500)
         for death in (PowerLoss, ProcessKilled):

@@ -52,7 +52,7 @@ class RecentEntriesTests(SynchronousTestCase):
                     self.assertEqual((entries.position(index), entries.term(index)), (-1, -1))
                 self.assertLessEqual(len(model) - entries.first_index, 40)
 
-    def test_reset(self) -> None:
+    def test_a_reset_forgets_all(self) -> None:
         """Forgotten for another beginning."""
         entries = RecentEntries()
         entries.extend([0, 10], [(0, 1)])
@@ -69,7 +69,7 @@ class RecentBatchesTests(SynchronousTestCase):
         for first, count, term in ((0, 2, 1), (2, 3, 1), (5, 1, 2), (6, 4, 2)):
             self.batches.add(batch(first, count, term))
 
-    def test_long_ones(self) -> None:
+    def test_long_batches_are_given_in_parts(self) -> None:
         """What was written in one go is given out in parts that fit a push, at record boundaries."""
         with mock.patch.object(recent, "PIECE_BYTES", 25):
             self.batches.clear()
@@ -86,7 +86,7 @@ class RecentBatchesTests(SynchronousTestCase):
                 self.assertEqual(got, counts)
             self.assertIsNone(self.batches.read(10, max_count=99, max_bytes=29))
 
-    def test_joined(self) -> None:
+    def test_neighbours_are_joined_in_reads(self) -> None:
         """Neighbours of one term are joined as far as they fit; single ones are not copied."""
         for first, max_count, max_bytes, count in (
             (0, 99, 999, 5), (0, 4, 999, 2), (0, 99, 49, 2), (2, 99, 999, 3), (5, 99, 999, 5), (6, 4, 40, 4)
@@ -97,14 +97,14 @@ class RecentBatchesTests(SynchronousTestCase):
         self.assertIs(self.batches.read(2, max_count=9, max_bytes=999), self.batches.by_index[2])
         self.assertIs(self.batches.read(6, max_count=9, max_bytes=999), self.batches.by_index[6])
 
-    def test_not_there(self) -> None:
+    def test_unknown_places_are_not_there(self) -> None:
         """Within a batch, too big, or unknown."""
         for first, max_count, max_bytes in ((1, 9, 999), (0, 1, 999), (0, 9, 19), (10, 9, 999)):
             self.assertIsNone(self.batches.read(first, max_count=max_count, max_bytes=max_bytes))
         self.batches.clear()
         self.assertIsNone(self.batches.read(0, max_count=9, max_bytes=999))
 
-    def test_bounded(self) -> None:
+    def test_recent_batches_are_bounded(self) -> None:
         """In bytes and number; a huge batch is not kept."""
         with mock.patch.multiple(recent, BATCH_BYTES_KEPT=1000, BATCHES_KEPT=20):
             for first in range(10, 60):

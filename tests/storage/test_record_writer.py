@@ -81,7 +81,7 @@ class NoRoomTests(HookedCase):
         """Open what is on the disk, as after SIGKILL."""
         self.store = FileStore.open(self.config, self.disk)
 
-    def test_every_length(self) -> None:
+    def test_every_partial_write_is_refused(self) -> None:
         """However much of it was written, the append is refused, and a start does not find it."""
         more = (b"x" * 40, b"y" * 40, b"z" * 40)
         for part in ("/data/", "/index/"):
@@ -96,13 +96,13 @@ class NoRoomTests(HookedCase):
         self.store.append_bodies(more, 1)
         self.assertEqual(bodies_in(self.store), [*self.bodies, *more])
 
-    def test_traces_stay(self) -> None:
+    def test_traces_that_stay_end_the_store(self) -> None:
         """If the part that was written cannot be zeroed, nothing is known: the store ends."""
         self.disk.room, self.disk.room_after = 100, 0
         self.assertRaises(StoreError, self.store.append_bodies, (b"x" * 300,), 1)
         self.assertRaises(StoreError, self.store.append_bodies, (b"x",), 1)
 
-    def test_no_traces(self) -> None:
+    def test_no_traces_need_no_zeroes(self) -> None:
         """If nothing was written, nothing needs to be zeroed, on a disk that takes no write at all."""
         self.disk.room = self.disk.room_after = 0
         self.assertRaises(DLedgerError, self.store.append_bodies, (b"x" * 300,), 1)
@@ -121,7 +121,7 @@ class NoRoomTests(HookedCase):
         self.reopen_new()
         self.assertIs(self.store.membership, None)
 
-    def test_mark_waits(self) -> None:
+    def test_a_mark_waits_for_room(self) -> None:
         """A mark that finds no room is written later; the one in the file stays sound."""
         self.store.record_commit(9)
         self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
@@ -154,7 +154,7 @@ class NoRoomTests(HookedCase):
         self.disk.failures.clear()
         self.store.append_bodies((b"on",), 1)
 
-    def test_cut_refused(self) -> None:
+    def test_an_unrecorded_cut_is_refused(self) -> None:
         """A cut that cannot be recorded is refused, and changes nothing; it is done when there is room."""
         self.store.parts.marks.all_synced()
         before, wanted = bodies_in(self.store), entry_at(self.store, 5)
@@ -181,7 +181,7 @@ class NoRoomTests(HookedCase):
         self.assertEqual(bodies_in(other), bodies_in(self.store)[:1])
         other.abandon()
 
-    def test_torn_marks(self) -> None:
+    def test_torn_marks_replace_no_sound_one(self) -> None:
         """Marks of which a part was written never take the place of the sound one, whatever syncs between."""
         self.store.parts.marks.all_synced()
         self.disk.part = "commitmark"
@@ -195,7 +195,7 @@ class NoRoomTests(HookedCase):
             assert found is not None
             self.assertEqual(found[1].end_index, 9)
 
-    def test_expiry_waits(self) -> None:
+    def test_expiry_waits_for_the_mark(self) -> None:
         """Files stay while the mark cannot say that they go."""
         for _ in range(100):
             self.store.append_bodies((b"m" * 200,), 1)

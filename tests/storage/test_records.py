@@ -72,7 +72,7 @@ class PackTests(SynchronousTestCase):
         for pos, blob in packed.runs:
             self.assertLessEqual(pos % FILE + len(blob), FILE, "a run crosses a file")
 
-    def test_smallest_blank(self) -> None:
+    def test_a_record_leaves_eight_bytes(self) -> None:
         """A record may leave exactly 8 bytes free, never fewer."""
         for size, end_position, position in (
             (FILE - 8, 0, 0), (FILE - 8, 8, FILE), (FILE - 15, 8, FILE), (FILE - 16, 8, 8),
@@ -81,7 +81,7 @@ class PackTests(SynchronousTestCase):
                                previous_chain_crc=0, file_size=FILE)
             self.assertEqual(fits.positions, [position])
 
-    def test_oversize(self) -> None:
+    def test_an_oversize_body_is_refused(self) -> None:
         """A body that no file, or no Java peer, can hold is refused."""
         for size, file_size in ((FILE - 55, FILE), (4 * 1024 * 1024 - 47, 1 << 30)):
             with self.assertRaises(DLedgerError) as caught:
@@ -102,7 +102,7 @@ class CheckTests(SynchronousTestCase):
         return check_batch(batch, first_index=7, last_term=2, end_position=100, previous_chain_crc=chain,
                            file_size=file_size)
 
-    def test_every_field(self) -> None:
+    def test_every_wrong_field_is_refused(self) -> None:
         """A wrong value in any field is refused as inconsistent."""
         good = our_record(b"hello", index=7, term=2, pos=100)
         self.check(batch_of([good]))
@@ -160,7 +160,7 @@ class CheckTests(SynchronousTestCase):
         with self.assertRaises(DLedgerError):
             self.check(EntryBatch(first_index=7, count=1, term=2, records=negative))
 
-    def test_every_bit(self) -> None:
+    def test_every_flipped_bit_is_noticed(self) -> None:
         """With both checksums there, no flipped bit passes."""
         good = our_record(b"hello", index=7, term=2, pos=100, chain=99)
         self.check(batch_of([good]), chain=99)
@@ -171,7 +171,7 @@ class CheckTests(SynchronousTestCase):
             with self.assertRaises(DLedgerError, msg=f"bit {bit}"):
                 self.check(batch, chain=99)
 
-    def test_every_truncation(self) -> None:
+    def test_every_truncation_is_refused(self) -> None:
         """A batch that is cut anywhere is refused, and so is one with bytes after it."""
         records = [our_record(b"ab", index=7, term=2, pos=100),
                    bare_record(b"", index=8, term=2, pos=150)]
@@ -182,7 +182,7 @@ class CheckTests(SynchronousTestCase):
         with self.assertRaises(DLedgerError):
             self.check(EntryBatch(first_index=7, count=2, term=2, records=whole + b"\0"))
 
-    def test_java_records(self) -> None:
+    def test_java_records_pass_unchecked(self) -> None:
         """Zero checksums are not checked; several terms may stand in one batch."""
         layout = self.check(batch_of([bare_record(b"a", index=7, term=2, pos=100),
                                       bare_record(b"b", index=8, term=5, pos=149)]), chain=77)
@@ -205,7 +205,7 @@ class CheckTests(SynchronousTestCase):
             self.check(batch_of([record, behind]))
         self.check(batch_of([record, behind]), file_size=2048)
 
-    def test_oversize(self) -> None:
+    def test_an_oversize_record_is_refused(self) -> None:
         """A record that no file of ours can hold is refused before anything is written."""
         record = bare_record(bytes(FILE - 55), index=7, term=2, pos=FILE)
         with self.assertRaises(DLedgerError):
@@ -225,14 +225,14 @@ class WalkTests(SynchronousTestCase):
         walk_records(data, at, **values)  # type: ignore[arg-type]
         return at
 
-    def test_every_cut(self) -> None:
+    def test_every_cut_ends_the_walk(self) -> None:
         """A record that is cut is not passed, and not called damaged."""
         data = b"".join(self.RECORDS)
         for size in range(len(data) + 1):
             whole = (size >= 49) + (size >= 99) + (size >= 147)
             self.assertEqual(self.walk(data[:size]).count, whole, size)
 
-    def test_bounds(self) -> None:
+    def test_bounds_end_the_walk(self) -> None:
         """Count and term end the walk."""
         data = b"".join(self.RECORDS)
         self.assertEqual(self.walk(data, max_count=2).length, 99)
@@ -240,7 +240,7 @@ class WalkTests(SynchronousTestCase):
         at = self.walk(data)
         self.assertEqual((at.index, at.position, at.term, at.chain_crc), (6, 157, 2, 0))
 
-    def test_damage(self) -> None:
+    def test_every_damage_is_found(self) -> None:
         """Every flipped bit of a record with checksums is damage, at the right place."""
         data = b"".join(self.RECORDS)
         for bit in range(49 * 8):
@@ -250,7 +250,7 @@ class WalkTests(SynchronousTestCase):
                 self.walk(bytes(flipped))
             self.assertEqual(caught.exception.position, 10)
 
-    def test_term_falls(self) -> None:
+    def test_a_falling_term_is_damage(self) -> None:
         """A term below the one before is damage."""
         data = bare_record(b"", index=3, term=4, pos=10) + bare_record(b"", index=4, term=3, pos=58)
         with self.assertRaises(DamagedRecord) as caught:

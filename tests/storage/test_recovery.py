@@ -85,18 +85,18 @@ class RecoveryCase(SynchronousTestCase):
 class TailTests(RecoveryCase):
     """After the recorded end a bad record is a torn tail; at or below it something was lost."""
 
-    def test_killed(self) -> None:
+    def test_a_kill_loses_nothing(self) -> None:
         """Nothing that was written is lost by a kill."""
         self.ends(39, -1)
 
-    def test_torn_tail(self) -> None:
+    def test_a_torn_tail_is_cut(self) -> None:
         """A record that came through in part is cut, with all after it; nobody was promised them."""
         for part in (0, 7, 8, 30, 47, 60, 97):
             self.setUp()
             self.flip(self.position[35] + part)
             self.ends(34, -1)
 
-    def test_loss(self) -> None:
+    def test_a_recorded_loss_needs_repair(self) -> None:
         """Of the last recorded entry, the member comes up repairing, up to its last recorded entry."""
         self.flip(self.position[29] + 60)
         self.ends(28, 39)
@@ -109,7 +109,7 @@ class TailTests(RecoveryCase):
                 self.flip(self.position[index] + at)
                 self.lacks(index, index)
 
-    def test_lost_sectors(self) -> None:
+    def test_lost_sectors_need_repair(self) -> None:
         """So does a run of zeroes, whatever it covers, with and without the index units of its entries."""
         for first, last in ((3, 3), (5, 9), (0, 2), (8, 27), (0, 25)):
             for wipes_index in (False, True):
@@ -146,14 +146,14 @@ class TailTests(RecoveryCase):
             self.assertEqual(store.set_aside, [])
             store.abandon()
 
-    def test_zeroed_records(self) -> None:
+    def test_zeroed_records_are_a_loss(self) -> None:
         """Zeroes are no end of the ledger where one is on record."""
         path = f"{ROOT}/data/{DATA_SIZE:020d}"
         self.disk.files[path].data = bytearray(DATA_SIZE)
         lost = [index for index, position in self.position.items() if position // DATA_SIZE == 1]
         self.lacks(lost[0], lost[-1])
 
-    def test_lost_files(self) -> None:
+    def test_lost_files_are_a_loss(self) -> None:
         """Missing files are a loss, too."""
         for name in [path for path in self.disk.files if "/data/" in path]:
             self.disk.unlink(name)
@@ -236,7 +236,7 @@ class TailTests(RecoveryCase):
 class BlankTests(RecoveryCase):
     """Blanks say where the next record is to be looked for."""
 
-    def test_damaged_blank(self) -> None:
+    def test_a_damaged_blank_is_mended(self) -> None:
         """No record is missing, so the blank is mended and nothing is lost."""
         blank = next(self.position[index] for index in range(41) if self.position[index] % DATA_SIZE == 0
                      and index) - DATA_SIZE
@@ -290,7 +290,7 @@ class BeginningTests(RecoveryCase):
         self.first = self.store.ledger_begin_index
         self.store.abandon()
 
-    def test_sound(self) -> None:
+    def test_a_sound_begin_is_opened(self) -> None:
         """It opens where it begins."""
         store = self.open()
         self.assertEqual((store.ledger_begin_index, store.ledger_end_index), (self.first, 39))
@@ -333,7 +333,7 @@ class WipedChecksumTests(RecoveryCase):
         self.wipe(39)
         self.assertEqual(self.open().ledger_end_index, 39)
 
-    def test_first(self) -> None:
+    def test_a_wiped_first_record_is_refused(self) -> None:
         """With nothing on record there is nothing to begin with, and nothing is touched."""
         self.wipe(0)
         self.disk.unlink(f"{ROOT}/commitmark")
@@ -347,7 +347,7 @@ class WipedChecksumTests(RecoveryCase):
 class FirstEntryTests(SynchronousTestCase):
     """The very first entry stays although the next one was torn."""
 
-    def test_torn_second(self) -> None:
+    def test_a_torn_second_keeps_the_first(self) -> None:
         """Flushed, but the mark and the index of it were lost with the power."""
         disk = HookedDisk()
         store = FileStore.open(config_of(), disk)
@@ -364,7 +364,7 @@ class FirstEntryTests(SynchronousTestCase):
 class ScanTests(SynchronousTestCase):
     """How much is read at a start."""
 
-    def test_long_ledger(self) -> None:
+    def test_only_the_end_is_read(self) -> None:
         """Of a long ledger only the end is read, after a clean stop and after a kill."""
         disk = HookedDisk()
         config = config_of(mapped_file_size_for_entry_data=1 << 22, mapped_file_size_for_entry_index=1 << 20)
@@ -383,7 +383,7 @@ class ScanTests(SynchronousTestCase):
                 self.assertLess(scanned, 1 << 21)
                 self.assertGreater(scanned, 1 << 16)
 
-    def test_java_ledger(self) -> None:
+    def test_the_last_java_files_are_read(self) -> None:
         """Without a mark the last files are read."""
         disk = HookedDisk()
         with mock.patch.object(scanner, "SCAN_BACK_BYTES", 1024):
@@ -460,7 +460,7 @@ class ScanTests(SynchronousTestCase):
                 self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
                 self.assertEqual(bodies_in(store), bodies(0, 60))
 
-    def test_big_records(self) -> None:
+    def test_big_records_are_read(self) -> None:
         """Records that are longer than what is read at a time."""
         disk = HookedDisk()
         config = config_of(mapped_file_size_for_entry_data=1 << 23)
@@ -498,7 +498,7 @@ class NoRecordTests(SynchronousTestCase):
         self.store.append_bodies((b"on",), 1)
         self.assertEqual(bodies_in(self.store)[1:], [b"on"])
 
-    def test_small_sizes(self) -> None:
+    def test_small_sizes_are_no_record(self) -> None:
         """A size below that of a header, too close to the end of the file for one."""
         for word in (b"\0\0\0\1\0\0\0\5", b"\0\0\0\1\x80\0\0\0", b"abcdefgh", b"\0\0\0\1\0\0\0\x1c"):
             self.setUp()

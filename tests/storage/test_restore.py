@@ -46,7 +46,7 @@ class RestoreCase(BackupCase):
 class RestoreTests(RestoreCase):
     """What is restored."""
 
-    def test_all_entries(self) -> None:
+    def test_all_entries_are_restored(self) -> None:
         """Each, committed, where it was; the files are those of the member, and sound."""
         self.backup()
         summary = self.restore()
@@ -61,7 +61,7 @@ class RestoreTests(RestoreCase):
             if "/data/" in path or "/index/" in path:
                 self.assertEqual(theirs[path.replace("base/dledger-n0", PATH)], ours[path], path)
 
-    def test_new_group(self) -> None:
+    def test_a_restored_group_is_new(self) -> None:
         """Another id, no vote, and sure: the others begin with empty directories."""
         self.backup()
         self.restore()
@@ -72,7 +72,7 @@ class RestoreTests(RestoreCase):
         terms = TermFile(self.other, PATH)
         self.assertEqual(terms.load(ledger_end_term=7, has_ledger=True), TermVote(7, None))
 
-    def test_changed_members(self) -> None:
+    def test_changed_members_are_reported(self) -> None:
         """The log reported the members of the old group: it reports those of the new one at its end."""
         self.store.append_configuration(Membership(voters={"n0": "h:1", "n9": "h:9"}), 7)
         self.append(2, term=7)
@@ -83,7 +83,7 @@ class RestoreTests(RestoreCase):
         self.assertEqual(dict(store.membership.voters), {"n5": "h:5", "n6": "h:6", "n7": "h:7"})
         self.assertEqual(store.ledger_end_index, 43)
 
-    def test_expired_beginning(self) -> None:
+    def test_an_expired_begin_is_restored(self) -> None:
         """A log that does not begin with entry 0."""
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=2048), self.disk)
@@ -95,7 +95,7 @@ class RestoreTests(RestoreCase):
         self.assertEqual(self.restore().begin_index, begin)
         self.assertEqual(bodies_in(self.started()), list(map(body_of, range(begin, 45))))
 
-    def test_bare(self) -> None:
+    def test_bare_records_are_restored(self) -> None:
         """Records of Java."""
         self.store.abandon()
         self.disk = HookedDisk()
@@ -118,12 +118,12 @@ class RefusedTests(RestoreCase):
         self.assertIn("exists", str(self.assertRaises(DirectoryError, self.restore)))
         self.assertEqual(self.other.contents(), before)
 
-    def test_no_backup(self) -> None:
+    def test_another_directory_is_refused(self) -> None:
         """It is named."""
         self.assertIn("backup.json", str(self.assertRaises(DirectoryError, self.restore)))
         self.assertEqual(self.other.contents(), {})
 
-    def test_damaged_backup(self) -> None:
+    def test_a_damaged_backup_is_refused(self) -> None:
         """No member's directory comes from it."""
         self.backup()
         path = sorted(path for path in self.place.files if "/data/" in path)[2]
@@ -132,7 +132,7 @@ class RefusedTests(RestoreCase):
         self.assertFalse(self.other.exists(PATH))
         self.assertIn("new/restoring", str(self.assertRaises(DirectoryError, self.restore)))
 
-    def test_every_call(self) -> None:
+    def test_a_failed_restore_leaves_nothing_half(self) -> None:
         """Cut short at any file call, there is no member's directory, or a whole one."""
         self.backup()
         whole = HookedDisk()

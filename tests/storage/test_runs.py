@@ -96,7 +96,7 @@ class TwinTests(SynchronousTestCase):
                           for is_slow in (False, True))
             self.assertEqual(fast, slow, what)
 
-    def test_sound(self) -> None:
+    def test_sound_runs_read_the_same(self) -> None:
         """Of many sizes and numbers, with checksums and without, cut anywhere near the end."""
         for body in (0, 1, 52, 300):
             for count in (1, RUN_MIN - 1, RUN_MIN, RUN_MIN + 1, 3 * RUN_MIN):
@@ -108,7 +108,7 @@ class TwinTests(SynchronousTestCase):
                     self.assertAlike(one[:-1], count)
                     self.assertAlike(one + bytes(100), count + 100)
 
-    def test_one_record(self) -> None:
+    def test_one_wrong_record_is_noticed(self) -> None:
         """With any field wrong, under right checksums or not; with any bit wrong; at the end of a file."""
         for body in (b"", b"body"):
             sound = packed([body]).records
@@ -180,7 +180,7 @@ class TwinTests(SynchronousTestCase):
                 rechained(changed, 48, 9)
                 self.assertAlike(bytes(changed), count, (field, value))
 
-    def test_mixed(self) -> None:
+    def test_mixed_records_read_the_same(self) -> None:
         """Other sizes, terms, and Java's records in between, by chance."""
         rng = random.Random(5)
         for _ in range(200):
@@ -235,7 +235,7 @@ class TwinTests(SynchronousTestCase):
 class RunTests(SynchronousTestCase):
     """The fast road is taken."""
 
-    def test_taken(self) -> None:
+    def test_the_fast_road_is_taken(self) -> None:
         """By runs of one size, whole or in front of other records."""
         data = packed([b"x"] * 200 + [b"yy"] * 5).records
         count, size = run_at(data, 0, 1000)
@@ -245,7 +245,7 @@ class RunTests(SynchronousTestCase):
         assert found is not None
         self.assertEqual((len(found.positions), found.term), (200, 3))
 
-    def test_not_taken(self) -> None:
+    def test_the_fast_road_is_not_taken(self) -> None:
         """Too few, too short, too long for the data."""
         data = packed([b"x"] * 200).records
         self.assertEqual(run_at(data, 0, RUN_MIN - 1), (0, 0))

@@ -88,7 +88,7 @@ class ScrubTests(HookedCase):
         file = MemoryDisk.open(self.disk, f"{ROOT}/data/{base:020d}")
         file.pwrite(bytes([file.pread(1, position - base)[0] ^ bit]), position - base)
 
-    def test_sound(self) -> None:
+    def test_a_sound_ledger_is_not_written(self) -> None:
         """Every byte of the closed segments is read, and nothing is written."""
         calls = len(self.disk.calls)
         before = self.disk.contents()
@@ -100,7 +100,7 @@ class ScrubTests(HookedCase):
         self.assertNotIn("pwrite", [call for call, _ in self.disk.calls[calls:]])
         self.assertEqual(len(one_pass(self.store)), len(steps))
 
-    def test_begins_anywhere(self) -> None:
+    def test_a_pass_begins_anywhere(self) -> None:
         """The first pass begins with the segment at that share of all, the next one with the first."""
         closed = self.store.end_position // DATA_SIZE
         for share, count in ((0.0, closed), (0.5, closed - closed // 2), (0.999, 1)):
@@ -109,7 +109,7 @@ class ScrubTests(HookedCase):
                 checked = sum(step.checked_bytes for step in one_pass(self.store))
                 self.assertEqual(checked, expected * DATA_SIZE)
 
-    def test_record(self) -> None:
+    def test_a_damaged_record_makes_a_hole(self) -> None:
         """A flipped bit makes a hole of that entry; a peer has it."""
         self.rot(self.store.position_of(20) + 50)
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 1)
@@ -117,7 +117,7 @@ class ScrubTests(HookedCase):
         self.assertTrue(repair(self.store, self.twin))
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
 
-    def test_known_hole(self) -> None:
+    def test_a_known_hole_is_passed_over(self) -> None:
         """It is passed over, and what is after it is read."""
         for index in (12, 20):
             self.rot(self.store.position_of(index) + 50)
@@ -126,7 +126,7 @@ class ScrubTests(HookedCase):
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 1)
         self.assertEqual([hole.first_index for hole in self.store.holes], [12, 20, 30])
 
-    def test_index(self) -> None:
+    def test_a_damaged_unit_is_mended(self) -> None:
         """A unit is written again from its record."""
         before = self.disk.contents()
         path = f"{ROOT}/index/{INDEX_SIZE:020d}"
@@ -137,7 +137,7 @@ class ScrubTests(HookedCase):
         self.assertEqual(self.disk.contents(), before)
         self.assertEqual(self.store.holes, ())
 
-    def test_blank(self) -> None:
+    def test_a_damaged_blank_is_mended(self) -> None:
         """It is written again: its first word, its length, and the zeroes."""
         before = self.disk.contents()
         ends = [self.store.position_of(index) + len(self.twin[index].records) for index in range(59)]
@@ -147,7 +147,7 @@ class ScrubTests(HookedCase):
             self.assertEqual(sum(step.mended for step in one_pass(self.store)), 1, at)
             self.assertEqual(self.disk.contents(), before)
 
-    def test_bare(self) -> None:
+    def test_bare_records_are_no_damage(self) -> None:
         """Records of Java: what has no checksum cannot be compared, and is no damage."""
         self.store.abandon()
         self.disk.files.clear()
@@ -167,7 +167,7 @@ class ScrubTests(HookedCase):
         self.rot(self.store.position_of(62) + 50)
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
 
-    def test_expired_beginning(self) -> None:
+    def test_an_expired_begin_is_compared(self) -> None:
         """The first record is compared with the mark; a pass goes on when the beginning moves."""
         self.store.clean_close()
         self.config = config_of(retention_bytes=4096)
@@ -202,7 +202,7 @@ class ScrubTests(HookedCase):
             store.abandon()
             self.disk = disk
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_record_is_damage(self) -> None:
         """What cannot be read is damage; the member goes on, and so does the pass."""
         self.rot(self.store.position_of(50) + 50)
         self.disk.failures[("pread", f"data/{DATA_SIZE:020d}")] = BROKEN
@@ -215,7 +215,7 @@ class ScrubTests(HookedCase):
         self.assertEqual(len(self.store.holes), 1)
         self.assertEqual(self.store.append_bodies((b"on",), 1)[0], self.store.end_position - 50)
 
-    def test_trouble(self) -> None:
+    def test_other_errors_are_reported(self) -> None:
         """Any other error of a read is reported; the member goes on, and so does the pass."""
         self.rot(self.store.position_of(50) + 50)
         self.disk.failures[("pread", f"data/{DATA_SIZE:020d}")] = errno.EBADF
@@ -226,7 +226,7 @@ class ScrubTests(HookedCase):
         self.disk.failures.clear()
         self.assertEqual(self.store.append_bodies((b"on",), 1)[0], self.store.end_position - 50)
 
-    def test_empty(self) -> None:
+    def test_an_empty_pass_ends(self) -> None:
         """A pass over nothing ends."""
         self.store.abandon()
         self.disk.files.clear()
@@ -259,7 +259,7 @@ class FlipTests(SynchronousTestCase):
         terms.close()
         self.image = disk
 
-    def test_flips(self) -> None:
+    def test_flipped_bits_come_back(self) -> None:
         """None is lost, and nearly all come back without a person; one to five at a time."""
         rng = random.Random(16)
         tally = _Tally()

@@ -53,7 +53,7 @@ class FlushTests(HookedCase):
         flush(self.store)
         self.assertEqual(self.mark().committed_index, 4)
 
-    def test_failed_flush(self) -> None:
+    def test_a_failed_flush_is_not_repeated(self) -> None:
         """A failed fsync is reported, and no second one is tried."""
         self.store.append_bodies((b"x",), 1)
         self.disk.failures = {("datasync", "/data/"): BROKEN}
@@ -93,7 +93,7 @@ class FlushTests(HookedCase):
         self.assertEqual(closed, [f"{ROOT}/index/{FIRST}", f"{ROOT}/identity"])
         job.run()
 
-    def test_abandoned(self) -> None:
+    def test_an_abandoned_store_releases_files(self) -> None:
         """Without a flush under way every handle is released."""
         self.store.append_bodies((b"x",), 1)
         self.disk.calls.clear()
@@ -201,7 +201,7 @@ class FlushTests(HookedCase):
         self.store.finish_flush(job)
         self.assertEqual((self.mark().end_index, self.mark().index_end_position), (1, 98))
 
-    def test_forced(self) -> None:
+    def test_a_forced_checkpoint_is_there(self) -> None:
         """A forced checkpoint is there when the call returns."""
         self.store.append_bodies((b"x",), 1)
         self.store.check_point(force=True)
@@ -215,7 +215,7 @@ class NoRoomTests(HookedCase):
         """Its content."""
         return self.disk.read_file(f"{ROOT}/checkpoint") if self.disk.exists(f"{ROOT}/checkpoint") else b""
 
-    def test_written_later(self) -> None:
+    def test_a_checkpoint_is_written_later(self) -> None:
         """On this thread and in a flush; the next call tries again."""
         for number in NO_ROOM:
             with self.subTest(errno=number):
@@ -231,7 +231,7 @@ class NoRoomTests(HookedCase):
                 self.store.check_point()
                 self.assertIn(f"endIndex={end}\n".encode(), self.checkpoint())
 
-    def test_other_errors(self) -> None:
+    def test_other_errors_end_the_store(self) -> None:
         """An error of the disk still ends the store."""
         self.store.append_bodies((b"x",), 1)
         self.disk.failures = {("write_file", "checkpoint"): BROKEN}

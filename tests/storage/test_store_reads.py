@@ -47,7 +47,7 @@ class CallTests(HookedCase):
         self.store.append_bodies((bytes(400),) * 2, 1)
         self.assertEqual(self.calls_of("pwrite"), 4, "two data files, two index files")
 
-    def test_live_tail(self) -> None:
+    def test_the_live_tail_needs_no_read(self) -> None:
         """What was written last is read without a system call, alone or joined."""
         for number in range(6):
             self.store.append_bodies((bytes([number]),) * 2, 1)
@@ -85,7 +85,7 @@ class CallTests(HookedCase):
         self.disk.failures.clear()
         self.assertEqual(bodies_of(reads.read_batch(0, max_count=9, max_bytes=999)), [b"a", b"b", b"c"])
 
-    def test_catching_up(self) -> None:
+    def test_catching_up_costs_few_calls(self) -> None:
         """A thousand entries from the files cost a few calls."""
         self.config = config_of(mapped_file_size_for_entry_data=1 << 20,
                                 mapped_file_size_for_entry_index=1 << 20, store_base_dir="other")
@@ -102,7 +102,7 @@ class CallTests(HookedCase):
         self.assertEqual(self.store.read_batch(5000, max_count=1000, max_bytes=1 << 20).count, 1000)
         self.assertLessEqual(self.calls_of("pread"), 3)
 
-    def test_long_ledgers(self) -> None:
+    def test_memory_for_recent_entries_is_bounded(self) -> None:
         """The memory for recent entries is bounded."""
         self.config = config_of("big", mapped_file_size_for_entry_data=1 << 26,
                                 mapped_file_size_for_entry_index=1 << 26)
@@ -136,7 +136,7 @@ class ColdReadTests(HookedCase):
         """The file that holds the unit of an entry, and its data."""
         return self.disk.files[f"{ROOT}/index/{index * 32 // INDEX_SIZE * INDEX_SIZE:020d}"].data
 
-    def test_reads(self) -> None:
+    def test_cold_entries_are_read(self) -> None:
         """Everything can be read without a memory, in any pieces."""
         for start in (0, 9, 10, 11, 39, 40, 55):
             for max_bytes in (0, 100, 10_000):
@@ -181,7 +181,7 @@ class ColdReadTests(HookedCase):
         self.assertEqual([self.store.term_of(index) for index in range(60)], [1] * 40 + [2] * 20)
         self.assertEqual([entry_at(self.store, index) for index in range(60)], copies)
 
-    def test_cut_file(self) -> None:
+    def test_a_cut_file_is_noticed(self) -> None:
         """A data file that was cut under a running store."""
         for size in (0, 20, 70):
             self.setUp()
@@ -194,13 +194,13 @@ class ColdReadTests(HookedCase):
             with self.assertRaises(DamagedEntryError):
                 self.store.read_batch(index, max_count=1, max_bytes=0)
 
-    def test_other_size(self) -> None:
+    def test_another_size_is_noticed(self) -> None:
         """Entries that differ in size only are different."""
         entry = entry_at(self.store, 45)
         self.assertTrue(self.store.holds(entry))
         self.assertFalse(self.store.holds(attrs.evolve(entry, records=entry.records + b"x")))
 
-    def test_beginning(self) -> None:
+    def test_the_first_record_is_held_to_the_mark(self) -> None:
         """The first record of a ledger whose beginning expired is held against its CRC in the mark."""
         self.store.record_commit(59)
         self.store.abandon()

@@ -38,13 +38,13 @@ class TermFileTests(SynchronousTestCase):
         self.disk.makedirs("base/dledger-n0")
         self.disk.write_file(f"base/dledger-n0/{name}", content)
 
-    def test_golden(self) -> None:
+    def test_golden_bytes_are_written(self) -> None:
         """The bytes that Java writes, in its order; and a comment after them."""
         self.assertEqual(encode_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n")
         self.assertEqual(encode_term(7, None), b"voteLeader=\ncurrTerm=7\n")
         self.assertEqual(seal_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n#crc32 71ef8e5a\n")
 
-    def test_round_trip(self) -> None:
+    def test_a_vote_is_saved_and_loaded(self) -> None:
         """What was saved is loaded, by another process too."""
         self.assertEqual(self.terms.load(), TermVote(0, None))
         self.terms.save(3, "n1")
@@ -53,7 +53,7 @@ class TermFileTests(SynchronousTestCase):
         self.assertEqual(self.terms.load(), TermVote(4, None))
         self.assertEqual(self.disk.count("write_file", "currterm"), 2)
 
-    def test_java_forms(self) -> None:
+    def test_forms_of_java_are_read(self) -> None:
         """Any order, comments, separators."""
         self.put("currterm", b"#Sat\ncurrTerm : 12\n\nvoteLeader n0\n")
         self.assertEqual(self.terms.load(), TermVote(12, "n0"))
@@ -87,7 +87,7 @@ class TermFileTests(SynchronousTestCase):
         self.assertEqual(self.terms.load(ledger_end_term=3), TermVote(3, "n1"))
         self.assertEqual(self.terms.load(ledger_end_term=5), TermVote(5, None))
 
-    def test_failures(self) -> None:
+    def test_failures_stop_the_member(self) -> None:
         """What cannot be written or read stops the member."""
         self.terms.save(3, "n1")
         self.disk.failures = {("write_file", "currterm"): BROKEN}
@@ -97,7 +97,7 @@ class TermFileTests(SynchronousTestCase):
         with self.assertRaises(StoreError):
             self.terms.load()
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_keeps_the_vote(self) -> None:
         """Without room for currterm a vote is durable in the twin; currterm follows when there is room."""
         self.terms.save(3, "n1")
         self.disk.failures = {("write_file", "currterm"): FULL}
@@ -218,7 +218,7 @@ class DamageTests(SynchronousTestCase):
             found = self.found(data, self.twin)
             self.assertTrue(found is None or found.term > 5 or found == TermVote(5, "n1"), (data, found))
 
-    def test_seal(self) -> None:
+    def test_the_seal_vouches_for_its_lines(self) -> None:
         """It vouches for its lines, also without a twin, and beyond it; lines that follow it are not ours."""
         self.assertEqual(self.found(seal_term(9, "n2"), self.twin), TermVote(9, "n2"))
         self.assertEqual(self.found(seal_term(9, None), None), TermVote(9, None))
@@ -242,7 +242,7 @@ class DamageTests(SynchronousTestCase):
         self.assertIsNone(self.found(None, bytes(1024)))
         self.assertIsNone(self.found(b"curr", None))
 
-    def test_strict(self) -> None:
+    def test_malformed_files_are_refused(self) -> None:
         """Other keys, keys twice, and votes for strangers are malformed."""
         for content in (b"votgLeader=n1\ncurrTerm=5\n", b"currTerm=5\n", b"voteLeader=n1\n",
                         self.java + b"currTerm=6\n", self.java + b"x=1\n", b"voteLeader=n9\ncurrTerm=5\n"):
@@ -264,7 +264,7 @@ class DamageTests(SynchronousTestCase):
         self.assertEqual(self.found(None, None, has_ledger=False), TermVote())
         self.assertEqual(self.found(None, self.twin), TermVote(5, "n1"))
 
-    def test_taken_up(self) -> None:
+    def test_a_start_writes_both_files(self) -> None:
         """A start writes both files again, and makes an unsound twin anew."""
         self.disk.write_file(f"{ROOT}/termvote", bytes(1024))
         terms = TermFile(self.disk, ROOT, member_ids=MEMBERS)

@@ -24,7 +24,7 @@ class FoldTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.table = TimeTable()
 
-    def test_last(self) -> None:
+    def test_the_last_time_counts(self) -> None:
         """The last one counts, committed or not; what is cut gives way to the one before."""
         self.assertIsNone(self.table.last)
         for index in (3, 5, 9):
@@ -35,7 +35,7 @@ class FoldTests(SynchronousTestCase):
         self.table.cut(5)
         self.assertEqual(self.table.last, NotedTime(3, 1, 300))
 
-    def test_bounded(self) -> None:
+    def test_the_number_of_times_is_bounded(self) -> None:
         """Committed ones go but the last; of others the oldest."""
         self.patch(time_table, "PENDING_MAX", 4)
         for index in range(20):
@@ -48,7 +48,7 @@ class FoldTests(SynchronousTestCase):
         self.assertEqual(self.table.rows(36), [[36, 1, 36]])
         self.assertEqual(self.table.rows(35), [])
 
-    def test_rows(self) -> None:
+    def test_rows_are_written_and_read(self) -> None:
         """As a file has them; what is after the end of the ledger has gone."""
         self.table.note(NotedTime(5, 1, 500), 5)
         rows: list[list[object]] = [list(row) for row in self.table.rows(5)]
@@ -103,7 +103,7 @@ class StoreTests(SynchronousTestCase):
         assert follower.times is not None
         self.assertEqual(follower.times.last, noted)
 
-    def test_opened_again(self) -> None:
+    def test_times_survive_a_restart(self) -> None:
         """After a clean stop and after kill -9, also when it lies before what recovery looks at."""
         for clean in (True, False):
             noted = self.mark(1000)
@@ -124,7 +124,7 @@ class StoreTests(SynchronousTestCase):
             self.reopen()
         self.assertEqual(self.last(), noted)
 
-    def test_cut(self) -> None:
+    def test_a_cut_time_counts_no_more(self) -> None:
         """What a new leader cuts counts no more."""
         noted = self.mark(1000)
         self.fill(2)

@@ -42,7 +42,7 @@ class TornEndTests(SynchronousTestCase):
         store.abandon()
         return FileStore.open(config, disk)
 
-    def test_is_cut(self) -> None:
+    def test_a_torn_end_is_cut(self) -> None:
         """Nobody was promised it: it goes, and the entry before it is the end, in its term."""
         for flush_disk_type in ("sync", "async"):
             store = self.torn(flush_disk_type)

@@ -62,7 +62,7 @@ class VerifyTests(SynchronousTestCase):
         if offset is not None:
             self.assertEqual(first.offset, offset, first)
 
-    def test_sound(self) -> None:
+    def test_a_sound_ledger_has_no_finding(self) -> None:
         """Nothing to find after a clean stop."""
         self.close()
         report = self.verify()
@@ -85,7 +85,7 @@ class VerifyTests(SynchronousTestCase):
         report = self.verify()
         self.assertEqual((report.findings, report.end_index, report.settled_index), ([], 59, 59))
 
-    def test_java(self) -> None:
+    def test_records_without_checksums_are_counted(self) -> None:
         """Records without checksums are counted."""
         self.store.truncate_to(entry_at(self.store, 9))
         append_bare(self.store, [b"java"] * 5, 6)
@@ -96,7 +96,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(report.findings, [])
         self.assertEqual((report.entries, report.without_chain_crc, report.settled_index), (15, 5, 14))
 
-    def test_every_record(self) -> None:
+    def test_damage_of_every_record_is_found(self) -> None:
         """A flipped bit anywhere in a record is found at that record, and the rest is checked."""
         self.close()
         for index in (0, 1, 17, 33, 59):
@@ -112,7 +112,7 @@ class VerifyTests(SynchronousTestCase):
                 self.flip(path, offset + part)
         self.assertTrue(self.verify().is_clean)
 
-    def test_index_units(self) -> None:
+    def test_a_wrong_unit_is_found(self) -> None:
         """A unit that is not that of its record."""
         self.close()
         for part in range(32):
@@ -120,7 +120,7 @@ class VerifyTests(SynchronousTestCase):
             self.found(f"index/{INDEX_SIZE:020d}", index=13, offset=96)
             self.flip(f"index/{INDEX_SIZE:020d}", 3 * 32 + part)
 
-    def test_blank(self) -> None:
+    def test_a_wrong_blank_is_found(self) -> None:
         """A blank of another length, with something in it, or none at all."""
         self.close()
         last = max(index for index in range(60) if self.position[index] < DATA_SIZE)
@@ -137,7 +137,7 @@ class VerifyTests(SynchronousTestCase):
         self.flip(self.data_file(end), end % DATA_SIZE + 70)
         self.found(self.data_file(end), offset=end % DATA_SIZE)
 
-    def test_files(self) -> None:
+    def test_wrong_files_are_found(self) -> None:
         """A missing file, a file of another length."""
         self.close()
         self.disk.unlink(f"{ROOT}/data/{2 * DATA_SIZE:020d}")
@@ -166,7 +166,7 @@ class VerifyTests(SynchronousTestCase):
                     sentences = [one.sentence for one in self.verify().findings]
                     self.assertTrue(any(sentence in one for one in sentences), (path, sentences))
 
-    def test_zeroed_file(self) -> None:
+    def test_a_zeroed_file_is_found(self) -> None:
         """Nothing where records are on record; what follows is checked all the same."""
         self.close()
         self.disk.files[f"{ROOT}/data/{DATA_SIZE:020d}"].data = bytearray(DATA_SIZE)
@@ -175,7 +175,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual((report.entries, report.end_index), (60 - lost, 59))
         self.assertEqual(report.findings[0].sentence, "no record")
 
-    def test_scribbled_files(self) -> None:
+    def test_scribbled_files_end_verification(self) -> None:
         """Whatever is in them, verification ends, and says something."""
         self.close()
         rng = random.Random(5)
@@ -189,7 +189,7 @@ class VerifyTests(SynchronousTestCase):
                 self.disk.files[path].data = data
             self.assertFalse(self.verify().is_clean)
 
-    def test_big_records(self) -> None:
+    def test_big_records_are_verified(self) -> None:
         """Records longer than what is read at a time."""
         config = config_of("big", mapped_file_size_for_entry_data=1 << 23)
         store = FileStore.open(config, self.disk)
@@ -214,7 +214,7 @@ class VerifyTests(SynchronousTestCase):
         self.flip(f"index/{62 * 32 // INDEX_SIZE * INDEX_SIZE:020d}", 62 * 32 % INDEX_SIZE + 20)
         self.assertEqual(self.verify().findings[0].index, 62)
 
-    def test_noted_damage(self) -> None:
+    def test_noted_damage_is_found(self) -> None:
         """A damaged entry that reading has noted."""
         flush(self.store)
         self.store.abandon()
@@ -227,14 +227,14 @@ class VerifyTests(SynchronousTestCase):
         mark_file.write_durably(attrs.evolve(found[1], damaged_index=1))
         self.assertIn("noted while reading", self.verify().findings[0].sentence)
 
-    def test_empty(self) -> None:
+    def test_an_empty_member_is_verified(self) -> None:
         """A member that has stored nothing yet."""
         disk = MemoryDisk()
         FileStore.open(config_of(), disk).clean_close()
         report = verify_directory(disk, ROOT)
         self.assertEqual((report.findings, report.entries, report.end_index), ([], 0, -1))
 
-    def test_damaged_beginning(self) -> None:
+    def test_a_damaged_begin_is_found(self) -> None:
         """Neither index nor record says where the ledger begins."""
         self.close()
         for path in [path for path in self.disk.files if "/index/" in path]:
@@ -251,7 +251,7 @@ class VerifyTests(SynchronousTestCase):
             self.disk.unlink(f"{ROOT}/data/{offset:020d}")
         self.assertTrue(any("is recorded up to 59" in one.sentence for one in self.verify().findings))
 
-    def test_checkpoint(self) -> None:
+    def test_a_wrong_checkpoint_is_found(self) -> None:
         """A checkpoint after the end, or without sense."""
         self.store.clean_close()
         self.disk.write_file(f"{ROOT}/checkpoint", b"committedIndex=99\nendIndex=59\n")
@@ -259,7 +259,7 @@ class VerifyTests(SynchronousTestCase):
         self.disk.write_file(f"{ROOT}/checkpoint", b"rubbish")
         self.found("checkpoint")
 
-    def test_set_aside(self) -> None:
+    def test_set_aside_files_are_listed(self) -> None:
         """Files that were set aside are listed, and are no findings."""
         self.store.clean_close()
         self.disk.makedirs(f"{ROOT}/data.set-aside")
@@ -268,7 +268,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual([(one.path, one.size) for one in report.set_aside],
                          [(f"{ROOT}/data.set-aside/x.set-aside-3", 3)])
 
-    def test_term_file(self) -> None:
+    def test_a_wrong_term_file_is_found(self) -> None:
         """Missing, senseless, or below the last entry's term."""
         self.close()
         for content in (b"", b"voteLeader=\ncurrTerm=5\n"):
@@ -277,7 +277,7 @@ class VerifyTests(SynchronousTestCase):
         self.disk.unlink(f"{ROOT}/currterm")
         self.found("currterm")
 
-    def test_mark(self) -> None:
+    def test_a_wrong_mark_is_found(self) -> None:
         """Damaged, or with something to say."""
         flush(self.store)
         self.store.abandon()
@@ -290,7 +290,7 @@ class VerifyTests(SynchronousTestCase):
         self.disk.files[f"{ROOT}/commitmark"].data = bytearray(1024)
         self.found("commitmark")
 
-    def test_hole(self) -> None:
+    def test_a_hole_is_named(self) -> None:
         """It is named, and so is what is after it; an unsound file of holes is reported, too."""
         flush(self.store)
         self.store.abandon()
@@ -304,7 +304,7 @@ class VerifyTests(SynchronousTestCase):
         self.disk.files[f"{ROOT}/holes"].data[9] ^= 1
         self.found("holes")
 
-    def test_progress(self) -> None:
+    def test_progress_is_reported_in_bytes(self) -> None:
         """Bytes done and bytes to do."""
         self.close()
         seen: list[tuple[int, int]] = []
@@ -313,7 +313,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual({one[1] for one in seen}, {total})
         self.assertEqual(seen, sorted(seen))
 
-    def test_changes_nothing(self) -> None:
+    def test_verification_changes_nothing(self) -> None:
         """Whatever is found."""
         self.close()
         self.flip(self.data_file(0), 70)
@@ -321,12 +321,12 @@ class VerifyTests(SynchronousTestCase):
         self.verify()
         self.assertEqual({path: bytes(content.data) for path, content in self.disk.files.items()}, before)
 
-    def test_no_directory(self) -> None:
+    def test_a_missing_directory_is_refused(self) -> None:
         """That is no report."""
         with self.assertRaises(DirectoryError):
             verify_directory(self.disk, "elsewhere")
 
-    def test_many_findings(self) -> None:
+    def test_many_findings_are_counted(self) -> None:
         """All are counted, a bounded number is kept."""
         report = VerifyReport(path="x")
         for _ in range(FINDINGS_MAX + 5):

@@ -70,7 +70,7 @@ def slow_envelope(time_ms: int | None, headers: Mapping[str, bytes], body: bytes
 
 
 def slow_decode(body: bytes) -> Envelope | None:
-    """As C{decode_envelope}: parse by the declarations, build again, and see whether it is the same."""
+    """Parse by the declarations, build again, and see whether it is the same."""
     try:
         found = _WHOLE.parse(body)
         names = [row.name.decode() for row in found.headers]

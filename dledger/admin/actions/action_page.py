@@ -17,11 +17,13 @@ def action_page(
     name: str, whose: str, actions: Iterable[Action], effects: Effects | None, problem: str = ""
 ) -> bytes:
     """
-    The page.
+    The page with a form for each action, and with the effects of one of them.
 
-    @param name: of the server, for the title. @param whose: likewise, for the heading.
-    @param effects: of the action that was asked for; None: the forms alone.
-    @param problem: why there are none.
+    @param name: of the server, for the title.
+    @param whose: of the server, for the heading.
+    @param actions: those without a title have no form.
+    @param effects: of the action that a form asked about; None: the page has the forms alone.
+    @param problem: why there are no effects.
     """
     said = problem or "Choose an action. What it would do is shown first; doing it needs a token."
     live = ["".join(_form(one) for one in actions if one.title)]

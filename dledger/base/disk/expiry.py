@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_expiry -*-
 """
-Whether the disk is full, and whether the oldest data file may be deleted.
+Decides whether a disk is full, and whether the oldest data file may be deleted.
 
-Ratios are Java's: used / (used + usable), in whole percent rounded up. Unlike in Java, deleted files
-hold committed entries only (docs/divergence.md W18); the caller ensures that.
+Ratios are computed as in Java: used / (used + usable), in whole percent, rounded up. Unlike Java, we delete
+only files whose entries are all committed (docs/divergence.md W18). The caller ensures that.
 
 Source: CleanSpaceService in DLedgerMmapFileStore.java (0.3.1.2).
 """
@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 def used_ratio(space: DiskSpace) -> float:
-    """Share of the file system in use, in whole percent, as a fraction."""
+    """The share of the file system that is in use: 0.0 to 1.0, rounded up to whole hundredths."""
     used = space.total - space.free
     whole = used + space.usable
     return -(-used * 100 // whole) / 100 if whole > 0 else 1.0
@@ -28,15 +28,17 @@ def used_ratio(space: DiskSpace) -> float:
 @attrs.frozen(kw_only=True)
 class ExpiryRules:
     """
-    When a disk is full, and when a file may go. Ratios are used / (used + usable), 0 to 1.
+    The limits by which a disk is full, and a file may be deleted. Ratios are 0 to 1.
 
-    @ivar full_ratio: above it the disk is full. C{full_ratio_name}: the option that says so, for messages.
-    @ivar min_free_bytes: below it the disk is full, too.
-    @ivar reserved_hours: a file is kept so long after its last write; 0: no file goes for its age.
-    @ivar delete_hours: hours of the day, 0 to 23, at which files go.
-    @ivar check_ratio: above it files go at any hour.
-    @ivar force_ratio: above it files go before their time; None for never.
-    @ivar retention_bytes: files beyond this size go; 0 for no such limit.
+    @ivar full_ratio: above it the disk is full.
+    @ivar full_ratio_name: the option that sets C{full_ratio}, for messages.
+    @ivar min_free_bytes: with fewer usable bytes the disk is full, too.
+    @ivar reserved_hours: a file is kept for this time after its last write; 0: no file is deleted for its
+        age.
+    @ivar delete_hours: the hours of the day, 0 to 23, at which old files are deleted.
+    @ivar check_ratio: above it old files are deleted at any hour.
+    @ivar force_ratio: above it the oldest file is deleted, even a young one; None: never.
+    @ivar retention_bytes: the oldest file is deleted if the others have at least this size; 0: no such limit.
     """
 
     full_ratio: float
@@ -51,10 +53,11 @@ class ExpiryRules:
 
 class Expiry:
     """
-    Result of the last look at the disk.
+    The room on the disk at the last measurement, and the decisions that follow from it.
 
     @ivar rules: may be replaced at any time.
-    @cvar FILES_MAX: the maximum number of files deleted at a time.
+    @ivar why_full: why the disk is full; empty if it is not.
+    @cvar FILES_MAX: the most files that are deleted at a time.
     """
 
     FILES_MAX = 10
@@ -68,16 +71,26 @@ class Expiry:
 
     @property
     def disk_full(self) -> bool:
-        """Whether the disk was full at the last look, or a write found no room since."""
+        """Whether the disk was full at the last measurement, or a write has found no room since."""
         return bool(self.why_full)
 
     def refused(self, why: str, wanted_bytes: int) -> None:
-        """A write found no room. The disk is full until L{measure} sees C{wanted_bytes} of usable room."""
+        """
+        Take the disk for full, because a write found no room.
+
+        @param wanted_bytes: the disk is full until L{measure} finds this number of usable bytes.
+        """
         self._refused = self.why_full = why
         self._wanted_bytes = wanted_bytes
 
     def measure(self, disk: Disk, data: SegmentList, base_path: str) -> None:
-        """Measure the room on the file systems of the ledger."""
+        """
+        Measure the room on the file systems of a ledger: of its directory, and of its data files.
+
+        @param data: the data files.
+        @param base_path: the directory.
+        @raise OSError: it cannot be measured.
+        """
         spaces = [disk.space(base_path)]
         if disk.exists(data.directory):
             spaces.append(disk.space(data.directory))
@@ -99,7 +112,8 @@ class Expiry:
         """
         Why the oldest file should be deleted; empty if it should stay.
 
-        @param free_to_go: no follower and no reader needs its entries; force cleaning ignores this.
+        @param free_to_go: no follower and no reader needs its entries. Above C{force_ratio} this does not
+            count.
         """
         rules = self.rules
         if rules.force_ratio is not None and self._ratio > rules.force_ratio:

@@ -410,7 +410,7 @@ class SegmentList(SegmentReader):
                 self.directory_dirty = True
 
     def touch(self, position: int, end: int) -> None:
-        """Likewise the files that hold the bytes from C{position} to C{end}."""
+        """Mark the files with the bytes from C{position} to C{end} as dirty: the next sync includes them."""
         for offset in self.offsets:
             if self.base(position) <= offset < end:
                 self.dirty[offset] = self._file(offset)

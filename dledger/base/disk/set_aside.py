@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.base.test_set_aside -*-
 """
-Files and bytes that leave a log without being deleted: they are kept in a directory beside it.
+Keeps the files and bytes that a log gives up, in a directory beside the log.
 
-The last files of C{<directory>} go to C{<directory>.set-aside}, under their name with a suffix that says in
-which term; so does a copy of bytes that are about to be zeroed. Nothing there is ever overwritten, read or
-deleted by us: an operator decides. Files of zeroes hold nothing, and are deleted.
+A file of C{<directory>} is moved to C{<directory>.set-aside}; its new name ends in the term in which it was
+moved. Bytes that are about to be zeroed are copied there first. We never overwrite, read or delete these
+files: an operator decides about them. A file of zeroes holds nothing, so it is deleted instead.
 
-Java reads every name in a directory of segments as a number, so nothing may be kept in it.
+They are not kept in the directory itself, because Java reads every name there as a number.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ _CHUNK = 1024 * 1024
 
 @attrs.frozen(kw_only=True)
 class KeptFile:
-    """A file that was set aside, and its bytes."""
+    """
+    A file that was set aside.
+
+    @ivar size: bytes.
+    """
 
     path: str
     size: int
 
 
 def set_aside_directory(directory: str) -> str:
-    """Where the files of C{directory} are kept."""
+    """The directory in which files of C{directory} are kept."""
     return f"{directory}.set-aside"
 
 
@@ -66,7 +70,7 @@ class SetAside:
         """
         Set one file aside, or delete it if it has no byte but zeroes; durable on return.
 
-        @param is_written: it is known to hold something.
+        @param is_written: it is known to have a byte that is not zero.
         """
         directory, _, name = path.rpartition("/")
         size = self._disk.file_size(path)
@@ -89,9 +93,10 @@ class SetAside:
         self, segments: SegmentList, position: int, term: int, *, written_end: int = 0
     ) -> None:
         """
-        Set aside the files after the one that holds C{position}; -1: all files. The last comes first.
+        Set aside the files after the one that holds an offset of the log, the last file first.
 
-        @param written_end: the files before this stream offset are known to hold something.
+        @param position: the offset; -1: all files are set aside.
+        @param written_end: files before this offset are known to have a byte that is not zero.
         """
         while segments.offsets and segments.offsets[-1] > position:
             is_written = segments.offsets[-1] < written_end
@@ -99,8 +104,10 @@ class SetAside:
 
     def bytes_of(self, segments: SegmentList, position: int, term: int) -> None:
         """
-        Copy the bytes from C{position} to the end of its file, without the zeroes at the end; durable on
-        return. Nothing is copied if all are zeroes.
+        Copy the bytes from an offset of the log to the end of their file, durably, without the zeroes at the
+        end. If all are zeroes, nothing is copied.
+
+        @raise OSError: it failed; no copy is left.
         """
         base = segments.base(position)
         if not segments.has(base):

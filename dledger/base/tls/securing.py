@@ -18,7 +18,7 @@ from dledger.values.tls_files import TlsFiles
 
 
 class Dialling(Protocol):
-    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
+    """Connects by TLS: L{TlsKeys <dledger.base.tls.keys.TlsKeys>} for a program that only connects."""
 
     def dial(self, endpoint: IStreamClientEndpoint, name: str | None) -> IStreamClientEndpoint:
         """An endpoint by TLS, whose other end must prove that it is C{name}; None: of the authority."""
@@ -42,7 +42,7 @@ class MembersDialling:
 
 
 class Securing(Dialling, Protocol):
-    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
+    """Listens and connects by TLS: L{TlsKeys <dledger.base.tls.keys.TlsKeys>}, as a server sees it."""
 
     @property
     def files(self) -> TlsFiles:

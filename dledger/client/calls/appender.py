@@ -1,13 +1,14 @@
 # -*- test-case-name: tests.client.test_appender,tests.client.test_append_order -*-
 """
-The append path of a client: calls go through a L{WindowedSender} to the leader.
+Sends the appends of a client to the leader, through a L{WindowedSender}.
 
-Rule 1: bodies are written in the order of the calls (see L{dledger.base.sending.sender}, rules 1 and 2).
-Rule 2: only bodies that are certainly not in the log are sent again. A lost connection, a time-out, 502,
-501 and every code that is not known to precede the write mean "unknown", and unknown is never retried.
-With numbers (exactly once) unknown frames are sent again, too: the log takes each number of a producer once.
-Rule 3: a frame to a leader that did not advertise our wire waits for the frame before it: Java's
-server handles requests of one connection in four threads, in any order.
+Rule 1: bodies are written in the order of the calls (L{dledger.base.sending.sender}, rules 1 and 2).
+Rule 2: only bodies that are certainly not in the log are sent again. After a lost connection, a time-out,
+501, 502, or any code that may follow the write, the outcome is unknown, and the bodies are not sent again.
+With numbers (C{exactly_once}) they are, because the log takes each number of a producer once.
+Rule 3: to a Java leader, one frame is under way at a time, because Java's server handles the requests of one
+connection in four threads, in any order. With C{is_ordered=False} rule 1 does not hold for Java leaders, and
+more frames are under way.
 
 An append whose outcome is unknown may still reach the log after later appends.
 """
@@ -57,10 +58,10 @@ _Frame = SentFrame[Appended]
 
 class _LeaderSearch:
     """
-    The leader that appends go to.
+    Finds the leader, and remembers its connection.
 
-    @ivar current: its connection; None while it must be looked for.
-    @ivar hint: id of the supposed leader, from a refusal.
+    @ivar current: the connection to the leader; None: the leader must be looked for.
+    @ivar hint: id of the leader by the last refusal; the search asks it first.
     """
 
     def __init__(
@@ -73,7 +74,10 @@ class _LeaderSearch:
         self.hint: str | None = None
 
     def seek(self) -> None:
-        """Look for the leader, unless that is under way; C{found} is called with it, or with None."""
+        """
+        Look for the leader, unless a search is under way. At its end, C{found} is called with the connection
+        to the leader, or with None if there is no leader.
+        """
         if self._seeking is None:
             hint, self.hint = self.hint, None
             self._seeking = self._members.leader(hint)
@@ -90,21 +94,21 @@ class _LeaderSearch:
         self._seeking = None
 
     def doubt(self, leader: MemberLink) -> None:
-        """Look for the leader again before the next frame."""
+        """Forget the leader, if it is still this one, so that the next frame looks for it again."""
         if self.current is leader:
             self.current = None
 
     def close(self) -> None:
-        """Look no further."""
+        """End the search that is under way; C{found} is not called for it."""
         if self._seeking is not None:
             self._seeking.cancel()
 
 
 class Appender:
     """
-    The appends of one client: the target of its sender.
+    Appends the bodies of one client. It is the L{SendTarget} of its sender.
 
-    @ivar sender: its queue and its frames.
+    @ivar sender: has the queue of bodies, and the frames under way.
     """
 
     def __init__(
@@ -142,8 +146,11 @@ class Appender:
         *, at_once: bool = False,
     ) -> None:
         """
-        Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
-        empty or refused here. The sequence must not be changed afterwards.
+        Append bodies in order.
+
+        @param bodies: the sequence must not be changed afterwards.
+        @param done: is called once; before this method returns only if C{bodies} is empty, or is refused
+            here.
 
         @param stream, headers: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
         @param at_once: see L{WindowedSender.submit}.
@@ -316,7 +323,10 @@ class Appender:
                 self._native_window = self._native_window._replace(count_max=max(1, frame.count // 2))
 
     def _out_of_sequence(self, numbers: Numbers, frame: _Frame, error: DLedgerError) -> None:
-        """The leader lacks a number before those of the frame: of a frame that is sent again, or given up."""
+        """
+        The leader lacks a sequence before those of the frame. It belongs to an earlier frame, which is sent
+        again, or to bodies that were given up: then the producer gets a new id.
+        """
         if not self.sender.is_oldest(frame):
             self.sender.hold(frame, error)
         elif self.sender.is_maybe(frame):

@@ -27,7 +27,7 @@ from protocols.wire.ledger.messages import GetResponse, Request, Response
 
 
 class MemberQuestions:
-    """See the module."""
+    """Asks members, and asks again after failures, until one answers or the time of the question is over."""
 
     def __init__(
         self, members: Members, rivals: Rivals, clock: IReactorTime, timeout_s: float,

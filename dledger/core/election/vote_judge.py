@@ -1,8 +1,9 @@
 # -*- test-case-name: tests.core.test_elector -*-
 """
-Whether a member gives its vote to a candidate: by its members, its log, its term, and the votes that it gave.
+Decides whether a member may vote for a candidate.
 
-A judge changes nothing, and knows no time: the elector gives the vote.
+It looks at the member's list of members, its log, its term, its leader, and its vote in this term. It changes
+nothing, because the elector gives the vote; and it knows no time.
 
 Source: DLedgerLeaderElector.handleVote; Raft 5.4.1, 9.6.
 """
@@ -18,11 +19,16 @@ from protocols.wire.ledger.messages import VoteRequest
 
 @attrs.define
 class VoteJudge:
-    """See the module."""
+    """
+    Judges the requests for a vote that one member gets.
+
+    @ivar member: its state, which is read and never changed here.
+    """
 
     member: MemberState
 
     def _by_log(self, request: VoteRequest) -> VoteResult:
+        """Reject a candidate whose log ends before this member's: in an earlier term, or at a lower index."""
         member = self.member
         if request.ledger_end_term < member.ledger_end_term:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
@@ -33,7 +39,7 @@ class VoteJudge:
         return VoteResult.ACCEPT
 
     def vote(self, request: VoteRequest) -> VoteResult:
-        """Judge a vote that binds."""
+        """Judge a request for a vote that binds: a member gives one such vote in each term."""
         member = self.member
         candidate = request.leader_id
         if not member.knows(candidate):
@@ -51,13 +57,19 @@ class VoteJudge:
         if request.term < member.ledger_end_term:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         if member.repair_end_index >= 0:
-            # Its log looks shorter than the entries it once acknowledged: its vote could elect a leader
-            # that lacks a committed entry. No candidate counts UNKNOWN.
+            # This log may lack entries that this member acknowledged before it was damaged, so its vote could
+            # elect a leader that lacks a committed entry. A candidate does not count UNKNOWN as a vote here,
+            # because the answer has no WIRE_FLAG_UNSURE_VOTE.
             return VoteResult.UNKNOWN
         return VoteResult.ACCEPT
 
     def pre_vote(self, request: VoteRequest, *, is_leader_heard: bool) -> VoteResult:
-        """Judge a question. @param is_leader_heard: the leader was heard within the patience."""
+        """
+        Judge a pre-vote: the question of a candidate whether it would get the vote.
+
+        @param request: its term is the one in which the candidate wants to be elected.
+        @param is_leader_heard: whether the leader was heard within the patience.
+        """
         member = self.member
         if not member.knows(request.leader_id):
             return VoteResult.REJECT_UNKNOWN_LEADER

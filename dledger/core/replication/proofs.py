@@ -1,12 +1,14 @@
 # -*- test-case-name: tests.core.test_proofs -*-
 """
-Whether the leader lacks an entry because its ledger begins after it.
+Asks the leader whether it lacks an entry because its ledger begins after this entry.
 
-A TRUNCATE that makes a follower drop committed entries is right only then. The follower does not take the
-word of a push for it: it asks the leader over its own connection to the leader's address.
+Only then may a TRUNCATE make a follower drop committed entries. The push itself is no proof of it, because
+another program may have sent it. So the follower asks the leader, over its own connection to the address of
+the leader.
 
-A member of ours is asked METADATA, which names the begin and the end of its ledger. A Java leader is asked
-GET of the entry: 419 says that the entry is below its begin, and nothing is changed by the question.
+A leader of ours is asked METADATA, whose answer has the begin and the end of its ledger. A Java leader is
+asked GET of the entry: the answer 419 means that the entry is before the begin. Neither question changes
+anything at the leader.
 
 Source: ours; DLedgerServer.handleGet, DLedgerMmapFileStore.indexCheck for Java's answer.
 """
@@ -33,11 +35,13 @@ from protocols.wire.ledger.messages import (
 @attrs.frozen(kw_only=True)
 class LeaderBegins:
     """
-    What one leader said in one term.
+    The begin of one leader's ledger, as it answered in one term.
 
-    @ivar lowest, highest: bounds of the begin of its ledger.
+    @ivar lowest, highest: the begin is an index from C{lowest} to C{highest}. An answer to METADATA gives the
+        begin itself, an answer to GET one bound of it.
     @ivar end_index: the end of its ledger at that time, or a higher index.
-    @ivar memberships: those of its configuration entries.
+    @ivar memberships: the one in force at the begin of its ledger, and the last one; empty if it reported
+        none.
     """
 
     leader_id: str
@@ -51,7 +55,7 @@ class LeaderBegins:
 @attrs.define
 class BeginProof:
     """
-    The last answer, and the question under way.
+    The question that is under way, and the last answer.
 
     Invariant: at most one question is under way; an answer counts for the leader and the term that were
     current when it was asked.
@@ -63,7 +67,10 @@ class BeginProof:
     _asked: tuple[str, int, int] = ("", -1, -1)
 
     def lacks(self, index: int) -> bool | None:
-        """Whether the current leader lacks the entry at C{index}; None if it has not said so."""
+        """
+        Whether the ledger of the current leader begins after C{index}; None if no answer of this leader in
+        this term decides it.
+        """
         member, said = self.member, self._said
         if said is None or (said.leader_id, said.term) != (member.leader_id, member.term):
             return None
@@ -72,20 +79,23 @@ class BeginProof:
         return False if index >= said.highest else None
 
     def reaches(self, index: int) -> bool:
-        """Whether the current leader may hold an entry at C{index}, by its last answer."""
+        """Whether the leader that answered last may hold an entry at C{index}."""
         return self._said is not None and index <= self._said.end_index
 
     def told(self, index: int) -> tuple[Membership, ...] | None:
         """
-        The memberships of a leader whose ledger begins at C{index}; None if it has some, and may begin
-        elsewhere: then one of them may be missing.
+        The memberships that the leader reported, for a ledger that shall begin at C{index}. There is an
+        answer (L{lacks} is not None).
+
+        @return: None if the leader has reported memberships, and its ledger does not begin at C{index}. A
+            membership from before its begin may be missing then.
         """
         assert self._said is not None
         memberships = self._said.memberships
         return memberships if not memberships or index == self._said.lowest else None
 
     def ask(self, index: int) -> None:
-        """Ask the leader whether it lacks the entry at C{index}."""
+        """Ask the leader whether it lacks the entry at C{index}, unless a question is under way."""
         member = self.member
         leader_id = member.leader_id
         if self._asked_id is not None or leader_id is None:
@@ -102,7 +112,10 @@ class BeginProof:
         self._asked_id = member.out.send(leader_id, request, self)
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
-        """The leader answered; the word of another member is no proof."""
+        """
+        Take the answer to the last question. One to METADATA counts only if the member that was asked still
+        leads in the same term.
+        """
         if request_id != self._asked_id:
             return
         self._asked_id = None

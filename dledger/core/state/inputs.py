@@ -45,9 +45,10 @@ class Proposal:
 
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
     @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
-    @ivar expected_end: it is taken only if the log ends there; None: wherever the log ends.
-    @ivar origin: it is taken only if the log has none of its bodies yet; None: they have no sequence.
-    @ivar is_control: its single body is one of a reader entry. It is alone in its input.
+    @ivar expected_end: the bodies are taken only if the last index of the log is this one; None: they are
+        taken after any entry.
+    @ivar origin: the bodies are taken only if the log has none of them yet; None: they have no sequence.
+    @ivar is_control: its single body is that of a reader entry. The proposal is alone in its input.
     """
 
     token: int
@@ -109,9 +110,9 @@ class LedgerTruncated(Input):
 @value_class(kw_only=True)
 class HoleHandled(Input):
     """
-    The first hole of the ledger was looked at, or filled.
+    The attempt to fill the first hole of the ledger has ended.
 
-    @ivar reason: why it is as it was; empty if it has shrunk.
+    @ivar reason: why the hole is as large as before; empty if it has shrunk.
     """
 
     reason: str = ""
@@ -132,14 +133,24 @@ class EntriesFlushed(Input):
 
 @value_class
 class RoomChecked(Input):
-    """The store was looked at. C{is_full}: it refuses entries for want of room."""
+    """
+    The room on the disk was measured.
+
+    @ivar is_full: whether the store refuses entries for want of room.
+    """
 
     is_full: bool
 
 
 @value_class(kw_only=True)
 class MachineChecked(Input):
-    """The state machine of this member was looked at, see L{dledger.core.state.machine_word.MachineWord}."""
+    """
+    The state machine of this member was looked at.
+
+    @ivar runs: whether it runs.
+    @ivar is_unfit: whether this member should not lead, because its machine has failed, has no state or is in
+        doubt.
+    """
 
     runs: bool
     is_unfit: bool
@@ -147,7 +158,10 @@ class MachineChecked(Input):
 
 @value_class(kw_only=True)
 class DirectoryDoubted(Input):
-    """Another member remembers this member's directory otherwise; that it is unsure is recorded."""
+    """
+    Another member remembers another directory of this member, which may so have lost entries. The store has
+    recorded that this member is unsure.
+    """
 
     reason: str
 
@@ -162,7 +176,7 @@ class StoreFailed(Input):
 @value_class(kw_only=True)
 class RequestReceived(Input):
     """
-    A request of a peer or client for the core (VOTE, HEART_BEAT, PUSH, LEADERSHIP_TRANSFER).
+    A request of a peer or a client for the core: VOTE, HEART_BEAT, PUSH, LEADERSHIP_TRANSFER or MEMBERSHIP.
 
     @ivar token: identifies the request for the answer; every token is answered exactly once, unless
         its connection is lost first.

@@ -6,11 +6,13 @@ Gets a snapshot from another member, piece by piece::
         |  ^ no answer, damaged piece: the same piece again, a few times
         +--- refused, not sound, too often in vain: begin anew with the next member, after all of them a pause
 
-Rule 1: one piece is under way, so memory holds one. Each has a checksum, the file has its own besides.
-Rule 2: the snapshot must be usable: of this machine and version, and of an entry that is not in the state.
-The log of this member must go on after it. An older one is refused before a byte of it is written.
-Rule 3: nothing of this member changes until the file has its name: a crash leaves C{incoming}, which the next
-start removes.
+Rule 1: one piece is under way at a time, so memory holds one. Each piece has a checksum, and the whole file
+has another one.
+Rule 2: the snapshot must be one of this machine, in a version that it takes. It must be made after an entry
+that is not in this member's state yet, and this member's log must have the entries after it. An older
+snapshot is refused before a byte of it is written.
+Rule 3: the bytes are written into the file C{incoming}. Nothing else changes until the file is whole, sound
+and durable, and gets its name. A crash before leaves C{incoming}, which the next start removes.
 """
 
 from __future__ import annotations
@@ -33,15 +35,17 @@ from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 
 _Outcome = TypeVar("_Outcome")
 
-#: Times that one piece is asked for in vain before another member is asked.
+#: Attempts to get one piece from a member that does not answer, or sends a damaged one. Then the next member
+#: is asked.
 TRIES = 5
-#: Seconds before a piece is asked for again: after no answer (times the number of tries), and when the sender
-#: may send nothing now.
+#: Seconds before the next attempt, times the number of attempts so far.
 RETRY_S = 0.5
+#: Seconds before a piece is asked for again that the sender may not send yet, because its quota is used up.
 THROTTLED_S = 0.2
-#: Times in a row that a sender may send nothing before another one is asked.
+#: Answers of this kind to the requests for one piece. Then the next member is asked.
 THROTTLED_MAX = 150
-#: Seconds after which all members are asked again, from the first bound to the second.
+#: Seconds before all members are asked again: the first pause, and the longest. Each pause is twice as long
+#: as the one before.
 ROUND_S, ROUND_MAX_S = 1.0, 15.0
 
 
@@ -53,22 +57,26 @@ class SnapshotSource(Protocol):
         """Whether there are other members."""
 
     def senders(self) -> tuple[str, ...]:
-        """Ids of those that can be asked, the leader first."""
+        """Ids of the members that can be asked, the leader first."""
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
         """
-        Ask one. The base fields of C{request} are filled in there. Cancelling forgets it.
+        Ask one member for a piece. Cancelling the result forgets the question.
 
-        @return: fires with its answer, of any code; fails with L{DLedgerError}: there is none.
+        @param request: its base fields are filled in here.
+        @return: fires with the answer, which may have any code; fails with L{DLedgerError} if no answer
+            comes.
         """
 
 
 @attrs.define
 class _Incoming:
     """
-    What is received. C{index}, C{term} and C{size} are -1 until the first piece has reported them.
+    The snapshot that is being received.
 
-    @ivar offset: bytes that are in the file.
+    @ivar index, term: of the entry after which it was made; -1 until the first piece has reported them.
+    @ivar size: its bytes; -1 until the first piece has reported them.
+    @ivar offset: bytes that are in the file C{incoming}.
     """
 
     index: int = -1
@@ -81,8 +89,8 @@ class SnapshotFetch:
     """
     One search for a snapshot.
 
-    @ivar asked: what became of it at each member that has not sent one.
-    @ivar progress: a sentence for people.
+    @ivar asked: why each member that was asked has not sent a snapshot.
+    @ivar progress: how far the search is, as a sentence for people.
     """
 
     log = Logger()
@@ -93,7 +101,7 @@ class SnapshotFetch:
     ) -> None:
         """
         @param oldest_version: of snapshots that the machine takes.
-        @param lowest_index: an older snapshot is of no use now.
+        @param lowest_index: returns the lowest entry after which a snapshot must be made to be of use now.
         """
         self._snapshots = snapshots
         self._source = source
@@ -110,13 +118,18 @@ class SnapshotFetch:
         self.progress = "no member was asked yet"
 
     def stop(self) -> None:
-        """The search ends with L{CancelledError}, soon."""
+        """End the search. L{fetch} then fails with C{CancelledError}."""
         self._is_stopped = True
         if self._cancel is not None:
             self._cancel()
 
     async def fetch(self) -> SnapshotHead:
-        """@return: that of a snapshot which is durable and sound, and in the directory now."""
+        """
+        Ask the members in turn, again and again, until one has sent a snapshot.
+
+        @return: the head of the snapshot, which is sound, durable and in the directory.
+        @raise CancelledError: L{stop} was called.
+        """
         rounds = 0
         while True:
             for peer_id in self._source.senders():
@@ -138,7 +151,12 @@ class SnapshotFetch:
         self.asked[peer_id] = reason
 
     async def _from(self, peer_id: str) -> SnapshotHead:
-        """@raise SnapshotRefused: this member has none that can be used. @raise OSError: of this disk."""
+        """
+        Get a whole snapshot from one member.
+
+        @raise SnapshotRefused: the member has no snapshot that is of use, or does not send it.
+        @raise OSError: the snapshot cannot be written here.
+        """
         incoming, snapshots = _Incoming(), self._snapshots
         while incoming.offset != incoming.size:
             data = await self._next_piece(peer_id, incoming)
@@ -162,7 +180,11 @@ class SnapshotFetch:
         return found[0]
 
     async def _next_piece(self, peer_id: str, incoming: _Incoming) -> bytes:
-        """@raise SnapshotRefused: the member refused, or was asked too often in vain."""
+        """
+        Get the piece at C{incoming.offset}.
+
+        @raise SnapshotRefused: the member refuses it, or all attempts have failed.
+        """
         tries = throttled = 0
         while True:
             problem = ""
@@ -204,7 +226,11 @@ class SnapshotFetch:
             )
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """
+        Wait for some seconds.
+
+        @raise CancelledError: the search was stopped.
+        """
         await self._wait(deferLater(self._clock, seconds))
 
     async def _wait(self, outcome: Deferred[_Outcome]) -> _Outcome:

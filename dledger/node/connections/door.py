@@ -1,18 +1,23 @@
 # -*- test-case-name: tests.node.test_door -*-
 """
-What the other end of each connection may ask: by its certificate, by its token, or, in a group without both,
-by its address: everything but changes from everywhere, changes from the hosts that may (C{change_hosts}).
+Decides which requests each connection may make.
 
-Rule 1: a request beyond the rights of its connection is answered FORBIDDEN (440), and reaches nobody.
-Rule 2: a token counts for the connection on which it was shown. Here is only its hash, and its grant is
-looked up again whenever the file has changed: a connection whose token grants something else, or nothing,
-ends.
-Rule 3: a member is known by its certificate. Without TLS nobody is, and a connection that was taken for a
-member's needs no role for what members ask one another. No member asks another for a change of the group: a
-leader's LEADERSHIP_TRANSFER to its successor, which names itself, is a member's word like a push.
-Rule 4: what changes the group is what needs the role C{admin}.
-Rule 5: a door without certificates and tokens may be closed: then clients may ask METADATA only, and for
-changes from where they may.
+The certificate of the other end gives rights, and so does the token that it sends. A group with neither
+certificates nor tokens judges by address: every host may make every request that changes nothing, and only
+the hosts of C{change_hosts} may change the group.
+
+Rule 1: a request beyond the rights of its connection is answered FORBIDDEN (440). No other part of the
+member sees it.
+Rule 2: a token counts for the connection that sent it. The door keeps only the hash of the token. When the
+file of tokens has changed, the door looks up the grant of each hash again, and ends every connection whose
+token now grants something else, or nothing.
+Rule 3: a certificate proves that the other end is a member. Without TLS nothing proves it: the door then
+believes the id by which the connection was taken for a member's, and asks no role for the requests that
+members make. A change of the group is not one of these, with one exception: a leader sends
+LEADERSHIP_TRANSFER to its successor, and names itself in it.
+Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}).
+Rule 5: a door without certificates and tokens may be closed. Clients may then ask METADATA only, and the
+hosts of C{change_hosts} may change the group.
 """
 
 from __future__ import annotations
@@ -33,8 +38,9 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
 
-#: What a client must be allowed to do, for every request. METADATA needs nothing (None); what only members
-#: ask is judged by their connections.
+#: The role that a client needs, by request; None: it needs none. METADATA needs none because clients find the
+#: leader with it. The requests of members (VOTE to SNAPSHOT) need none because
+#: L{dledger.node.connections.speakers} judges the connections that make them.
 NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.METADATA: None,
     RequestCode.VOTE: None,
@@ -54,10 +60,10 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.SKIP: ClientRole.ADMIN,
 }
 
-#: Of everybody at a closed door. (Who may change something is judged by the address then.)
+#: The rights of every caller at a closed door. (L{Door.refusal_of_change} then judges the address.)
 _ONLY_CHANGES = attrs.evolve(ALL_RIGHTS, roles=frozenset({ClientRole.ADMIN}))
 
-#: The rights of the other end of a connection by its certificate.
+#: Finds the rights that its certificate gives to the other end of a connection.
 RightsOf = Callable[[ServerConnection], Rights]
 #: Answers a request that is refused.
 Refuse = Callable[[ServerConnection, Ticket, Request, DLedgerError], None]
@@ -65,16 +71,23 @@ Refuse = Callable[[ServerConnection, Ticket, Request, DLedgerError], None]
 
 class Door:
     """
-    Invariant: C{_rights} has nothing of a connection that has ended, C{_shown} the hashes of the tokens that
-    were known when they were shown.
+    The rights of all connections to one member.
 
-    @ivar is_guarded: whether certificates or tokens decide.
+    Invariant: C{_rights} and C{_token_hashes} have only connections that have not ended. A connection is in
+    C{_token_hashes} once it has sent a token that granted something in this group.
+
+    @ivar is_guarded: whether L{allowed} may refuse a request: certificates or tokens give rights, or the
+        door is closed.
     """
 
     log = Logger()
 
     def __init__(self, group: str, refuse: Refuse, note: Note) -> None:
-        """@param group: of this member; a token may be one of others."""
+        """
+        @param group: name of this member's group; tokens that are for other groups count for nothing here.
+        @param refuse: answers a request that the door refuses.
+        @param note: reports an event.
+        """
         self._group = group
         self._refuse = refuse
         self._note = note
@@ -82,7 +95,7 @@ class Door:
         self._tokens: ClientTokenFile | None = None
         self._changers = ChangeHosts()
         self._rights: dict[ServerConnection, Rights] = {}
-        self._shown: dict[ServerConnection, str] = {}
+        self._token_hashes: dict[ServerConnection, str] = {}
         self.is_guarded = self._is_closed = False
 
     def judge_with(
@@ -90,12 +103,13 @@ class Door:
         changers: ChangeHosts | None = None, *, is_closed: bool = False,
     ) -> None:
         """
-        Set what gives rights.
+        Set what gives rights. C{changers} and C{is_closed} count only if there are neither certificates nor
+        tokens.
 
-        @param rights_of: None: certificates give none. Without tokens, too, everybody may do everything but
-            change the group.
-        @param changers: who may do that then; None: this machine's loopback interface.
-        @param is_closed: and clients may do nothing else then.
+        @param rights_of: finds the rights that certificates give; None: certificates give none.
+        @param tokens: the tokens of clients; None: tokens give no rights.
+        @param changers: the hosts that may change the group; None: only this machine's loopback interface.
+        @param is_closed: whether clients may do nothing except ask METADATA, and change the group.
         """
         self._rights_of = rights_of
         self._tokens = tokens
@@ -105,20 +119,26 @@ class Door:
         self.is_guarded = knows_clients or self._is_closed
 
     def forget(self) -> None:
-        """The members of the group are others now: look at the certificates again."""
+        """
+        Forget the rights of all connections, because the members of the group have changed: the next request
+        of each connection looks at its certificate again. Tokens still count.
+        """
         self._rights.clear()
 
     def lost(self, connection: ServerConnection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._rights.pop(connection, None)
-        self._shown.pop(connection, None)
+        self._token_hashes.pop(connection, None)
 
     def refresh(self) -> None:
-        """Read the tokens again if their file has changed, and end the connections that this concerns."""
+        """
+        Read the tokens again if their file has changed, and end the connections whose tokens grant something
+        else now. A file that is not sound changes nothing.
+        """
         tokens = self._tokens
         if tokens is None:
             return
-        before = {connection: tokens.grant_of(hashed) for connection, hashed in self._shown.items()}
+        before = {connection: tokens.grant_of(hashed) for connection, hashed in self._token_hashes.items()}
         try:
             if not tokens.refresh():
                 return
@@ -127,40 +147,48 @@ class Door:
             return
         self._rights.clear()
         for connection, grant in before.items():
-            if tokens.grant_of(self._shown[connection]) != grant:
+            if tokens.grant_of(self._token_hashes[connection]) != grant:
                 self._note("token-withdrawn", {"address": connection.address,
                                                "who": "" if grant is None else grant.name})
                 connection.abort("its token grants something else now")
 
     def rights(self, connection: ServerConnection) -> Rights:
-        """Of the other end; not before its first request: a connection is ready before its handshake."""
+        """
+        The rights of the other end of a connection.
+
+        Call it from the first request on, not earlier, because a connection is ready before its TLS
+        handshake, and so before its certificate is known.
+        """
         rights = self._rights.get(connection)
         if rights is None:
-            rights = self._rights[connection] = self._looked_up(connection)
+            rights = self._rights[connection] = self._find_rights(connection)
         return rights
 
     def is_known(self, connection: ServerConnection) -> bool:
-        """Whether the other end may do anything: else it stays a stranger, although it knows the group."""
+        """
+        Whether the other end has a role, or may speak for a member. If not, it stays a stranger, although it
+        has named the group. At a door that is not guarded, or is closed, nobody is a stranger.
+        """
         if not self.is_guarded or self._is_closed:
             return True
         rights = self.rights(connection)
         return bool(rights.roles) or rights.members is None or bool(rights.members)
 
-    def _looked_up(self, connection: ServerConnection) -> Rights:
+    def _find_rights(self, connection: ServerConnection) -> Rights:
         if self._rights_of is not None:
             rights = self._rights_of(connection)
         elif self._tokens is not None:
             rights = attrs.evolve(ALL_RIGHTS, roles=frozenset())
         else:
             return _ONLY_CHANGES if self._is_closed else ALL_RIGHTS
-        grant = self._grant(self._shown.get(connection))
+        grant = self._grant(self._token_hashes.get(connection))
         if grant is None or grant.role is None:
             return rights
         return attrs.evolve(
             rights, roles=rights.roles | INCLUDED_ROLES[grant.role], who=rights.who or grant.name)
 
     def _grant(self, hashed: str | None) -> Grant | None:
-        """What a token grants in this group."""
+        """The grant of a token; None if it is unknown, or is for other groups."""
         if self._tokens is None or hashed is None:
             return None
         grant = self._tokens.grant_of(hashed)
@@ -169,18 +197,22 @@ class Door:
     def allowed(
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
     ) -> list[tuple[Ticket, Request]]:
-        """Those of C{requests} that the other end may make; the others are refused."""
+        """
+        Refuse the requests that the other end may not make, and take note of the tokens that it sends.
+
+        @return: the other requests, in order.
+        """
         if self.rights(connection).roles >= ALL_RIGHTS.roles:
             return requests
         allowed: list[tuple[Ticket, Request]] = []
         for ticket, request in requests:
             needed = NEEDED[request.kind]
             if isinstance(request, MetadataRequest) and request.token:
-                if self._is_shown(connection, ticket, request):
+                if self._takes_token(connection, ticket, request):
                     allowed.append((ticket, request))
                 continue
             rights = self.rights(connection)
-            is_member = rights.members is None and _is_of_member(connection, request)
+            is_member = rights.members is None and _is_by_member(connection, request)
             if needed is None or needed in rights.roles or is_member:
                 allowed.append((ticket, request))
                 continue
@@ -190,7 +222,13 @@ class Door:
         return allowed
 
     def refusal_of_change(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
-        """Why a request that L{allowed} has passed is refused by the address of its sender."""
+        """
+        Why the sender of a request may not change the group from its address.
+
+        Only a door without certificates and tokens judges addresses.
+
+        @return: None if the request changes nothing, or may.
+        """
         if (self.is_guarded and not self._is_closed) or NEEDED[request.kind] is not ClientRole.ADMIN:
             return None
         reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
@@ -203,8 +241,12 @@ class Door:
         self._note("request-forbidden", {"address": connection.address, "who": who,
                                          "request": request.kind.name, "role": str(NEEDED[request.kind])})
 
-    def _is_shown(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
-        """Whether the request goes on: its token counts from now on, or there are none here."""
+    def _takes_token(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
+        """
+        Take note of the token in a request, or refuse the request.
+
+        @return: whether the request may go on. Where tokens give no rights, it may, and its token is ignored.
+        """
         if self._tokens is None:
             return True
         hashed = hashed_token(request.token)
@@ -213,13 +255,20 @@ class Door:
             self._refuse(connection, ticket, request, DLedgerError(
                 ResponseCode.FORBIDDEN, reason="the token is unknown, or of another group"))
             return False
-        self._shown[connection] = hashed
+        self._token_hashes[connection] = hashed
         self._rights.pop(connection, None)
         return True
 
 
-def _is_of_member(connection: ServerConnection, request: Request) -> bool:
-    """Whether a request is one of those that members make, on a connection that was taken for a member's."""
-    if connection.peer_id is None or NEEDED[request.kind] is not ClientRole.ADMIN:
-        return connection.peer_id is not None
+def _is_by_member(connection: ServerConnection, request: Request) -> bool:
+    """
+    Whether a connection that was taken for a member's makes a request that members make.
+
+    Members make every request that does not change the group. Of the changes they make one: a leader sends
+    LEADERSHIP_TRANSFER to its successor, and names itself in it.
+    """
+    if connection.peer_id is None:
+        return False
+    if NEEDED[request.kind] is not ClientRole.ADMIN:
+        return True
     return isinstance(request, LeadershipTransferRequest) and request.transfer_id == connection.peer_id

@@ -1,15 +1,21 @@
 # -*- test-case-name: tests.node.test_greeting -*-
 """
-Whether a member that calls, or answers, belongs to this group. Every connection between members of ours
-begins with METADATA; each side reports the id of its group and the ids of its members, and each side judges.
+Decides whether the member at the other end of a connection belongs to this group.
 
-Two lists of members make two majorities, and members of two groups that share their names would cut each
-other's logs: so one difference ends the connection, on both sides, with a sentence that says which is which.
-When the members of the group have changed by its log, two lists may differ for a while: then the id of the
-group decides alone. A member that was away may not know it yet: its list must be one that this log had, and
-it takes the other side's word for a later one. A side that does not report (Java, an earlier version, a group
-that has no id yet) is not judged. Then the directories of the two are judged, see
-L{dledger.node.connections.lineages}.
+A connection between two members of ours begins with METADATA: each side reports the id of its group and the
+ids of its members, and each side judges the other. If they differ, both sides end the connection and log the
+difference. Otherwise two lists of members could make two majorities, and members of two groups with the same
+name would cut each other's logs.
+
+Rule 1: if both sides know the id of their group, the ids must be equal.
+Rule 2: while no configuration entry has changed the members of the group, both sides must name the same
+members.
+Rule 3: when the log has changed the members, two lists may differ for a while, so equal ids are enough. If
+one side does not know the id yet, the list of the other side must be one that this log has had; but a member
+that does not know the id itself believes a list from a later configuration.
+Rule 4: an id or a list that a side does not report is not judged: a member of an earlier version reports
+neither, and a group has no id until its first leader has made one. A Java member is not judged at all.
+Rule 5: after that, the directories of the two members are judged (L{dledger.node.connections.lineages}).
 """
 
 from __future__ import annotations
@@ -31,27 +37,30 @@ class KnownMembers(Protocol):
 
     @property
     def membership(self) -> Membership:
-        """By the member's own log."""
+        """The membership by this member's own log."""
 
     @property
     def introduced(self) -> Mapping[str, str]:
-        """Id to C{host:port} of the members in later lists, as far as known members reported them."""
+        """
+        The members in later lists that known members have reported: C{host:port} by id. The own log may not
+        have these lists yet.
+        """
 
     @property
     def speakers(self) -> frozenset[str]:
-        """Ids of all that may speak as members."""
+        """Ids of all members that may speak on a connection."""
 
     def had_members(self, ids: str) -> bool:
         """Whether the log has had this list of members, C{n0;n1;n2} in order."""
 
     def knows(self, member_id: str | None) -> bool:
-        """Whether this may be another member of the group."""
+        """Whether this is the id of another member of the group, as far as this member knows."""
 
 
 @attrs.frozen(kw_only=True)
 class Greeting:
     """
-    What this member says about itself, and expects of the others.
+    Reports this member to others in METADATA, and judges their reports.
 
     @ivar known: the members at the moment, by the own log.
     @ivar group_name: the id of the group at the moment.
@@ -83,7 +92,7 @@ class Greeting:
         return encode_told((ToldMembership(now.index, now.term, lists),))
 
     def call(self, request: MetadataRequest) -> MetadataRequest:
-        """The METADATA request that greets a member, with what there is to report."""
+        """Fill the METADATA request that greets a member: with the own group, members and directory."""
         lineages = self.lineages
         return attrs.evolve(
             request, group_id=self.group_id, members=self.members, configuration=self.configuration,
@@ -92,7 +101,7 @@ class Greeting:
         )
 
     def answer(self, request: MetadataRequest, response: MetadataResponse) -> MetadataResponse:
-        """The answer to a METADATA request: a member that greets is informed about directories, too."""
+        """Fill the answer to METADATA; a member that greets also gets the state of directories."""
         lineages, sender_id = self.lineages, request.local_id
         if lineages is None or not request.lineage:
             return response

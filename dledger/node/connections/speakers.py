@@ -39,7 +39,7 @@ class Claim(Protocol):
 
 
 class Speakers:
-    """See the module."""
+    """Decides for which member each connection of this one speaks."""
 
     def __init__(self, self_id: str, members: KnownMembers, door: Door, note: Note) -> None:
         self._self_id = self_id

@@ -56,7 +56,7 @@ class SeenEvent:
 
 
 class Reports:
-    """See the module."""
+    """Logs and counts the reports of one member, and keeps the last ones for its pages."""
 
     def __init__(
         self, log: Logger, *, self_id: str, counts: dict[str, int], seconds: Callable[[], float],

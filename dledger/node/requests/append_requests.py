@@ -26,7 +26,7 @@ NO_APPENDS = -1
 
 
 class AppendRequests:
-    """See the module."""
+    """Judges the requests that append, and hands them to the append gate or the state machine."""
 
     def __init__(
         self, appends: AppendGate, machine: MachineRequests, refuse: Refuse,

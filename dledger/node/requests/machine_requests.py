@@ -145,10 +145,15 @@ class OtherMachines(Protocol):
 
 
 class JudgedMachine(Protocol):
-    """See L{MachineSurroundings.judged}."""
+    """Takes the judgement of this member's machine, for the core."""
 
     def __call__(self, *, runs: bool, is_unfit: bool) -> None:
-        """See L{dledger.core.state.inputs.MachineChecked}."""
+        """
+        Take note of the judgement (L{dledger.core.state.inputs.MachineChecked}).
+
+        @param runs: whether the machine runs.
+        @param is_unfit: whether this member should not lead, because of its machine.
+        """
 
 
 @attrs.frozen(kw_only=True)

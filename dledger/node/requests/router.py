@@ -18,9 +18,10 @@ Rule 2: what is said in the name of a member counts only on that member's connec
 (L{dledger.node.connections.speakers}).
 Rule 3: the first METADATA of a member names its group and its list of members; if they are not ours, it is
 answered, and the connection ends before its next request (L{dledger.node.connections.greeting}).
-Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440):
-L{dledger.node.connections.door} decides, before anything else, or, without TLS, here about changes. The log
-reports from where a change of the members was asked for.
+Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440).
+L{dledger.node.connections.door} decides it. Roles are judged before anything else; in a group without
+certificates and tokens, the address of a change is judged when the change reaches the part that makes it. An
+event reports who asked for a change of the members, and from where.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost
 (L{dledger.node.requests.questions}).
 

@@ -1,9 +1,10 @@
 # -*- test-case-name: tests.broker.test_parts -*-
 """
-How a broker stores and replicates its log: what the rest of the broker knows of it, and RocketMQ's first way,
-a commit log that a master sends to its slaves.
+The interface through which a broker stores and replicates its log, and the first of its two kinds.
 
-The other way, a raft log, is in a room of its own, which imports both the broker and the ledger.
+L{LogKind} and L{Replication} are the interface. L{CommitLogKind} is RocketMQ's commit log, which a master
+sends to its slaves. The other kind, a raft log, is in the room C{dledger.raft_broker}, which imports both the
+broker and the ledger.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ from dledger.rocketmq.broker.upkeep import HouseKeeping
 @attrs.frozen(kw_only=True)
 class BrokerSurroundings:
     """
-    The parts that a process gives to its broker.
+    The parts that a process gives to its broker: all that it knows of its computer.
 
     @ivar reactor: its clock should be monotonic.
     @ivar wall_s: seconds since 1970.
-    @ivar endpoint_of: from C{host:port} to the endpoint of that address.
+    @ivar rng: the only source of chance of the broker.
+    @ivar run_in_thread: runs calls that would block the reactor, such as fsyncs.
+    @ivar endpoint_of: makes the endpoint to an address C{host:port}.
     @ivar failed: called with the reason when the broker cannot continue.
-    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
-    @ivar trace: the spans of its messages; None: it has none.
+    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can connect.
+    @ivar trace: makes the spans of messages; None: messages have no spans.
     """
 
     reactor: Reactor
@@ -69,7 +72,9 @@ class ReplicationNeeds:
     """
     The parts of a broker that its replication uses.
 
-    @ivar events: hears what the replication reports.
+    @ivar client: sends requests to other brokers.
+    @ivar own: the address of this broker.
+    @ivar events: the replication calls them when its log has grown.
     """
 
     config: BrokerConfig
@@ -97,48 +102,62 @@ class Replication(Protocol):
 
     @property
     def port(self) -> int:
-        """The port for slaves, as registered with name servers; it need not listen."""
+        """The port that name servers get as the one for slaves, even if nothing listens there."""
 
     def commands(self) -> tuple[CommandGroup, ...]:
-        """The requests that concern it."""
+        """The commands of this replication, for the router."""
 
     def grown(self) -> bool:
         """The log has grown. @return: whether slaves and answers have precedence over dispatching."""
 
     def start(self) -> None:
-        """The ports of the broker listen: replicate."""
+        """Begin to replicate. Called when the ports of the broker listen."""
 
     def follow(self) -> None:
-        """A slave: look for the master. Called after L{start}."""
+        """Begin to look for the master, if this is a slave. Called after L{start}."""
 
     def unfollow(self) -> None:
-        """Look for no master any more."""
+        """Stop looking for the master."""
 
     def stop(self) -> Deferred[None]:
         """@return: fires when no work on the log is under way."""
 
     def tick(self) -> None:
-        """Called once a second until the broker ceases."""
+        """Called once a second until the broker stops."""
 
     def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
-        """See L{BrokerEvents.metadata_logged}."""
+        """
+        A record of metadata is in the log (L{BrokerEvents.metadata_logged}).
+
+        @param offset: of the record in the log.
+        @param term: of its entry.
+        """
 
     def settled(self) -> Deferred[None]:
         """
-        The metadata were changed, and the change is to be acknowledged.
+        Wait until a change of the metadata may be acknowledged.
 
-        @return: fires when the next master will know it, as far as this replication can say; fails with
-            L{DLedgerError} if that is not certain.
+        @return: fires when the next master will know the change, as far as this replication can say; fails
+            with L{DLedgerError} if that is not certain.
         """
 
     def keep_house(self, *, at_any_hour: bool = False) -> None:
-        """Check the free disk space; delete old files that may go. @param at_any_hour: do not wait for it."""
+        """
+        Check the free disk space, and delete old files that nobody needs.
+
+        @param at_any_hour: delete them even if this is not the hour of C{delete_when}.
+        """
 
     def status(self) -> HAStatus | None:
         """The status for RocketMQ's tools; None: there is none."""
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """The master's address and its address for slaves, from a name server."""
+        """
+        A name server has reported the master.
+
+        @param master: its address; None: it has none.
+        @param ha_address: its address for slaves; None: not known.
+        """
 
     def seeks_master(self) -> bool:
         """Whether this is a slave that can do nothing before it learns of another master."""
@@ -182,9 +201,9 @@ class CommitLogKind:
 
 class HAReplication:
     """
-    A L{Replication}: a master that sends its commit log to slaves, or one of these.
+    The L{Replication} of a commit log: this broker sends it to slaves, or is a slave.
 
-    @ivar following: the master that a slave follows; None on a master.
+    @ivar following: follows the master; None if this broker is a master.
     @ivar acts: what an operator can do with the log.
     """
 
@@ -284,5 +303,5 @@ class HAReplication:
             self.following.learned(master, ha_address)
 
     def seeks_master(self) -> bool:
-        """See L{Replication}. A known address of a master changes by a person's hand."""
+        """See L{Replication}. A slave that knows a master keeps to it until an operator changes it."""
         return self.following is not None and not self.following.is_led

@@ -22,7 +22,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.consuming.producers import ProducerRights, ProducerTable, reads
 from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.sending.long_sends import SEND_REPLY, SEND_REPLY_V2, LongSends
 from dledger.rocketmq.broker.store.records.records import NewMessage
@@ -68,7 +68,7 @@ class ReplyCommands(CommandGroup):
     def _reply(self, connection: CommandConnection, request: RemotingCommand) -> None:
         refused = self._pipeline.refusal()
         if refused is not None:
-            raise Refused(*told_of(refused))
+            raise Refused(*put_refusal(refused))
         try:
             send = self._long.read(connection, request)
             if len(send.messages) != 1:
@@ -84,7 +84,7 @@ class ReplyCommands(CommandGroup):
         try:
             put = self._pipeline.put(checked, waits=send.waits)
         except NotPut as error:
-            raise Refused(*told_of(error)) from error
+            raise Refused(*put_refusal(error)) from error
         put.done.addCallback(self._stored, put, connection, request, problem, send.queue_id)
 
     def _stored(

@@ -17,7 +17,7 @@ ROUTE_TIMEOUT_S = 3.0
 
 
 class RouteQuestions:
-    """See the module."""
+    """Asks the name servers of one broker, one after the other, until one answers."""
 
     def __init__(self, name_servers: Sequence[str], client: CommandClient) -> None:
         self._name_servers = name_servers

@@ -54,7 +54,7 @@ _AFTERWARDS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_l
 
 
 class DeltaExport(ExportTable):
-    """See the module."""
+    """Writes the rows of an export into a Delta table, one commit for each range of the log."""
 
     kind = "Delta"
     errors = (DeltaError, OSError)

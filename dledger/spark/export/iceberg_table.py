@@ -119,7 +119,7 @@ class HeldPart:
 
 
 class IcebergExport(ExportTable):
-    """See the module."""
+    """Writes the rows of an export into an Iceberg table, one snapshot for each range of the log."""
 
     kind = "Iceberg"
     errors = (

@@ -185,7 +185,7 @@ class DirectoryLog:
                      place_at=position - base, records=self._lookup)
 
     def _doubtful(self, first: int, count: int) -> NDArray[np.bool_]:
-        """See L{dledger.spark.basics.log.RecordLookup}."""
+        """Every entry may have a C{channel}: the index does not say which ones have none."""
         return np.ones(count, dtype=np.bool_)
 
     def _chain_before(self, index: int) -> int | None:

@@ -145,7 +145,8 @@ def archive_segments(
     @raise ArchiveBusy: another program writes to C{place}. The archive has what that one ships.
     @raise ArchiveTargetError: the place failed. The archive has all entries of before, and perhaps whole
         segments more.
-    @raise StoreError: an entry at the member is damaged, which the message names; likewise.
+    @raise StoreError: an entry at the member is damaged, which the message names. The archive has all
+        entries of before, and perhaps whole segments more.
     """
     try:
         _check_usable(place)

@@ -59,7 +59,7 @@ class Layout(NamedTuple):
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
     @ivar configurations: index, term and body of each configuration entry.
-    @ivar producers: likewise of each producer entry.
+    @ivar producers: index, term and body of each producer entry.
     @ivar sums: of a chunk: the checksums over its records and over its units.
     """
 

@@ -87,7 +87,7 @@ def expire_archive(
     @param deletes: really do it; else nothing is changed, and the summary says what would be.
     @raise DirectoryError: there is no archive, or it is damaged. Nothing has changed.
     @raise ArchiveBusy: another program writes to it. No file that any manifest lists was removed.
-    @raise ArchiveTargetError: the place failed; likewise.
+    @raise ArchiveTargetError: the place failed. No file that any manifest lists was removed.
     """
     try:
         if read_archive(place.disk, place.directory).manifest is None:

@@ -63,7 +63,7 @@ class StoreParts:
 
 
 class StoreCuts:
-    """See the module."""
+    """Cuts the ledger of one store, by the rules of this module."""
 
     def __init__(self, parts: StoreParts, write: WriteRecords) -> None:
         self._ledger = parts.ledger

@@ -44,7 +44,7 @@ def expect_same(expected: object, found: object, what: str) -> None:
 
 @attrs.frozen
 class Expectations:
-    """See the module."""
+    """Checks the C{expect} commands of one script."""
 
     _group: ScriptedGroup
 

@@ -54,7 +54,7 @@ class MakeRaftBroker:
                 with_values(of_member, TIMING),
                 MemberProcess(
                     reactor=parts.reactor, disk=machine.disk, rng=rng, failed=machine.failed,
-                    boot_id=boot_id, local_time=lambda: (machine.wall_s(), 12),
+                    boot_id=boot_id, wall_clock=lambda: (machine.wall_s(), 12),
                     threads=MemberThreads.of(parts.reactor, flush=parts.thread()),
                 ),
                 MemberEndpoints(

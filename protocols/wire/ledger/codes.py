@@ -1,9 +1,12 @@
 # -*- test-case-name: tests.wire.test_codes -*-
 """
-The numbers of the wire: request codes, vote results, push types; L{protocols.wire.codes} has the outcomes.
+The numbers of the ledger's messages: codes of requests, results of votes, types of pushes, and flags.
 
-The numbers and names are those of Java DLedger 0.3.1.2, so that logs stay searchable and peers
-understand each other. Rule: add no name that a Java peer would have to decode.
+L{protocols.wire.codes} has the codes of answers. The numbers and names are those of Java DLedger 0.3.1.2,
+except where a comment says that they are ours, so that peers understand each other, and one search finds an
+event in the logs of both.
+
+Rule: no Java peer has to understand a number of ours.
 
 Source: DLedgerRequestCode, VoteResponse.RESULT, PushEntryRequest.Type.
 """
@@ -15,7 +18,11 @@ from math import log2
 
 
 class RequestCode(IntEnum):
-    """Type of a request: the C{code} of a remoting header; a native frame maps it to its kind."""
+    """
+    The type of a request: the C{code} in the header of a JSON message.
+
+    In a native frame the type has another number, its kind (L{protocols.wire.ledger.push_layout}).
+    """
 
     METADATA = 50000
     APPEND = 50001
@@ -25,14 +32,15 @@ class RequestCode(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
-    MEMBERSHIP = 51901  # ours, only in JSON
-    APPEND_IF = 51902  # likewise
-    APPEND_ONCE = 51903  # ours
-    SUBMIT = 51911  # likewise
-    QUERY = 51912  # likewise
-    READER = 51913  # likewise
-    SNAPSHOT = 51914  # likewise
-    SKIP = 51915  # likewise
+    # The others are ours: Java has no such requests. Only APPEND_ONCE has a native frame, too.
+    MEMBERSHIP = 51901
+    APPEND_IF = 51902
+    APPEND_ONCE = 51903
+    SUBMIT = 51911
+    QUERY = 51912
+    READER = 51913
+    SNAPSHOT = 51914
+    SKIP = 51915
 
 
 class VoteResult(IntEnum):
@@ -77,55 +85,67 @@ class Consistency(StrEnum):
     COMMITTED = "committed"
 
 
-#: The native wire version of this code, advertised to peers; 0 means "remoting only".
+#: The version of native frames that this program speaks, reported to peers; 0: JSON messages only, as Java.
 WIRE_VERSION = 1
 
-#: The lowest 8 bits of a C{wire_version} are the version. Above them, members of ours set flags; members that
-#: do not know them see a higher version, and go on as with version 1.
+#: The lowest 8 bits of a C{wire_version} are the version. The bits above them are flags of our members. A
+#: member that does not know a flag sees a higher version, and speaks version 1.
 WIRE_VERSION_MASK = 0xFF
-#: In an answer to a heartbeat: the disk of the sender is full, it stores no entries now.
+
+# Flags in an answer to a heartbeat. Bits 16 to 21 are a flush time, see flush_time_flags.
+
+#: The disk of the sender is full, so it stores no entries now.
 WIRE_FLAG_DISK_FULL = 0x100
-#: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost acknowledged entries. It
-#: counts only if every member of the group gives its vote.
-WIRE_FLAG_UNSURE_VOTE = 0x200
-#: In an answer to a heartbeat: the sender knows configuration entries.
+#: The sender knows configuration entries.
 WIRE_FLAG_MEMBERSHIP = 0x400
-#: In an answer to a push: the sender takes chunks of closed log (L{EntryChunk}) in native pushes.
-WIRE_FLAG_CHUNKS = 0x800
-#: In an answer to METADATA: the sender takes APPEND_IF.
-WIRE_FLAG_APPEND_IF = 0x1000
-#: In an answer to METADATA: the sender takes APPEND_ONCE.
-WIRE_FLAG_APPEND_ONCE = 0x2000
-#: In an answer to METADATA: the sender takes READER.
-WIRE_FLAG_READERS = 0x8000
-#: The C{wire_version} in an answer of this program to METADATA.
-METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE | WIRE_FLAG_READERS
-#: In an answer to METADATA: the sender runs a state machine, and takes SUBMIT and QUERY.
-WIRE_FLAG_MACHINE = 0x4000
-#: There, too: the sender runs a state machine, sends its snapshots, and takes up those of others. (The bits
-#: from 16 to 21 are those of a flush time.)
-WIRE_FLAG_SNAPSHOTS = 1 << 22
-#: There, too: the sender takes SUBMIT with a producer and a sequence.
-WIRE_FLAG_SUBMIT_ONCE = 1 << 23
-#: In an answer to a heartbeat: the state machine of the sender runs, and it may lead.
+#: The state machine of the sender runs, and the sender may lead.
 WIRE_FLAG_MACHINE_RUNS = 1 << 24
-#: There, too: the sender knows open runs of producers (L{protocols.wire.ledger.producers}).
+#: The sender knows open runs of producers (L{protocols.wire.ledger.producers}).
 WIRE_FLAG_OPEN_RUNS = 1 << 25
-#: There, too: the sender knows time entries (L{protocols.wire.ledger.own.time_entries}).
+#: The sender knows time entries (L{protocols.wire.ledger.own.time_entries}).
 WIRE_FLAG_TIMES = 1 << 26
-#: The C{wire_version} in an answer of this program to a heartbeat; other flags come to it.
+#: The C{wire_version} in every answer of this program to a heartbeat, without the flags that depend on its
+#: state.
 HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP | WIRE_FLAG_OPEN_RUNS | WIRE_FLAG_TIMES
-#: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
+#: The place of the flush time of the sender in C{wire_version}, and the mask of its six bits.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F
+
+# Flags in answers to a vote and to a push.
+
+#: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost entries that it had
+#: acknowledged. The vote counts only if every member of the group gives its vote.
+WIRE_FLAG_UNSURE_VOTE = 0x200
+#: In an answer to a push: the sender takes chunks of closed segments (L{EntryChunk}) in native pushes.
+WIRE_FLAG_CHUNKS = 0x800
+
+# Flags in an answer to METADATA.
+
+#: The sender takes APPEND_IF.
+WIRE_FLAG_APPEND_IF = 0x1000
+#: The sender takes APPEND_ONCE.
+WIRE_FLAG_APPEND_ONCE = 0x2000
+#: The sender runs a state machine, and takes SUBMIT and QUERY.
+WIRE_FLAG_MACHINE = 0x4000
+#: The sender takes READER.
+WIRE_FLAG_READERS = 0x8000
+#: The sender runs a state machine, sends its snapshots, and installs those of other members.
+WIRE_FLAG_SNAPSHOTS = 1 << 22
+#: The sender takes SUBMIT with a producer and a sequence.
+WIRE_FLAG_SUBMIT_ONCE = 1 << 23
+#: The C{wire_version} in every answer of this program to METADATA, without the flags of a state machine.
+METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE | WIRE_FLAG_READERS
 
 
 def flush_time_flags(time_ms: float | None) -> int:
     """
-    A flush time as flags of a C{wire_version}: six bits, 0 for unknown, else 1 + 4 * log2(milliseconds),
-    rounded, from 1 ms to about 46 s.
+    The six bits of a C{wire_version} that report a flush time.
 
-    @param time_ms: None: unknown.
+    They have 0 if the time is unknown, else 1 + 4 * log2(milliseconds), rounded. Times below 1 ms count as
+    1 ms, those above about 46 s as 46 s.
+
+    @param time_ms: milliseconds; None: unknown.
+    @return: the bits in their place, to be joined with other flags.
     """
     if time_ms is None:
         return 0
@@ -134,6 +154,6 @@ def flush_time_flags(time_ms: float | None) -> int:
 
 
 def flush_time_of(wire_version: int) -> float | None:
-    """The flush time in a C{wire_version}, milliseconds; None: not reported."""
+    """The flush time that a C{wire_version} reports, in milliseconds; None: it reports none."""
     code = wire_version >> WIRE_FLUSH_TIME_SHIFT & WIRE_FLUSH_TIME_MASK
     return None if not code else float(2 ** ((code - 1) / 4))

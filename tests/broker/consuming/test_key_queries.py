@@ -262,7 +262,7 @@ class BoundTests(QueryCase):
             self.put("a")
         self.settle()
         account = self.client.connection.account
-        budget = account._budgets.answers
+        budget = self.asked.router().budgets.answers
         asked = self.waiting(5)
         self.patch(key_queries, "STEPS_TURN", 6)
         self.asked.broker.key_queries.turn()

@@ -402,7 +402,7 @@ class UnreadTests(Case):
     def test_no_room(self) -> None:
         """Nor while the process has no room for answers; then the sweep finds it, as nothing is drained."""
         self.hold(queueOffset=4)
-        budget = self.client.connection.account._budgets.answers
+        budget = self.asked.router().budgets.answers
         budget.held += budget.bytes_max
         self.asked.append(one())
         self.asked.clock.advance(0)

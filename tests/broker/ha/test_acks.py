@@ -26,7 +26,7 @@ def acks_of(*slaves: tuple[str, int], per_host: int = 1) -> Acks:
 class MarkTests(SynchronousTestCase):
     """One mark for each slave."""
 
-    def test_never_falls(self) -> None:
+    def test_a_mark_never_falls(self) -> None:
         """A lower report changes nothing."""
         acks = acks_of(("a", 10))
         self.assertFalse(acks.record(1, 9))
@@ -43,7 +43,7 @@ class MarkTests(SynchronousTestCase):
         acks.remove(2)
         self.assertEqual((acks.held(1), len(acks)), (-1, 0))
 
-    def test_held(self) -> None:
+    def test_held_bytes_need_enough_slaves(self) -> None:
         """The needed-th largest, whatever the order; -1 while there are too few."""
         for marks in itertools.permutations((3, 7, 9)):
             acks = acks_of(*zip("abc", marks, strict=True))
@@ -76,7 +76,7 @@ class MarkTests(SynchronousTestCase):
         acks.record(4, 100)
         self.assertEqual(acks.held(1), 100)
 
-    def test_distinct_slaves(self) -> None:
+    def test_connections_of_one_slave_count_once(self) -> None:
         """Two connections from one address are one slave where two are needed; the newest counts."""
         acks = acks_of(("a", 9), ("a", 5))
         self.assertEqual(acks.held(2), -1)
@@ -88,12 +88,12 @@ class MarkTests(SynchronousTestCase):
         acks = acks_of(("a", 9), ("a", 5), ("a", 4), per_host=2)
         self.assertEqual((acks.held(2), acks.held(3)), (4, -1))
 
-    def test_silent_connection(self) -> None:
+    def test_a_silent_connection_is_no_slave(self) -> None:
         """Somebody who has not reported is not a slave, and hides none."""
         acks = acks_of(("a", 9), ("a", -2))
         self.assertEqual((len(acks), acks.marks(), acks.held(1)), (2, [9], 9))
 
-    def test_begins_higher(self) -> None:
+    def test_a_slave_that_begins_higher_does_not_count(self) -> None:
         """A slave whose log begins at 50 answers for no put that ends there or below, by any connection."""
         acks = acks_of(("a", 9), ("b", -2))
         acks.begins_at(2, 50)
@@ -113,7 +113,7 @@ class MarkTests(SynchronousTestCase):
         acks.begins_at(1, 0)
         self.assertEqual((acks.held(1), acks.has_young), (9, False))
 
-    def test_claims(self) -> None:
+    def test_a_claim_acknowledges_nothing(self) -> None:
         """A claimed offset shows who is in sync, and acknowledges nothing."""
         acks = acks_of(("a", -2))
         acks.record(1, 0, 100)
@@ -128,15 +128,15 @@ class AnySlaveTests(SynchronousTestCase):
         """For a put that ends at C{end_offset}."""
         return needed_for(HAConfig(broker_role="SYNC_MASTER", **options), acks, end_offset)
 
-    def test_async(self) -> None:
+    def test_an_async_master_waits_for_nobody(self) -> None:
         """An ASYNC_MASTER waits for nobody."""
         self.assertIs(needed_for(HAConfig(), acks_of(), 1000), PutStatus.PUT_OK)
 
-    def test_nobody(self) -> None:
+    def test_a_put_without_slaves_is_stored(self) -> None:
         """Without a slave the put is stored, and said to be alone."""
         self.assertIs(self.needed(acks_of()), PutStatus.SLAVE_NOT_AVAILABLE)
 
-    def test_any(self) -> None:
+    def test_one_slave_is_waited_for(self) -> None:
         """One is waited for; one that has not said anything yet as well."""
         self.assertEqual(self.needed(acks_of(("a", 10), ("b", 20))), 1)
         self.assertEqual(self.needed(acks_of(("a", -2))), 1)
@@ -146,7 +146,7 @@ class AnySlaveTests(SynchronousTestCase):
         for mark, answer in ((900, PutStatus.SLAVE_NOT_AVAILABLE), (901, 1)):
             self.assertEqual(self.needed(acks_of(("a", mark)), ha_max_gap_not_in_sync=100), answer)
 
-    def test_never_refused(self) -> None:
+    def test_puts_are_never_refused(self) -> None:
         """4.9 stores whatever happens."""
         self.assertIsNone(refusal(HAConfig(broker_role="SYNC_MASTER"), acks_of(), 0))
 
@@ -162,11 +162,11 @@ class InSyncReplicasTests(SynchronousTestCase):
         """The master counts itself, and one is enough."""
         self.assertIs(needed_for(self.config(), acks_of(), 10), PutStatus.PUT_OK)
 
-    def test_fixed(self) -> None:
+    def test_a_fixed_number_is_waited_for(self) -> None:
         """A fixed number, whether they are there or not: the put times out if they are not."""
         self.assertEqual(needed_for(self.config(in_sync_replicas=3), acks_of(), 10), 2)
 
-    def test_automatic(self) -> None:
+    def test_the_number_follows_the_slaves(self) -> None:
         """No more than are in sync, no fewer than the minimum."""
         config = self.config(
             in_sync_replicas=3, min_in_sync_replicas=2, enable_auto_in_sync_replicas=True,
@@ -180,7 +180,7 @@ class InSyncReplicasTests(SynchronousTestCase):
         config = self.config(in_sync_replicas=3, enable_auto_in_sync_replicas=True)
         self.assertIs(needed_for(config, acks_of(), 1000), PutStatus.PUT_OK)
 
-    def test_minimum(self) -> None:
+    def test_too_few_replicas_refuse_puts(self) -> None:
         """Too few replicas in sync: refused before it is stored."""
         config = self.config(in_sync_replicas=2, min_in_sync_replicas=2, ha_max_gap_not_in_sync=100)
         self.assertIs(refusal(config, acks_of(), 1000), PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)

@@ -11,7 +11,7 @@ from dledger.rocketmq.broker.ha.allowed import AllowedHosts
 class AllowedTests(SynchronousTestCase):
     """Addresses, networks, anyone, this host."""
 
-    def test_rules(self) -> None:
+    def test_each_list_allows_its_hosts(self) -> None:
         """What each list allows."""
         for hosts, host, is_allowed in (
             ((), "127.0.0.1", True), ((), "::1", True), ((), "10.0.0.9", True), ((), "10.0.0.1", False),
@@ -24,7 +24,7 @@ class AllowedTests(SynchronousTestCase):
         ):
             self.assertEqual(AllowedHosts(hosts).refusal(host, "10.0.0.9") == "", is_allowed, (hosts, host))
 
-    def test_sentences(self) -> None:
+    def test_the_rule_is_reported_at_start(self) -> None:
         """The rule is reported at the start."""
         self.assertIn("this host only", AllowedHosts(()).sentence())
         self.assertIn("anyone", AllowedHosts(("*",)).sentence())

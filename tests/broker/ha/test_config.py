@@ -11,7 +11,7 @@ from dledger.rocketmq.broker.ha.config import HAConfig
 class ConfigTests(SynchronousTestCase):
     """Values and limits."""
 
-    def test_defaults(self) -> None:
+    def test_defaults_are_those_of_rocketmq(self) -> None:
         """As MessageStoreConfig has them."""
         config = HAConfig()
         self.assertEqual(
@@ -22,14 +22,14 @@ class ConfigTests(SynchronousTestCase):
             ("ASYNC_MASTER", "ASYNC_FLUSH", 5000, 20000, 32768, 3000, 5000, 268435456, 1, 1, False),
         )
 
-    def test_roles(self) -> None:
+    def test_each_role_waits_as_it_should(self) -> None:
         """What each of them waits for."""
         waits = {role: HAConfig(broker_role=role) for role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")}
         self.assertEqual([config.waits_for_slaves for config in waits.values()], [False, True, False])
         self.assertEqual([config.is_slave for config in waits.values()], [False, False, True])
         self.assertTrue(HAConfig(flush_disk_type="SYNC_FLUSH").waits_for_disk)
 
-    def test_refused(self) -> None:
+    def test_wrong_values_are_refused(self) -> None:
         """The sentence names the option, the value and the limit."""
         for options, said in (
             ({"broker_role": "MASTER"}, "SYNC_MASTER"),

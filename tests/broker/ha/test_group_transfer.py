@@ -31,7 +31,7 @@ class TransferTests(SynchronousTestCase):
         self.acks.record(serial, offset)
         self.service.acked()
 
-    def test_one_slave(self) -> None:
+    def test_a_put_waits_for_one_slave(self) -> None:
         """Reached when some slave has everything below the offset, not a byte earlier."""
         put = self.service.wait(100, needed=1, deadline_ms=10)
         self.ack(1, 99)
@@ -39,12 +39,12 @@ class TransferTests(SynchronousTestCase):
         self.ack(2, 100)
         self.assertIs(self.successResultOf(put), OK)
 
-    def test_held_already(self) -> None:
+    def test_a_held_put_is_answered_at_once(self) -> None:
         """What a slave has already is answered at once."""
         self.ack(1, 100)
         self.assertIs(self.successResultOf(self.service.wait(100, needed=1, deadline_ms=10)), OK)
 
-    def test_two_slaves(self) -> None:
+    def test_one_slave_counts_once(self) -> None:
         """One slave that goes on and on is still one."""
         put = self.service.wait(100, needed=2, deadline_ms=10)
         self.ack(1, 1000)
@@ -52,7 +52,7 @@ class TransferTests(SynchronousTestCase):
         self.ack(3, 100)
         self.assertIs(self.successResultOf(put), OK)
 
-    def test_different_needs(self) -> None:
+    def test_each_put_has_its_own_need(self) -> None:
         """Each waits for as many as it was asked to."""
         one = self.service.wait(100, needed=1, deadline_ms=10)
         three = self.service.wait(100, needed=3, deadline_ms=10)
@@ -83,7 +83,7 @@ class TransferTests(SynchronousTestCase):
         self.ack(1, 4200)
         self.assertIs(self.successResultOf(put), OK)
 
-    def test_order(self) -> None:
+    def test_a_report_answers_in_order(self) -> None:
         """One report answers all that it covers, in order of offsets."""
         order: list[int] = []
         for offset in (300, 100, 200):
@@ -93,7 +93,7 @@ class TransferTests(SynchronousTestCase):
         self.assertEqual(order, [100, 200])
         self.assertEqual(len(self.service), 1)
 
-    def test_deadline(self) -> None:
+    def test_a_put_ends_at_its_deadline(self) -> None:
         """At its deadline, not before."""
         put = self.service.wait(100, needed=1, deadline_ms=3000)
         self.service.expire(2999)
@@ -115,7 +115,7 @@ class TransferTests(SynchronousTestCase):
         self.ack(1, 10_000)
         self.successResultOf(far)
 
-    def test_bound(self) -> None:
+    def test_the_number_of_puts_is_bounded(self) -> None:
         """A put too many does not wait."""
         puts = [self.service.wait(100, needed=1, deadline_ms=9) for _ in range(100)]
         self.assertTrue(self.service.is_full)
@@ -125,7 +125,7 @@ class TransferTests(SynchronousTestCase):
         for put in puts:
             self.assertIs(self.successResultOf(put), OK)
 
-    def test_cancelled(self) -> None:
+    def test_a_cancelled_wait_is_forgotten(self) -> None:
         """A wait that is given up is forgotten."""
         put = self.service.wait(100, needed=1, deadline_ms=9)
         put.cancel()
@@ -133,7 +133,7 @@ class TransferTests(SynchronousTestCase):
         self.assertEqual(len(self.service), 0)
         self.ack(1, 100)
 
-    def test_reentrance(self) -> None:
+    def test_a_callback_may_put_again(self) -> None:
         """Who is answered may put again at once."""
         seen: list[PutStatus] = []
 
@@ -146,7 +146,7 @@ class TransferTests(SynchronousTestCase):
         self.assertEqual(seen, [OK])
         self.assertEqual(len(self.service), 0)
 
-    def test_stop(self) -> None:
+    def test_a_stop_answers_all_puts(self) -> None:
         """Everybody is answered, and nobody waits afterwards."""
         puts = [self.service.wait(100, needed=needed, deadline_ms=9) for needed in (1, 2)]
         self.service.stop()
@@ -189,13 +189,13 @@ class CommitTests(SynchronousTestCase):
             self.assertIs(self.successResultOf(other), OK)
         self.assertEqual((self.log.flushes, self.told), ([], 2))
 
-    def test_flushed_already(self) -> None:
+    def test_a_flushed_put_does_not_wait(self) -> None:
         """Nothing to wait for."""
         self.put()
         self.log.finish_flush()
         self.assertIs(self.successResultOf(self.service.wait(10, deadline_ms=1)), OK)
 
-    def test_deadline(self) -> None:
+    def test_a_slow_disk_is_reported(self) -> None:
         """A slow disk is reported as such; the flush goes on."""
         put = self.put()
         self.service.expire(4999)
@@ -205,7 +205,7 @@ class CommitTests(SynchronousTestCase):
         self.log.finish_flush()
         self.assertEqual(self.log.flushed_offset, 10)
 
-    def test_failed(self) -> None:
+    def test_a_failed_flush_fails_all_puts(self) -> None:
         """A flush that failed fails everybody, now and later; the owner is informed first, once."""
         puts = [self.put(), self.put()]
         self.log.finish_flush(StoreError("fsync"))
@@ -216,7 +216,7 @@ class CommitTests(SynchronousTestCase):
         self.service.flush()
         self.assertEqual(self.log.flushes, [])
 
-    def test_bound(self) -> None:
+    def test_the_number_of_puts_is_bounded(self) -> None:
         """A put too many does not wait."""
         puts = [self.put() for _ in range(100)]
         self.assertTrue(self.service.is_full)
@@ -232,7 +232,7 @@ class CommitTests(SynchronousTestCase):
         self.service.flush()
         self.assertEqual(len(self.log.flushes), 1)
 
-    def test_stop(self) -> None:
+    def test_a_stop_answers_all_puts(self) -> None:
         """Everybody is answered at once; a flush that is under way is the last one."""
         put, later = self.put(), self.put()
         self.service.stop()
@@ -243,7 +243,7 @@ class CommitTests(SynchronousTestCase):
         self.service.flush()
         self.assertEqual(self.log.flushes, [])
 
-    def test_cancelled(self) -> None:
+    def test_a_cancelled_wait_is_forgotten(self) -> None:
         """A wait that is given up is forgotten."""
         put = self.put()
         put.cancel()

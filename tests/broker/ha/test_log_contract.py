@@ -36,7 +36,7 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
 
 
 class Contract:
-    """See L{dledger.rocketmq.broker.ha.ports.LogPort}."""
+    """The promises of L{dledger.rocketmq.broker.ha.ports.LogPort}."""
 
     def make(self) -> LogPort:
         """An empty log."""
@@ -49,7 +49,7 @@ class Contract:
             log.append_raw(start + at, data[at : at + 64])
         return log, data
 
-    def test_empty(self: Any) -> None:
+    def test_an_empty_log_holds_nothing(self: Any) -> None:
         """Nothing is held."""
         log = self.make()
         self.assertEqual((log.file_size, log.begin_offset, log.end_offset, log.flushed_offset),
@@ -65,14 +65,14 @@ class Contract:
             self.assertEqual(log.read(offset, 2), data[offset : min(offset + 2, file_end)])
         self.assertEqual(log.read(log.end_offset, 10), b"")
 
-    def test_begins_anywhere(self: Any) -> None:
+    def test_an_empty_log_begins_at_any_file(self: Any) -> None:
         """An empty log begins where the first file does, and only there."""
         log, data = self.filled(300, start=3 * FILE_SIZE)
         self.assertEqual(log.begin_offset, 3 * FILE_SIZE)
         self.assertEqual(log.read(3 * FILE_SIZE, 10**6), data)
         self.assertRaises(ValueError, self.make().append_raw, 100, b"\0")
 
-    def test_refused(self: Any) -> None:
+    def test_wrong_writes_are_refused(self: Any) -> None:
         """A gap, an overlap, nothing, and what crosses a file; nothing is changed."""
         log, data = self.filled(300)
         end = log.end_offset
@@ -80,7 +80,7 @@ class Contract:
             self.assertRaises(ValueError, log.append_raw, offset, bytes(size))
         self.assertEqual((log.end_offset, log.read(0, 10**6)), (end, data))
 
-    def test_cut(self: Any) -> None:
+    def test_a_cut_ends_at_a_record(self: Any) -> None:
         """To the last record that ends at or below the offset; at a record's end there is nothing to do."""
         data = stream(2 * FILE_SIZE)
         ends = MemoryLog(data)
@@ -95,7 +95,7 @@ class Contract:
                 log.append_raw(expected, data[expected : expected + 10])
                 self.assertEqual(log.read(expected, 10), data[expected : expected + 10])
 
-    def test_flush(self: Any) -> None:
+    def test_a_flush_covers_earlier_writes(self: Any) -> None:
         """Everything that was appended before is on stable storage."""
         log, data = self.filled(FILE_SIZE + 300)
         self.assertEqual(self.successResultOf(log.flush()), len(data))
@@ -123,7 +123,7 @@ class BrokerLogTests(Contract, SynchronousTestCase):
         self.disk = SimDisk(random.Random(1))
         return open_broker_log(self.disk)
 
-    def test_no_records(self) -> None:
+    def test_bytes_that_are_no_records_are_refused(self) -> None:
         """What cannot be records is refused, and changes nothing."""
         log = self.make()
         self.assertRaises(WireError, log.append_raw, 0, b"GET / HTTP/1.1\r\n" * 5)

@@ -95,7 +95,7 @@ class StreamTests(MasterCase):
         self.pass_time(15_000)
         self.assertEqual(slave.frames(), [])
 
-    def test_whole_log(self) -> None:
+    def test_a_slave_gets_the_whole_log(self) -> None:
         """In frames of at most the batch size that never cross a file."""
         log = self.make(2 * FILE_SIZE + 100, ha_transfer_batch_size=1000)
         slave = Slave(self)
@@ -114,7 +114,7 @@ class StreamTests(MasterCase):
         slave.report(1)
         self.assertEqual(b"".join(body for _, body in slave.frames()), log.data[1:])
 
-    def test_empty_slave(self) -> None:
+    def test_an_empty_slave_begins_with_the_last_file(self) -> None:
         """It begins with the last file; or with the first one, if it is asked to."""
         for option, start in ((False, 2 * FILE_SIZE), (True, 0)):
             self.make(2 * FILE_SIZE + 100, ha_start_at_first_file=option)
@@ -122,7 +122,7 @@ class StreamTests(MasterCase):
             slave.report(0)
             self.assertEqual(slave.frames()[0][0], start)
 
-    def test_growing_log(self) -> None:
+    def test_new_bytes_go_to_each_slave(self) -> None:
         """
         What is appended goes out to each slave from its place, when the turn ends; and at once, if puts
         wait for it, the first ones of a turn.
@@ -164,7 +164,7 @@ class StreamTests(MasterCase):
         slave.report(103)
         self.assertEqual(told, ["put", "acked"])
 
-    def test_flushed_only(self) -> None:
+    def test_unflushed_bytes_are_not_sent(self) -> None:
         """What is not on stable storage is not shipped; it is as soon as it is."""
         log = self.make(0, ha_transfer_flushed_only=True)
         slave = Slave(self)
@@ -177,7 +177,7 @@ class StreamTests(MasterCase):
         self.master.appended()
         self.assertEqual(slave.frames(), [(4, b"ef")])
 
-    def test_congested(self) -> None:
+    def test_a_congested_slave_is_waited_for(self) -> None:
         """Nothing is sent while the transport is full; the rest follows when it is drained."""
         log = self.make(0)
         slave = Slave(self)
@@ -190,7 +190,7 @@ class StreamTests(MasterCase):
         slave.connection.resumeProducing()
         self.assertEqual(slave.frames(), [(0, b"abc")])
 
-    def test_turns(self) -> None:
+    def test_a_slave_behind_gets_several_turns(self) -> None:
         """A slave that lacks much goes on in the next turn."""
         self.clock = Clock()
         big = TURN_SIZE_MAX + 3 * READ_SIZE_MAX
@@ -206,7 +206,7 @@ class StreamTests(MasterCase):
             sizes.append(sum(len(body) for _, body in frames_of(slave.transport.take())))
         self.assertEqual(sizes, [TURN_SIZE_MAX, 3 * READ_SIZE_MAX - 1])
 
-    def test_broken_log(self) -> None:
+    def test_a_broken_log_ends_the_broker(self) -> None:
         """A log that cannot be read ends the broker, not the process."""
         log = self.make(10)
         slave = Slave(self)
@@ -267,7 +267,7 @@ class RefusalTests(MasterCase):
             slave.connection.resumeProducing()
             self.assertRefused(slave, "it was too slow", events)
 
-    def test_too_many(self) -> None:
+    def test_connections_beyond_the_bound_are_closed(self) -> None:
         """More connections than allowed, and addresses that are not."""
         self.make(ha_slaves_max=2, ha_allowed_hosts=("10.0.0.1",))
         with capturedLogs() as events:
@@ -328,7 +328,7 @@ class RefusalTests(MasterCase):
             self.master.tick()
         self.assertIn("slaves of 10.0.0.1 connected 10 times in 0 s", [formatEvent(one) for one in events])
 
-    def test_controller_mode(self) -> None:
+    def test_a_controller_handshake_is_refused(self) -> None:
         """A handshake of 5.0 or 5.1 is refused by its first word, in one read with the rest or not."""
         five_one = struct.pack(">ihhq", 1, 0, 1, 2)
         five_zero = struct.pack(">ihhi50s", 1, 1, 0, 9, b"10.0.0.1:1")
@@ -351,7 +351,7 @@ class RefusalTests(MasterCase):
             self.assertTrue(slave.transport.is_aborted)
             self.assertEqual(slave.transport.value(), b"")
 
-    def test_other_protocol(self) -> None:
+    def test_another_protocol_is_refused(self) -> None:
         """A browser at the port is closed by its first bytes, as its number is beyond all ends."""
         self.make(100)
         with capturedLogs() as events:
@@ -363,7 +363,7 @@ class RefusalTests(MasterCase):
 class TimeTests(MasterCase):
     """Heartbeats and house-keeping."""
 
-    def test_heartbeats(self) -> None:
+    def test_a_silent_master_sends_heartbeats(self) -> None:
         """Every five seconds of silence, with the offset that comes next; data puts them off."""
         log = self.make(100)
         slave = Slave(self)
@@ -382,7 +382,7 @@ class TimeTests(MasterCase):
         self.pass_time(100)
         self.assertEqual(slave.frames(), [(103, b"")])
 
-    def test_silent_slave(self) -> None:
+    def test_a_silent_slave_is_closed(self) -> None:
         """Twenty seconds without a report; not one less, and each report counts."""
         self.make(100)
         never, once = Slave(self, port=1), Slave(self, port=2)
@@ -410,7 +410,7 @@ class TimeTests(MasterCase):
 class AckTests(MasterCase):
     """Reports answer puts."""
 
-    def test_put(self) -> None:
+    def test_a_report_answers_its_puts(self) -> None:
         """When the slave has all bytes that were sent."""
         log = self.make(100)
         slave = Slave(self)
@@ -432,7 +432,7 @@ class AckTests(MasterCase):
         self.assertNoResult(put)
         self.assertEqual(self.master.status()[0].gap_bytes, 0)
 
-    def test_another_log(self) -> None:
+    def test_another_log_acknowledges_nothing(self) -> None:
         """A slave whose own tail ends in the middle of a record of ours counts for nothing."""
         log = self.make()
         for record in records_of(10):
@@ -501,7 +501,7 @@ class AckTests(MasterCase):
         unplug(slave.connection)
         self.assertEqual(self.master.acks.held(1), -1)
 
-    def test_deadline(self) -> None:
+    def test_the_tick_expires_puts(self) -> None:
         """The tick expires puts."""
         self.make(100)
         put = self.master.transfers.wait(100, needed=1, deadline_ms=3000)
@@ -510,7 +510,7 @@ class AckTests(MasterCase):
         self.pass_time(100)
         self.assertIs(self.successResultOf(put), PutStatus.FLUSH_SLAVE_TIMEOUT)
 
-    def test_stop(self) -> None:
+    def test_a_stop_closes_all_connections(self) -> None:
         """Connections are closed, puts answered, nobody else is taken."""
         self.make(100)
         slave = Slave(self)
@@ -520,7 +520,7 @@ class AckTests(MasterCase):
         self.assertIs(self.successResultOf(put), PutStatus.FLUSH_SLAVE_TIMEOUT)
         self.assertIsNone(self.master.buildProtocol(IPv4Address("TCP", "10.0.0.1", 1)))
 
-    def test_status(self) -> None:
+    def test_an_operator_sees_the_slaves(self) -> None:
         """What an operator sees."""
         log = self.make(100, ha_max_gap_not_in_sync=50)
         slave = Slave(self)

@@ -89,7 +89,7 @@ class OffersTests(OffersCase):
         self.rounds()
         self.assertEqual(self.desk.offered, [])
 
-    def test_bounded(self) -> None:
+    def test_a_round_offers_a_bounded_number(self) -> None:
         """A bounded number in a round."""
         log = MemoryLog(stream(8000))
         places = [at for at in range(0, 8000, self.size) if log.problem_at(at) == ""][: OFFERS_MAX + 2]
@@ -109,7 +109,7 @@ class OffersTests(OffersCase):
         self.rounds(2)
         self.assertEqual(len(self.desk.offered), 2)
 
-    def test_other_masters(self) -> None:
+    def test_other_masters_are_asked_rarely(self) -> None:
         """A master that does not know the question is asked hourly; an unreachable one each round."""
         self.desk.bad = None
         self.rounds(PATIENCE_TICKS // ROUND_TICKS)
@@ -142,7 +142,7 @@ class StoppedTests(OffersCase):
         self.assertTrue(self.slave.is_stopped)
         self.endpoint.attempts.clear()
 
-    def test_mended(self) -> None:
+    def test_a_mended_record_starts_replication_again(self) -> None:
         """The record is offered although the master has not found it; then the slave compares again."""
         self.desk.takes = {3 * self.size}
         self.rounds()
@@ -153,7 +153,7 @@ class StoppedTests(OffersCase):
         self.send(client, start, stream(2000)[start:])
         self.assertEqual(self.commit_log.data, stream(2000))
 
-    def test_refused(self) -> None:
+    def test_a_refused_record_needs_an_operator(self) -> None:
         """An operator decides."""
         self.rounds(3)
         self.assertEqual((len(self.desk.offered), self.slave.is_stopped), (1, True))

@@ -20,7 +20,7 @@ BROKEN = PutStatus.UNKNOWN_ERROR
 class StatusTests(SynchronousTestCase):
     """Names and numbers."""
 
-    def test_codes(self) -> None:
+    def test_codes_are_those_of_rocketmq(self) -> None:
         """As RocketMQ's producers know them."""
         codes = {status.name: status.remoting_code for status in PutStatus}
         self.assertEqual(codes, {
@@ -29,7 +29,7 @@ class StatusTests(SynchronousTestCase):
             "UNKNOWN_ERROR": 1,
         })
 
-    def test_stored(self) -> None:
+    def test_stored_means_sent_for_producers(self) -> None:
         """Exactly what a producer takes for sent is stored."""
         for status in PutStatus:
             self.assertEqual(status.is_stored, status.remoting_code in (0, 10, 11, 12), status)
@@ -38,7 +38,7 @@ class StatusTests(SynchronousTestCase):
 class CombinedTests(SynchronousTestCase):
     """Both halves make one answer."""
 
-    def test_worse(self) -> None:
+    def test_the_worse_half_is_the_answer(self) -> None:
         """The replica's word counts where both failed; a broken disk above all."""
         for flush, replica, answer in (
             (OK, OK, OK), (SLOW_DISK, OK, SLOW_DISK), (OK, SLOW_SLAVE, SLOW_SLAVE), (OK, NO_SLAVE, NO_SLAVE),
@@ -57,6 +57,6 @@ class CombinedTests(SynchronousTestCase):
             halves[second].callback(OK)
             self.assertIs(self.successResultOf(answer), OK)
 
-    def test_at_once(self) -> None:
+    def test_combined_results_may_be_ready(self) -> None:
         """Nothing to wait for."""
         self.assertIs(self.successResultOf(combined(done(OK), done(NO_SLAVE))), NO_SLAVE)

@@ -97,12 +97,12 @@ class ServiceCase(SynchronousTestCase):
 class PutTests(ServiceCase):
     """What a producer hears."""
 
-    def test_async_master(self) -> None:
+    def test_an_async_master_answers_at_once(self) -> None:
         """At once."""
         self.make()
         self.assertIs(self.successResultOf(self.put()), PutStatus.PUT_OK)
 
-    def test_sync_master(self) -> None:
+    def test_a_sync_master_waits_for_a_slave(self) -> None:
         """When a slave has it."""
         self.make(broker_role="SYNC_MASTER")
         slave = self.slave()
@@ -111,7 +111,7 @@ class PutTests(ServiceCase):
         self.ack(slave)
         self.assertIs(self.successResultOf(answer), PutStatus.PUT_OK)
 
-    def test_no_slave(self) -> None:
+    def test_a_put_without_slaves_is_answered(self) -> None:
         """At once, under the rule of 4.9; after the time-out under that of 5.x."""
         self.make(broker_role="SYNC_MASTER")
         self.assertIs(self.successResultOf(self.put()), PutStatus.SLAVE_NOT_AVAILABLE)
@@ -122,7 +122,7 @@ class PutTests(ServiceCase):
         self.pass_time(100)
         self.assertIs(self.successResultOf(answer), PutStatus.FLUSH_SLAVE_TIMEOUT)
 
-    def test_silent_slave(self) -> None:
+    def test_a_silent_slave_times_out(self) -> None:
         """One that never acknowledges: after three seconds."""
         self.make(broker_role="SYNC_MASTER")
         self.slave()
@@ -170,7 +170,7 @@ class PutTests(ServiceCase):
         self.assertIs(self.successResultOf(self.put(waits=False)), PutStatus.PUT_OK)
         self.assertEqual(len(slave.transport.take()), 12 + 10)
 
-    def test_refusals(self) -> None:
+    def test_puts_are_refused_before_they_are_stored(self) -> None:
         """Before anything is stored: a slave, too few replicas, too many puts, the end."""
         self.make(broker_role="SLAVE")
         self.assertIs(self.service.refusal(), PutStatus.SERVICE_NOT_AVAILABLE)
@@ -188,7 +188,7 @@ class PutTests(ServiceCase):
         self.service.stopService()
         self.assertIs(self.service.refusal(), PutStatus.SERVICE_NOT_AVAILABLE)
 
-    def test_broken_disk(self) -> None:
+    def test_a_broken_disk_fails_the_put(self) -> None:
         """A flush that fails fails the put, ends the promises, and is shown to the owner once."""
         self.make(flush_disk_type="SYNC_FLUSH")
         answer = self.put()
@@ -203,7 +203,7 @@ class PutTests(ServiceCase):
 class LifeTests(ServiceCase):
     """Start, time and end."""
 
-    def test_port(self) -> None:
+    def test_a_master_opens_and_closes_its_port(self) -> None:
         """A master listens; its port is closed in the end."""
         self.make()
         self.assertIs(self.service.port, self.listener.port)
@@ -211,7 +211,7 @@ class LifeTests(ServiceCase):
         self.assertTrue(self.listener.port.is_stopped)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_cannot_listen(self) -> None:
+    def test_an_owner_hears_of_a_taken_port(self) -> None:
         """The owner is informed."""
         self.listener = FakeListener()
         self.clock = Clock()
@@ -241,7 +241,7 @@ class LifeTests(ServiceCase):
         self.pass_time(300)
         self.assertEqual(len(self.commit_log.flushes), 1)
 
-    def test_slave(self) -> None:
+    def test_a_slave_connects_to_its_master(self) -> None:
         """Connects to the master that it is given."""
         self.make(broker_role="SLAVE")
         endpoint = FakeEndpoint()
@@ -287,7 +287,7 @@ class LifeTests(ServiceCase):
         self.assertIn("division by zero", self.reasons[0])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_status(self) -> None:
+    def test_both_roles_have_a_status(self) -> None:
         """Both roles."""
         self.make(broker_role="SYNC_MASTER")
         self.slave()

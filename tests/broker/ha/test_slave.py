@@ -85,7 +85,7 @@ class ClientCase(SynchronousTestCase):
 class ReportTests(ClientCase):
     """The reports to the master, and when they are sent."""
 
-    def test_at_once(self) -> None:
+    def test_a_slave_reports_on_connecting(self) -> None:
         """On connecting."""
         self.make()
         _, transport = self.endpoint.succeed()
@@ -117,7 +117,7 @@ class ReportTests(ClientCase):
             self.pass_time(100)
             self.assertEqual(transport.take(), encode_report(0))
 
-    def test_sync_flush(self) -> None:
+    def test_only_flushed_bytes_are_reported(self) -> None:
         """Only bytes on stable storage; those that arrive during a flush are in the next one."""
         self.make(flush_disk_type="SYNC_FLUSH")
         self.commit_log.is_lazy = True
@@ -132,7 +132,7 @@ class ReportTests(ClientCase):
         self.commit_log.finish_flush()
         self.assertEqual((transport.take(), self.commit_log.flushes), (encode_report(300), []))
 
-    def test_async_flush(self) -> None:
+    def test_an_async_slave_flushes_by_the_clock(self) -> None:
         """By the clock, and only where there is something to flush."""
         self.make(ha_flush_interval=500)
         self.commit_log.is_lazy = True
@@ -152,7 +152,7 @@ class ReportTests(ClientCase):
 class ConnectionTests(ClientCase):
     """Attempts, waits and ends."""
 
-    def test_waits_grow(self) -> None:
+    def test_waits_between_attempts_grow(self) -> None:
         """From the least to the most, spread a little; a session that brought something begins anew."""
         self.make(ha_reconnect_min=200, ha_reconnect_max=5000)
         waits = []
@@ -169,7 +169,7 @@ class ConnectionTests(ClientCase):
         self.clock.advance(0.26)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
-    def test_refused_session(self) -> None:
+    def test_a_refused_session_makes_a_pause(self) -> None:
         """A master that closes at once is not asked again and again without a pause."""
         self.make()
         for _ in range(6):
@@ -179,7 +179,7 @@ class ConnectionTests(ClientCase):
         self.endpoint.fail()
         self.assertGreater(self.clock.getDelayedCalls()[0].getTime() - self.clock.seconds(), 3)
 
-    def test_silent_master(self) -> None:
+    def test_a_silent_master_is_left(self) -> None:
         """Twenty seconds without a byte; our own reports are no sign of life of his."""
         self.make()
         client, transport = self.endpoint.succeed()
@@ -191,7 +191,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(transport.is_aborted)
         self.assertIn("silent", self.slave.status().last_reason)
 
-    def test_misfit(self) -> None:
+    def test_a_misfitting_frame_ends_the_session(self) -> None:
         """A frame that does not fit ends the session; the reason is logged."""
         self.make()
         client, transport = self.endpoint.succeed()
@@ -202,7 +202,7 @@ class ConnectionTests(ClientCase):
         self.assertIn("the first frame for an empty log begins at 77", errors[0])
         self.assertEqual(self.commit_log.data, b"")
 
-    def test_no_records(self) -> None:
+    def test_bytes_without_records_end_the_session(self) -> None:
         """A log that takes the bytes for no records ends the session, not the broker."""
         self.make(BadLog())
         client, transport = self.endpoint.succeed()
@@ -211,7 +211,7 @@ class ConnectionTests(ClientCase):
         self.assertEqual(self.failures, [])
         self.assertEqual(len(self.clock.getDelayedCalls()), 1)
 
-    def test_full_disk(self) -> None:
+    def test_a_full_disk_is_tried_again(self) -> None:
         """Tried again, later."""
         self.make()
         client, transport = self.endpoint.succeed()
@@ -224,7 +224,7 @@ class ConnectionTests(ClientCase):
         self.send(client, 0, stream(100))
         self.assertEqual(self.commit_log.data, stream(100))
 
-    def test_broken_log(self) -> None:
+    def test_a_broken_log_reports_nothing_more(self) -> None:
         """A write or a flush that failed for good: reported to the owner, and nothing more to the master."""
         for way in ("write", "flush"):
             self.make(flush_disk_type="SYNC_FLUSH")
@@ -258,7 +258,7 @@ class ConnectionTests(ClientCase):
         self.assertEqual(self.commit_log.data, data)
         self.assertEqual(self.slave.status().truncations, 1)
 
-    def test_stalled_comparison(self) -> None:
+    def test_a_stalled_comparison_ends(self) -> None:
         """A master that has nothing where we compare sends heartbeats for ever: not with us."""
         self.make(MemoryLog(stream(3000)), ha_verify_size=100)
         client, transport = self.endpoint.succeed()
@@ -269,7 +269,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(transport.is_aborted)
         self.assertIn("its log is shorter, or begins later", self.slave.status().last_reason)
 
-    def test_full_history(self) -> None:
+    def test_an_empty_slave_asks_for_the_begin(self) -> None:
         """The master is asked where its log begins, once we have nothing."""
         asked: list[int] = []
 
@@ -299,7 +299,7 @@ class StoppedTests(ClientCase):
         self.assertTrue(transport.is_aborted)
         return log
 
-    def test_keeps_everything(self) -> None:
+    def test_stopped_replication_keeps_everything(self) -> None:
         """Nothing is cut, nothing is tried again; the reason is reported once, and in the status."""
         with capturedLogs() as events:
             log = self.other_log()
@@ -318,7 +318,7 @@ class StoppedTests(ClientCase):
         self.slave.start()
         self.assertEqual(self.endpoint.attempts, [])
 
-    def test_take_master(self) -> None:
+    def test_an_operator_takes_the_log_of_the_master(self) -> None:
         """An operator gives up our log: it is kept, and the master's is taken."""
         log = self.other_log()
         done = Deferred.fromCoroutine(self.slave.take_master())
@@ -354,7 +354,7 @@ class StoppedTests(ClientCase):
         self.assertIsNotNone(self.slave.status().difference)
         self.assertEqual(self.failures, [])
 
-    def test_try_again(self) -> None:
+    def test_an_operator_tries_again(self) -> None:
         """After the master was repaired."""
         log = self.other_log()
         self.slave.try_again()
@@ -363,7 +363,7 @@ class StoppedTests(ClientCase):
         self.send(client, start, stream(4000, at=9)[start:])
         self.assertEqual((log.data, log.cuts), (stream(4000, at=9), []))
 
-    def test_expired(self) -> None:
+    def test_expired_bytes_stop_replication(self) -> None:
         """The master's log begins after our end: it is asked once a session was fruitless, and we stop."""
         log = MemoryLog(stream(3000))
         self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
@@ -383,7 +383,7 @@ class StoppedTests(ClientCase):
         self.clock.advance(1)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
-    def test_master_behind(self) -> None:
+    def test_a_master_behind_is_waited_for(self) -> None:
         """A master without bytes that we reported: said once, until it has them; nothing is cut."""
         data = stream(3000)
         self.make(MemoryLog(data))
@@ -406,7 +406,7 @@ class StoppedTests(ClientCase):
 class LifeTests(ClientCase):
     """Another master, and the end."""
 
-    def test_no_master(self) -> None:
+    def test_a_slave_waits_for_a_master(self) -> None:
         """Without one it waits for one."""
         self.make()
         self.slave.follow(None, "")
@@ -414,7 +414,7 @@ class LifeTests(ClientCase):
         self.clock.advance(60)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_other_master(self) -> None:
+    def test_another_master_replaces_the_connection(self) -> None:
         """A connection to the old one is left; the same one again changes nothing."""
         self.make()
         client, transport = self.endpoint.succeed()
@@ -442,7 +442,7 @@ class LifeTests(ClientCase):
             self.slave.stop()
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_stop(self) -> None:
+    def test_a_stop_ends_every_state(self) -> None:
         """In every state; a flush that is under way ends without a report, and no other one begins."""
         self.make()
         self.slave.stop()
@@ -463,7 +463,7 @@ class LifeTests(ClientCase):
         self.assertEqual((self.clock.getDelayedCalls(), self.commit_log.flushes), ([], []))
         self.assertEqual(transport.take(), b"")
 
-    def test_status(self) -> None:
+    def test_an_operator_sees_the_slave(self) -> None:
         """What an operator sees."""
         self.make()
         status = self.slave.status()

@@ -73,7 +73,7 @@ class FollowTests(SynchronousTestCase):
         self.assertRaises(SessionEnded, serve, self.follower(), self.master, start=100)
         self.assertEqual(self.log.data, b"")
 
-    def test_gap(self) -> None:
+    def test_a_gap_ends_the_session(self) -> None:
         """A frame that does not continue the last one ends the session; nothing of it is written."""
         for offset in (999, 1001, 0):
             log = MemoryLog(self.master.data[:1000])
@@ -101,7 +101,7 @@ class FollowTests(SynchronousTestCase):
         self.assertIn("crosses the end of a file of 4096 bytes", str(error))
         self.assertEqual(self.log.end_offset, 4000)
 
-    def test_reports(self) -> None:
+    def test_reports_name_the_first_missing_byte(self) -> None:
         """What is equal to the master's log, the first byte that we do not have."""
         follower = self.follower()
         self.assertEqual(follower.begin(), 0)
@@ -109,7 +109,7 @@ class FollowTests(SynchronousTestCase):
         follower.take(0, memoryview(self.master.data[:50]))
         self.assertEqual(follower.reportable(), 50)
 
-    def test_reports_flushed(self) -> None:
+    def test_reports_name_flushed_bytes_only(self) -> None:
         """With SYNC_FLUSH only what is on stable storage, at the start of a session, too."""
         follower = self.follower(reports_flushed=True)
         follower.begin()
@@ -120,7 +120,7 @@ class FollowTests(SynchronousTestCase):
         follower.end()
         self.assertLessEqual(follower.begin(), 1500 - 200)
 
-    def test_full_disk(self) -> None:
+    def test_a_full_disk_does_not_count_bytes(self) -> None:
         """What could not be written is not counted; the next session goes on from there."""
         follower = self.follower()
         follower.begin()
@@ -197,7 +197,7 @@ class ManyTests(SynchronousTestCase):
             seen.add(str(single[0])[:11])
         self.assertEqual(seen, {"", "0xEE", "a frame beg", "a frame of ", "our log dif"})
 
-    def test_one_write(self) -> None:
+    def test_frames_of_a_read_share_a_write(self) -> None:
         """Frames that go after the end are written together, up to the end of a file."""
         pieces = [(at, memoryview(self.data[at : at + 512])) for at in range(0, 2 * FILE_SIZE, 512)]
         log, _ = self.outcome(pieces)
@@ -212,13 +212,13 @@ class HistoryTests(SynchronousTestCase):
         self.log = MemoryLog()
         self.follower = SlaveSession(self.log, full_history=True)
 
-    def test_one_file(self) -> None:
+    def test_one_file_is_the_whole_history(self) -> None:
         """The master begins with its last file, which is the first one."""
         master = MemoryLog(stream(1000))
         serve(self.follower, master)
         self.assertEqual(self.log.data, master.data)
 
-    def test_several_files(self) -> None:
+    def test_several_files_need_the_first(self) -> None:
         """The last file is refused; 1 is served from there, and the byte before it is known."""
         master = MemoryLog(stream(3 * FILE_SIZE))
         error = self.assertRaises(SessionEnded, serve, self.follower, master, start=2 * FILE_SIZE)
@@ -243,7 +243,7 @@ class HistoryTests(SynchronousTestCase):
         self.follower.end()  # an empty master refuses 1
         self.assertEqual(serve(self.follower, MemoryLog()), 0)
 
-    def test_known_beginning(self) -> None:
+    def test_a_known_begin_is_asked_for(self) -> None:
         """A master that has deleted files is asked for its first one."""
         master = MemoryLog(stream(2 * FILE_SIZE, start=FILE_SIZE), begin=FILE_SIZE)
         self.assertEqual(self.follower.begin(FILE_SIZE), FILE_SIZE)
@@ -257,7 +257,7 @@ class CompareTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.master = MemoryLog(stream(3 * FILE_SIZE))
 
-    def test_equal(self) -> None:
+    def test_equal_bytes_are_not_appended(self) -> None:
         """Only what is new is appended, also where a frame holds both."""
         log = MemoryLog(self.master.data[:5000])
         follower = SlaveSession(log, verify_size=500)
@@ -267,7 +267,7 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(log.data, self.master.data)
         self.assertEqual(follower.truncations, 0)
 
-    def test_first_session(self) -> None:
+    def test_a_first_session_compares_more(self) -> None:
         """After a start more is compared, until that has gone well."""
         log = MemoryLog(self.master.data[:5000])
         follower = SlaveSession(log, verify_size=500, verify_size_at_start=3000)
@@ -318,7 +318,7 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual((follower.truncations, len(log.cuts), log.asides), (0, 1, [bytes(damaged)]))
         self.assertLess(end - log.cuts[0], 200)
 
-    def test_other_tail(self) -> None:
+    def test_another_tail_is_cut(self) -> None:
         """The master came back shorter, and has gone on otherwise: up to the last common record."""
         for common in (100, 3000, 5000, 9000):
             log = MemoryLog(self.master.data)
@@ -336,7 +336,7 @@ class CompareTests(SynchronousTestCase):
         self.settle(log)
         self.assertEqual(log.data, self.master.data)
 
-    def test_widening(self) -> None:
+    def test_a_difference_widens_the_comparison(self) -> None:
         """A comparison that begins with a difference proves nothing of what is below: the next goes lower."""
         log = MemoryLog(self.master.data[:2000] + stream(2000, at=77, start=2000))
         follower = SlaveSession(log, verify_size=100)
@@ -364,7 +364,7 @@ class CompareTests(SynchronousTestCase):
         self.assertGreater(log.end_offset, at)
         self.assertEqual(stopped.difference.common_end, at)
 
-    def test_fruitless_sessions(self) -> None:
+    def test_fruitless_sessions_try_other_places(self) -> None:
         """Where the master sends nothing at all, other places are tried: the last file, and lower."""
         log = MemoryLog(self.master.data[:9000])
         follower = SlaveSession(log, verify_size=1000)
@@ -437,7 +437,7 @@ class DifferenceTests(SynchronousTestCase):
             found = self.stop(self.data, self.flipped(self.record + at))
             self.assertEqual((found.our_problem, found.master_problem != ""), ("", True), at)
 
-    def test_size(self) -> None:
+    def test_a_larger_size_is_damage(self) -> None:
         """A record of the master that is larger only by its size is damage, without a wait for the rest."""
         last = MemoryLog(self.data).record_end_below(len(self.data) - 1)
         for frame in (1, 50, FRAME):
@@ -450,7 +450,7 @@ class DifferenceTests(SynchronousTestCase):
         found = self.stop(self.data, self.flipped(self.data.index(b"T1", self.record)))
         self.assertEqual((found.our_problem, found.master_problem), ("", ""))
 
-    def test_never_reported(self) -> None:
+    def test_only_unreported_bytes_are_cut(self) -> None:
         """Bytes that nobody was informed about are cut; a record that was reported is not."""
         other = self.data[: self.end] + stream(1000, at=7, start=self.end)
         for reported, is_cut in ((self.end, True), (self.end + 5, True), (len(self.data), False)):

@@ -22,7 +22,7 @@ class StartTests(SynchronousTestCase):
         self.assertFalse(self.view.is_beat_due(10**9, 5000))
         self.assertIsNone(self.view.misplaced(self.log))
 
-    def test_empty_slave(self) -> None:
+    def test_an_empty_slave_gets_the_last_file(self) -> None:
         """It begins with the last file."""
         self.assertIsNone(self.view.reported(0, self.log, now_ms=1))
         self.assertEqual((self.view.transfer_offset, self.view.ack_offset), (3 * FILE_SIZE, 0))
@@ -32,14 +32,14 @@ class StartTests(SynchronousTestCase):
         self.assertIsNone(self.view.reported(0, self.log, now_ms=1, starts_at_first_file=True))
         self.assertEqual(self.view.transfer_offset, FILE_SIZE)
 
-    def test_resuming_slave(self) -> None:
+    def test_a_resuming_slave_goes_on(self) -> None:
         """It goes on exactly at its place, anywhere between both ends, which are included."""
         for offset in (FILE_SIZE, 2 * FILE_SIZE - 77, 3 * FILE_SIZE + 100):
             view = SlaveView(heard_ms=0, sent_ms=0, vouched_offset=0)
             self.assertIsNone(view.reported(offset, self.log, now_ms=1))
             self.assertEqual(view.transfer_offset, offset)
 
-    def test_misplaced_slave(self) -> None:
+    def test_a_misplaced_slave_is_refused(self) -> None:
         """Beyond the end, or below the beginning: refused, with both numbers."""
         for offset, said in (
             (3 * FILE_SIZE + 101, "reports 12389, beyond our end at 12388"),
@@ -51,7 +51,7 @@ class StartTests(SynchronousTestCase):
             self.assertFalse(view.is_ready)
             self.assertEqual((view.ack_offset, view.claimed_offset), (-1, -1))
 
-    def test_last_file(self) -> None:
+    def test_the_last_file_takes_the_next_byte(self) -> None:
         """Where the next byte goes to."""
         for size, begin, offset in ((0, 0, 0), (10, 0, 0), (FILE_SIZE, 0, FILE_SIZE), (0, 8192, 8192)):
             self.assertEqual(last_file_offset(MemoryLog(bytes(size), begin=begin)), offset, (size, begin))
@@ -71,7 +71,7 @@ class ReportTests(SynchronousTestCase):
         self.assertIsNone(self.view.reported(500, self.log, now_ms=2))
         self.assertEqual(self.view.ack_offset, 400)
 
-    def test_acknowledged(self) -> None:
+    def test_sent_bytes_may_be_acknowledged(self) -> None:
         """What was sent may be acknowledged, piece by piece."""
         self.view.sent(300, 5)
         for offset in (501, 700, 800):
@@ -86,7 +86,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(said, "it reports 801, but was sent bytes only up to 800")
         self.assertEqual((self.view.ack_offset, self.view.claimed_offset), (400, 500))
 
-    def test_backwards(self) -> None:
+    def test_a_lower_report_changes_nothing(self) -> None:
         """A lower number is heard, and changes nothing."""
         self.view.sent(300, 5)
         self.view.reported(700, self.log, now_ms=7)
@@ -104,7 +104,7 @@ class ReportTests(SynchronousTestCase):
 class TimeTests(SynchronousTestCase):
     """Heartbeats and house-keeping."""
 
-    def test_beats(self) -> None:
+    def test_a_beat_follows_silence(self) -> None:
         """When nothing was sent for the interval."""
         view = SlaveView(heard_ms=0, sent_ms=0, vouched_offset=0)
         view.reported(0, MemoryLog(), now_ms=100)
@@ -115,7 +115,7 @@ class TimeTests(SynchronousTestCase):
         view.sent(1, 9000)
         self.assertFalse(view.is_beat_due(13_999, 5000))
 
-    def test_silence(self) -> None:
+    def test_a_silent_slave_is_noticed(self) -> None:
         """Longer than the limit, whether it ever said something or not."""
         view = SlaveView(heard_ms=0, sent_ms=0, vouched_offset=0)
         self.assertFalse(view.is_silent(20_000, 20_000))

@@ -26,7 +26,7 @@ class RecordStartTests(SynchronousTestCase):
             offset += size
         return found
 
-    def test_every_offset(self) -> None:
+    def test_every_offset_has_its_record_start(self) -> None:
         """For every offset of a log with blanks: the twin's answer, or where the file begins."""
         log = MemoryLog(stream(2 * FILE_SIZE + 900, body=b"x" * 300, start=FILE_SIZE), begin=FILE_SIZE)
         starts = self.starts(log)
@@ -35,7 +35,7 @@ class RecordStartTests(SynchronousTestCase):
             expected = max([start for start in starts if low <= start <= offset], default=low)
             self.assertEqual(record_start_below(log, offset), expected, offset)
 
-    def test_across_chunks(self) -> None:
+    def test_a_start_is_found_across_chunks(self) -> None:
         """A start is found far below, and at the seam of two reads."""
         size = 1 << 20
         for length in (tail.CHUNK_SIZE - 50, tail.CHUNK_SIZE, 3 * tail.CHUNK_SIZE + 7):
@@ -45,7 +45,7 @@ class RecordStartTests(SynchronousTestCase):
             self.assertEqual(record_start_below(log, log.end_offset), start, length)
             self.assertEqual(record_start_below(log, start - 1), 0)
 
-    def test_forged(self) -> None:
+    def test_a_forged_record_is_no_start(self) -> None:
         """A body that holds a record is not one: it does not know its place."""
         log = MemoryLog(record(0))
         start = log.end_offset
@@ -70,17 +70,17 @@ class VerificationTests(SynchronousTestCase):
         self.assertGreater(start, log.end_offset - 500 - 200)
         self.assertEqual(record_start_below(log, start), start)
 
-    def test_first_report(self) -> None:
+    def test_the_first_report_is_above_zero(self) -> None:
         """0 would say that there is nothing."""
         log = MemoryLog(stream(100))
         self.assertEqual(verification_start(log, below=log.end_offset, size=5000), 1)
 
-    def test_beginning(self) -> None:
+    def test_verification_starts_within_the_log(self) -> None:
         """Never below what is held."""
         log = MemoryLog(stream(100, start=FILE_SIZE), begin=FILE_SIZE)
         self.assertEqual(verification_start(log, below=log.end_offset, size=5000), FILE_SIZE)
 
-    def test_blank(self) -> None:
+    def test_a_blank_is_not_enough(self) -> None:
         """A blank alone proves nothing: the record before it is compared, too."""
         log = MemoryLog(record(0))
         start = log.end_offset
@@ -92,7 +92,7 @@ class VerificationTests(SynchronousTestCase):
 class DifferenceTests(SynchronousTestCase):
     """L{first_difference}."""
 
-    def test_generated(self) -> None:
+    def test_the_first_difference_is_found(self) -> None:
         """The first of any number of differences; the length if there is none."""
         rng = random.Random(3)
         for _ in range(300):

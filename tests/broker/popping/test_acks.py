@@ -17,7 +17,7 @@ from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 class AckTests(PopCase):
     """Requests 200051 and 200151."""
 
-    def test_never_again(self) -> None:
+    def test_an_acknowledged_message_never_comes_again(self) -> None:
         """An acknowledged message is done; the other of its check point comes again."""
         self.send(b"a", b"b")
         a, _b = self.pop()
@@ -27,7 +27,7 @@ class AckTests(PopCase):
         self.assertEqual([(one.body, one.tries) for one in self.pop()], [(b"b", 1)])
         self.assertEqual(self.parts.pop_acks.acknowledged, 1)
 
-    def test_too_late(self) -> None:
+    def test_a_late_ack_is_refused(self) -> None:
         """An ack after the time is refused: the message comes again. So is a second ack."""
         self.send(b"a", b"b")
         a, b = self.pop()
@@ -37,7 +37,7 @@ class AckTests(PopCase):
         self.assertEqual(answer.code, Code.NO_MESSAGE)
         self.assertIn("its time is over", answer.remark or "")
 
-    def test_wrong(self) -> None:
+    def test_an_ack_needs_the_receipt(self) -> None:
         """A consumer without the receipt acknowledges nothing."""
         self.send(b"a")
         (a,) = self.pop()
@@ -56,7 +56,7 @@ class AckTests(PopCase):
         self.wait(12)
         self.assertEqual(len(self.pop()), 1)
 
-    def test_not_stored(self) -> None:
+    def test_an_ack_that_is_not_stored_counts_for_nothing(self) -> None:
         """An ack that is not in the log counts for nothing."""
         self.send(b"a")
         (a,) = self.pop()
@@ -69,7 +69,7 @@ class AckTests(PopCase):
         self.wait(12)
         self.assertEqual(len(self.pop()), 1)
 
-    def test_fails_later(self) -> None:
+    def test_a_message_waits_for_the_outcome_of_its_ack(self) -> None:
         """As long as nobody knows whether an ack is stored, the message is not delivered; then it is."""
         self.send(b"a")
         (a,) = self.pop()
@@ -82,7 +82,7 @@ class AckTests(PopCase):
         self.wait(2)
         self.assertEqual([one.body for one in self.of(RETRIES)], [b"a"])
 
-    def test_no_room(self) -> None:
+    def test_a_refused_put_changes_nothing(self) -> None:
         """A put that is refused at once changes nothing."""
         self.send(b"a")
         (a,) = self.pop()
@@ -109,7 +109,7 @@ class AckTests(PopCase):
         body = json.dumps({"brokerName": broker, "acks": [document]}).encode()
         return self.ask(RemotingCommand(code=BATCH_ACK_MESSAGE, opaque=5, body=body))
 
-    def test_batch(self) -> None:
+    def test_a_batch_acknowledges_several_messages(self) -> None:
         """Several acks in one message; also of retries."""
         self.send(b"a", b"b", b"c")
         a, _b, c = self.pop()
@@ -123,7 +123,7 @@ class AckTests(PopCase):
         self.wait(12)
         self.assertEqual(self.pop(), [])
 
-    def test_bad_batches(self) -> None:
+    def test_bad_batches_change_nothing(self) -> None:
         """They change nothing."""
         self.send(b"a")
         (a,) = self.pop()
@@ -134,7 +134,7 @@ class AckTests(PopCase):
                              Code.MESSAGE_ILLEGAL)
         self.assertEqual(len(self.of(REVIVE)), 1)
 
-    def test_refused_codes(self) -> None:
+    def test_refused_codes_name_their_replacement(self) -> None:
         """What is not there says what to use."""
         for code, words in REFUSED.items():
             answer = self.ask(RemotingCommand(code=code, opaque=5))
@@ -145,7 +145,7 @@ class AckTests(PopCase):
 class ChangeTests(PopCase):
     """Request 200053."""
 
-    def test_longer(self) -> None:
+    def test_an_invisible_time_can_be_prolonged(self) -> None:
         """From now on, and with a new receipt; the old one is worth nothing."""
         self.send(b"a")
         (a,) = self.pop()
@@ -161,7 +161,7 @@ class ChangeTests(PopCase):
         self.wait(30)
         self.assertEqual(self.pop(), [])
 
-    def test_shorter(self) -> None:
+    def test_an_invisible_time_can_be_shortened(self) -> None:
         """At once, also if the broker ends meanwhile."""
         self.send(b"a")
         (a,) = self.pop()

@@ -43,7 +43,7 @@ def read(tag: str, document: object) -> object:
 class PlaceTests(SynchronousTestCase):
     """The topics of retries."""
 
-    def test_places(self) -> None:
+    def test_a_name_leads_to_its_groups_and_topics(self) -> None:
         """Every group and topic that the name may join; none for a name of something else."""
         groups, topics = {"G", "G_T"}, {"T_T1", "T1"}
         for name, expected in (
@@ -57,7 +57,7 @@ class PlaceTests(SynchronousTestCase):
 class CheckPointTests(SynchronousTestCase):
     """Messages of the revive topic."""
 
-    def test_check_point(self) -> None:
+    def test_a_check_point_is_written_and_read(self) -> None:
         """The fields of PopCheckPoint, and back."""
         message = check_point_message("R", POINT, HOST, 5)
         self.assertEqual(json.loads(message.body), {
@@ -68,14 +68,14 @@ class CheckPointTests(SynchronousTestCase):
         self.assertEqual(read_revive(stored(message), ""), POINT)
         self.assertEqual(POINT.due_ms, 1_700_000_060_000)
 
-    def test_acks(self) -> None:
+    def test_acks_are_written_and_read(self) -> None:
         """Of one message, and of several."""
         for offsets, tag in (((41,), "ack"), ((40, 45), "bAck")):
             message = ack_message("R", Ack(KEY, offsets), HOST, 5, queue_id=2)
             self.assertEqual((stored(message).tags, message.queue_id), (tag, 2))
             self.assertEqual(read_revive(stored(message), ""), Ack(KEY, offsets))
 
-    def test_java_forms(self) -> None:
+    def test_forms_of_java_are_read(self) -> None:
         """Old check points without distances, bits of what is done, and no name of the broker."""
         key = PopKey("T", "G", 0, 7, 1, "own")
         old = {"so": 7, "pt": 1, "it": 2, "bm": 2, "n": 3, "q": 0, "t": "T", "c": "G"}
@@ -83,7 +83,7 @@ class CheckPointTests(SynchronousTestCase):
         self.assertEqual(read("ck", {**old, "bm": 1, "d": [0, 4]}), CheckPoint(key, 2, (11,)))
         self.assertIsNone(read("else", old))
 
-    def test_malformed(self) -> None:
+    def test_malformed_records_are_refused(self) -> None:
         """They raise the error that they are given."""
         for tag, document in (
             ("ck", {}), ("ck", {"t": "T", "c": "G"}), ("ack", {"t": 1, "c": "G"}), ("ck", []),
@@ -92,7 +92,7 @@ class CheckPointTests(SynchronousTestCase):
         ):
             self.assertRaises(BodyError, read, tag, document)
 
-    def test_topics(self) -> None:
+    def test_topics_have_the_names_of_rocketmq(self) -> None:
         """The names of RocketMQ."""
         self.assertEqual(pop_retry_topic("T1", "G"), "%RETRY%G+T1")
         self.assertEqual(pop_retry_topic("T1", "G", version=1), "%RETRY%G_T1")
@@ -100,7 +100,7 @@ class CheckPointTests(SynchronousTestCase):
             self.assertEqual(normal_topic(name, "G"), "T1")
         self.assertEqual(normal_topic("%RETRY%G", "G"), "%RETRY%G")
 
-    def test_receipts(self) -> None:
+    def test_receipts_are_read_with_additions(self) -> None:
         """What a client shows, also with the words that client and proxy add."""
         self.assertEqual(receipt_text(POINT, 41), "40 1700000000000 60000 0 0 b 3 41")
         wanted = Receipt(40, 1_700_000_000_000, 60_000, 0, "b", 3)
@@ -110,7 +110,7 @@ class CheckPointTests(SynchronousTestCase):
         for wrong in ("", "1 2", "1 2 3 4 5 b x", "-1 2 3 4 0 b 3", "1 " * 600):
             self.assertRaises(ValueError, Receipt.read, wrong)
 
-    def test_offsets(self) -> None:
+    def test_offsets_name_queues_and_retries(self) -> None:
         """Two queues, one of retries."""
         retry = CheckPoint(KEY._replace(topic="%RETRY%G_T1", queue_id=0), 1, (40,))
         self.assertEqual(offsets_info([POINT, retry]), ("0 3 40;1 0 40", "0 3 40,41,45;1 0 40"))

@@ -52,7 +52,7 @@ class OrderTests(OrderCase):
         self.assertEqual((self.bodies(), self.committed()), ([b"c"], 2))
         self.assertEqual((self.of(REVIVE), self.parts.pop_acks.acknowledged), ([], 2))
 
-    def test_again(self) -> None:
+    def test_an_undone_message_comes_again_in_its_place(self) -> None:
         """What is not done comes again in its place when its time is over, and is counted."""
         self.send(b"a", b"b", b"c")
         a, _b = self.ordered(maxMsgNums=2)
@@ -76,7 +76,7 @@ class OrderTests(OrderCase):
         self.wait(10)
         self.assertEqual(self.bodies(), [b"a", b"b", b"c"])
 
-    def test_late(self) -> None:
+    def test_a_late_receipt_counts_for_nothing(self) -> None:
         """A receipt of an earlier pop counts for nothing; a second ack is answered as the first."""
         self.send(b"a", b"b")
         (old, _) = self.ordered()
@@ -87,7 +87,7 @@ class OrderTests(OrderCase):
         self.assertEqual([self.ack(new).code, self.ack(new).code, self.ack(old).code], [0, 0, 0])
         self.assertEqual(self.committed(), 1)
 
-    def test_attempt(self) -> None:
+    def test_an_attempt_gets_the_same_messages_again(self) -> None:
         """The same attempt is answered with the same messages, and counts none of them."""
         self.send(b"a")
         self.assertEqual(self.bodies(attemptId="1"), [b"a"])
@@ -99,7 +99,7 @@ class OrderTests(OrderCase):
         self.assertEqual(self.counts(attemptId="2"), "0 qo0%0 1;0 0 1")
         self.assertEqual(len(self.parts.metadata.order_info), 1)
 
-    def test_another_time(self) -> None:
+    def test_another_time_moves_the_whole_queue(self) -> None:
         """A message stays invisible longer, or not so long: its queue with it."""
         self.send(b"a", b"b")
         a, b = self.ordered()
@@ -115,7 +115,7 @@ class OrderTests(OrderCase):
         self.assertEqual(self.bodies(), [b"a", b"b"])
         self.assertEqual(self.change(a, 0).code, Code.NO_MESSAGE)
 
-    def test_wrong(self) -> None:
+    def test_a_wrong_ack_moves_no_offset(self) -> None:
         """An ack of what was not given moves no offset."""
         self.send(b"a", b"b", b"c")
         (a,) = self.ordered(maxMsgNums=1)
@@ -140,7 +140,7 @@ class OrderTests(OrderCase):
         body = json.dumps({"brokerName": "b", "acks": acks}).encode()
         return self.ask(RemotingCommand(code=BATCH_ACK_MESSAGE, opaque=5, body=body))
 
-    def test_batch(self) -> None:
+    def test_a_batch_acknowledges_messages_in_order(self) -> None:
         """Several acks in one request, also beside those of messages in no order."""
         self.send(b"a", b"b", b"c")
         self.send(b"x", queue=1)
@@ -154,7 +154,7 @@ class OrderTests(OrderCase):
         self.wait(12)
         self.assertEqual(self.pop(), [])
 
-    def test_restart(self) -> None:
+    def test_a_restart_remembers_what_was_given(self) -> None:
         """The next run of the broker knows what was given; after a crash what was done last comes again."""
         self.send(b"a", b"b")
         a, b = self.ordered()
@@ -169,7 +169,7 @@ class OrderTests(OrderCase):
         self.wait(10)
         self.assertEqual(self.bodies(), [b"b", b"c", b"d"])
 
-    def test_bound(self) -> None:
+    def test_a_full_table_gives_nothing_to_new_places(self) -> None:
         """A full table gives a new place nothing."""
         self.patch(order_info, "ORDERS_MAX", 1)
         self.send(b"a")
@@ -179,7 +179,7 @@ class OrderTests(OrderCase):
         self.send(b"c")
         self.assertEqual(self.bodies(), [b"c"])
 
-    def test_filter(self) -> None:
+    def test_a_filter_passes_over_other_tags(self) -> None:
         """Messages with other tags are passed over."""
         self.send(b"a", properties="TAGS\x01A")
         self.send(b"b", properties="TAGS\x01B")
@@ -225,7 +225,7 @@ class WaitingTests(OrderCase):
         self.broker.clock.advance(0.02)
         self.assertEqual(self.answered(), [b"a"])
 
-    def test_nobody_waits(self) -> None:
+    def test_wakers_end_with_the_last_request(self) -> None:
         """What would wake requests ends with them."""
         self.send(b"a")
         self.ordered()
@@ -236,7 +236,7 @@ class WaitingTests(OrderCase):
         self.settle()
         self.assertEqual(len(self.broker.clock.getDelayedCalls()), before)
 
-    def test_notified(self) -> None:
+    def test_a_notification_asks_for_free_queues(self) -> None:
         """A question before a pop in order: are there messages in a queue that is free?"""
         self.send(b"a")
         ask = pop_of(code=NOTIFICATION, order="true")
@@ -263,7 +263,7 @@ class WaitingTests(OrderCase):
 class SettledTests(OrderCase):
     """On a raft log an ack is answered when a next master has it."""
 
-    def test_answer_waits(self) -> None:
+    def test_an_ack_waits_until_its_change_is_settled(self) -> None:
         """The answer comes after the log has the change; an error is reported."""
         waiting: list[Deferred[None]] = []
 

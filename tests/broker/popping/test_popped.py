@@ -27,7 +27,7 @@ class PoppedTests(SynchronousTestCase):
         """Messages that are not done."""
         return self.table.count(("T", "G", 0))
 
-    def test_acks(self) -> None:
+    def test_acks_count_from_their_receipt(self) -> None:
         """They count from their receipt on, and are taken back if they cannot be stored."""
         ack = Ack(self.one.key, (5,))
         self.assertTrue(self.table.settle(ack))
@@ -42,7 +42,7 @@ class PoppedTests(SynchronousTestCase):
         self.assertFalse(self.table.settle(Ack(self.one.key, (6, 9))))
         self.assertEqual(self.count(), 2)
 
-    def test_reviving(self) -> None:
+    def test_a_message_being_revived_takes_no_ack(self) -> None:
         """A message that is being stored again takes no ack; it does if it cannot be stored."""
         ours, theirs = Ack(self.one.key, (5, 6)), Ack(self.one.key, (6,))
         self.assertTrue(self.table.settle(ours, revives=True))
@@ -60,7 +60,7 @@ class PoppedTests(SynchronousTestCase):
         self.table.settled(ack, is_stored=True)
         self.assertEqual((self.count(), self.table.has(ack)), (2, False))
 
-    def test_reach(self) -> None:
+    def test_the_reach_stops_at_an_unfinished_check_point(self) -> None:
         """It stops before the first check point that is not finished."""
         self.assertEqual(self.table.reach(), {0: 99})
         self.table.finish(Ack(self.two.key, (7,)))
@@ -69,7 +69,7 @@ class PoppedTests(SynchronousTestCase):
         self.table.finish(Ack(self.one.key, (5, 6)))
         self.assertEqual((self.table.reach(), len(self.table), self.count()), ({0: 102}, 0, 0))
 
-    def test_due(self) -> None:
+    def test_due_check_points_come_in_order(self) -> None:
         """In the order of time, bounded, each once; finished ones not at all."""
         late = point(1, pop_ms=500)
         self.table.add(late, 3, 0)
@@ -79,7 +79,7 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual(self.table.due(20_000, 2), [])
         self.assertEqual(self.table.reach(), {0: 99, 3: -1})
 
-    def test_twice(self) -> None:
+    def test_a_second_check_point_replaces_the_first(self) -> None:
         """The same name once more replaces the first."""
         self.table.add(self.one, 0, 102)
         self.assertEqual((self.count(), len(self.table)), (3, 2))
@@ -88,12 +88,12 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual((self.count(), self.table.reach()), (0, {0: 102}))
         self.assertEqual(self.table.due(99_999, 10), [])
 
-    def test_read_again(self) -> None:
+    def test_a_check_point_read_again_is_the_same(self) -> None:
         """A stored check point that is read once more is the same one."""
         self.table.add(self.one, 0, 100)
         self.assertEqual((self.count(), len(self.table), self.table.reach()), (3, 2, {0: 99}))
 
-    def test_memory(self) -> None:
+    def test_finished_check_points_leave_memory(self) -> None:
         """Finished check points do not wait for their time, nor for one before them that is not finished."""
         for number in range(3 * SPARE_MAX):
             one = point(number, pop_ms=2000 + number)
@@ -104,7 +104,7 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual((len(self.table), self.table.reach()), (2, {0: 99}))
         self.assertEqual([one.point for one in self.table.due(1 << 60, 10)], [self.one, self.two])
 
-    def test_moves(self) -> None:
+    def test_moves_may_end_in_any_order(self) -> None:
         """Puts end in any order; those before the oldest that has not count."""
         moves = MoveOrder()
         self.assertIsNone(moves.first)
@@ -114,7 +114,7 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual(moves.first, 9)
         self.assertEqual([moves.end(last, 9), moves.end(last, 9), moves.end(99, 1)], [9, -1, -1])
 
-    def test_empty(self) -> None:
+    def test_an_empty_check_point_is_finished(self) -> None:
         """A check point of which everything is done."""
         self.table.add(CheckPoint(self.one.key._replace(start=50), 1, ()), 0, 103)
         self.assertEqual(len(self.table), 2)

@@ -19,7 +19,7 @@ from tests.broker.send_support import Sending, send_of
 class PopTests(PopCase):
     """Request 200050."""
 
-    def test_popped(self) -> None:
+    def test_a_pop_takes_each_message_once(self) -> None:
         """Messages of all queues, each once; a check point for each queue comes before them."""
         self.send(b"a", b"b")
         self.send(b"c", queue=2)
@@ -33,7 +33,7 @@ class PopTests(PopCase):
         self.assertEqual((self.pop(), len(self.parts.revive.table), self.parts.pops.popped), ([], 2, 3))
         self.assertEqual(len(self.pop(consumerGroup="other")), 3)
 
-    def test_bounds(self) -> None:
+    def test_a_pop_keeps_to_its_bounds(self) -> None:
         """One queue only, at most the wanted number, with these tags."""
         self.send(b"a", b"b", b"c", properties="TAGS\x01A\x02")
         self.send(b"d", properties="TAGS\x01B\x02")
@@ -44,7 +44,7 @@ class PopTests(PopCase):
         self.assertEqual([one.body for one in self.pop(queueId=0, exp="B")], [b"d"])
         self.assertEqual([one.body for one in self.pop()], [b"e"])
 
-    def test_unmatched(self) -> None:
+    def test_unmatched_messages_are_passed_over(self) -> None:
         """Messages with other tags are passed, without a check point."""
         self.send(b"a", properties="TAGS\x01A\x02")
         self.assertEqual(self.pop(exp="B"), [])
@@ -60,7 +60,7 @@ class PopTests(PopCase):
         self.patch(self.parts.pops._begins, "_memory_bytes", 1)
         self.assertEqual([one.body for one in self.pop(initMode=1, consumerGroup="third")], [b"c"])
 
-    def test_begins_once(self) -> None:
+    def test_a_group_begins_at_its_first_pop(self) -> None:
         """The first pop says where a group begins, also in queues that are empty: nothing is passed over."""
         self.send(b"x", queue=1)
         self.again(init_pop_offset_by_check_msg_in_mem=False)
@@ -84,7 +84,7 @@ class PopTests(PopCase):
             self.pop()
             self.assertEqual(sum(offsets.query("G", "T1", queue) is not None for queue in range(8)), known)
 
-    def test_too_many(self) -> None:
+    def test_a_group_holds_a_bounded_number(self) -> None:
         """A group that acknowledges nothing gets no more, until something is done."""
         self.patch(pops, "UNACKED_MAX", 2)
         self.send(b"a", b"b", b"c", b"d")
@@ -93,7 +93,7 @@ class PopTests(PopCase):
         self.assertEqual(self.ack(first[0]).code, 0)
         self.assertEqual([one.body for one in self.pop(maxMsgNums=1)], [b"c"])
 
-    def test_refused(self) -> None:
+    def test_impossible_pops_are_refused(self) -> None:
         """What is not possible is said, and nothing changes."""
         self.send(b"a")
         for fields, code, words in (
@@ -111,7 +111,7 @@ class PopTests(PopCase):
             self.assertIn(words, answer.remark or "")
         self.assertEqual((len(self.pop()), len(self.of(REVIVE))), (1, 1))
 
-    def test_not_stored(self) -> None:
+    def test_messages_need_a_stored_check_point(self) -> None:
         """Without a check point there are no messages; the next one may get them."""
         self.send(b"a")
         self.parts.pipeline.close("a test")
@@ -137,7 +137,7 @@ class PopTests(PopCase):
         held[2].callback(PutStatus.PUT_OK)
         self.assertEqual([one.body for one in self.given(*self.client.received())], [b"a", b"b"])
 
-    def test_unread(self) -> None:
+    def test_an_unread_connection_gets_no_messages(self) -> None:
         """Messages whose check point is being stored count as answers; a connection with too many waits."""
         self.patch(budgets, "HELD_BYTES_MAX", 300)
         self.send(b"a" * 400)
@@ -154,7 +154,7 @@ class PopTests(PopCase):
         self.assertEqual([one.body for one in self.given(*self.client.received())], [b"b"])
         self.assertEqual(account.held_bytes, 0)
 
-    def test_forged(self) -> None:
+    def test_producers_cannot_forge_check_points(self) -> None:
         """No producer writes to the topic of check points."""
         self.send(b"a")
         self.pop()
@@ -163,7 +163,7 @@ class PopTests(PopCase):
         (answer,) = self.client.send(send_of(topic="rmq_sys_REVIVE_LOG_X"))
         self.assertEqual(answer.code, Code.NO_PERMISSION)
 
-    def test_slave(self) -> None:
+    def test_a_slave_gives_no_messages(self) -> None:
         """It gives nothing."""
         slave = Sending(broker_role="SLAVE")
         self.addCleanup(slave.store.abandon)
@@ -174,7 +174,7 @@ class PopTests(PopCase):
 class PollTests(PopCase):
     """Requests that wait."""
 
-    def test_woken(self) -> None:
+    def test_a_message_wakes_a_waiting_request(self) -> None:
         """By a message of its topic, before its time is over; each request once."""
         self.send(b"a")
         self.pop()
@@ -188,7 +188,7 @@ class PollTests(PopCase):
         self.client.connection.connectionLost(Failure(ConnectionDone()))
         self.assertEqual((len(self.parts.pops), self.parts.pops._topics), (0, {}))
 
-    def test_deadline(self) -> None:
+    def test_a_request_is_answered_at_its_deadline(self) -> None:
         """Nothing has come: 210."""
         self.send(b"a")
         self.pop()
@@ -199,7 +199,7 @@ class PollTests(PopCase):
         (answer,) = self.client.received()
         self.assertEqual((answer.code, answer.ext_fields["restNum"]), (Code.POLLING_TIMEOUT, "0"))
 
-    def test_full(self) -> None:
+    def test_a_full_table_refuses_requests(self) -> None:
         """More than may wait: 209."""
         self.patch(pops, "POLLS_MAX", 1)
         self.send(b"a")
@@ -207,7 +207,7 @@ class PollTests(PopCase):
         self.assertEqual(self.client.send(pop_of(pollTime=5_000)), [])
         self.assertEqual(self.ask(pop_of(pollTime=5_000)).code, Code.POLLING_FULL)
 
-    def test_stop(self) -> None:
+    def test_a_stop_answers_all_requests(self) -> None:
         """The broker stops: all are answered, and no more wait."""
         self.send(b"a")
         self.pop()
@@ -216,7 +216,7 @@ class PollTests(PopCase):
         self.assertEqual([one.code for one in self.client.received()], [Code.POLLING_TIMEOUT])
         self.assertEqual(self.ask(pop_of(pollTime=5_000)).code, Code.POLLING_TIMEOUT)
 
-    def test_notification(self) -> None:
+    def test_a_notification_takes_no_messages(self) -> None:
         """It says that there are messages, and takes none."""
         self.send(b"a")
         self.assertEqual(self.ask(pop_of(code=NOTIFICATION)).ext_fields["hasMsg"], "true")

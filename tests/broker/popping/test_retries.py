@@ -30,7 +30,7 @@ class NamesTests(PopCase):
         answer = self.ask(pop_of(consumerGroup=group, topic=topic, invisibleTime=1000))
         return [one.body for one in self.given(answer)]
 
-    def test_not_joined(self) -> None:
+    def test_a_retry_goes_to_its_own_group(self) -> None:
         """A retry is given to its own group, and to no other one."""
         self.send(b"private", topic="orders")
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
@@ -40,7 +40,7 @@ class NamesTests(PopCase):
         self.assertEqual(self.popped("shop", "eu_orders"), [])
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
 
-    def test_earlier_names(self) -> None:
+    def test_earlier_names_lead_to_their_group(self) -> None:
         """The joined names, of an earlier version or of RocketMQ: a retry is given to its own group."""
         self.again(enable_retry_topic_v2=False)
         self.send(b"private", topic="orders")
@@ -70,7 +70,7 @@ class NamesTests(PopCase):
             self.assertEqual(self.popped("shop_eu", "orders"), [], other)
             self.assertEqual(self.popped("shop", "eu_orders"), [], other)
 
-    def test_filter(self) -> None:
+    def test_a_filter_holds_for_earlier_names(self) -> None:
         """It holds for the retries of earlier names, too."""
         name = pop_retry_topic("orders", "shop_eu", version=1)
         for tag in ("A", "B"):
@@ -79,7 +79,7 @@ class NamesTests(PopCase):
         answer = self.ask(pop_of(consumerGroup="shop_eu", topic="orders", exp="B"))
         self.assertEqual([one.body for one in self.given(answer)], [b"B"])
 
-    def test_old_clients(self) -> None:
+    def test_old_clients_acknowledge_with_the_first_topic(self) -> None:
         """They do not know the names with a plus, and acknowledge with the first topic."""
         self.send(b"a")
         self.pop()
@@ -90,7 +90,7 @@ class NamesTests(PopCase):
         self.wait(30)
         self.assertEqual((self.pop(), len(self.parts.revive.table)), ([], 0))
 
-    def test_too_long(self) -> None:
+    def test_names_without_room_for_retries_are_refused(self) -> None:
         """Where no retry could be stored, nothing is popped, and the refusal says why."""
         self.send(b"a")
         self.patch(self.parts.pipeline, "topic_characters_max", len("%RETRY%G+T1") - 1)
@@ -118,7 +118,7 @@ class FullTests(PopCase):
         properties = b"K\x01".ljust(PROPERTIES_BYTES_MAX - left - 1, b"x") + b"\x02"
         self.put(b"full", topic=topic, properties=properties)
 
-    def test_dead_letter(self) -> None:
+    def test_a_full_message_becomes_a_dead_letter(self) -> None:
         """No retry fits: it is a dead letter at once, whole; nothing is lost."""
         for left in (0, 10, 60, 120, RECEIPT_BYTES_MAX):
             self.disk, _ = type(self.disk)(), self.broker.store.abandon()
@@ -131,7 +131,7 @@ class FullTests(PopCase):
             self.assertEqual(len(dead.properties["K"]), PROPERTIES_BYTES_MAX - left - 3)
             self.assertEqual((self.pop(), len(self.parts.revive.table)), ([], 0))
 
-    def test_among_retries(self) -> None:
+    def test_a_full_retry_blocks_no_other(self) -> None:
         """One that lies among the retries without room for a receipt keeps no other from its consumer."""
         self.send(b"first")
         self.pop()
@@ -151,7 +151,7 @@ class FullTests(PopCase):
         self.put_full(20, topic=pop_retry_topic("T1", "G", version=1))
         self.assertEqual(self.ask(pop_of()).code, Code.POLLING_TIMEOUT)
 
-    def test_stuck(self) -> None:
+    def test_a_message_that_fits_nowhere_stays_unfinished(self) -> None:
         """What can be stored nowhere is not finished; the others of its check point are."""
         self.send(b"a", b"b")
         self.assertEqual(len(self.pop()), 2)
@@ -182,7 +182,7 @@ class FilterTests(PopCase):
         found += self.client.received()
         return self.given(found[0]) if found else []
 
-    def test_looks_on(self) -> None:
+    def test_a_filter_looks_on_at_once(self) -> None:
         """The request does not wait for the next second while messages are left."""
         self.patch(pops, "READS_MAX", 1)
         for number in range(6):
@@ -190,7 +190,7 @@ class FilterTests(PopCase):
         self.send(b"wanted", queue=2, properties="TAGS\x01B\x02")
         self.assertEqual([one.body for one in self.wanted()], [b"wanted"])
 
-    def test_ends(self) -> None:
+    def test_a_request_waits_when_all_was_examined(self) -> None:
         """When all was looked at, it waits."""
         self.send(b"a", properties="TAGS\x01A\x02")
         self.assertEqual(self.wanted(), [])

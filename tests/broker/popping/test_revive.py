@@ -19,7 +19,7 @@ from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 class ReviveTests(PopCase):
     """Messages whose time is over."""
 
-    def test_again(self) -> None:
+    def test_an_undone_message_is_stored_again(self) -> None:
         """With all its fields, one try more, and the time of the first pop."""
         self.send(b"a", properties="TAGS\x01A\x02KEYS\x01k\x02")
         (first,) = self.pop()
@@ -35,7 +35,7 @@ class ReviveTests(PopCase):
         self.assertEqual([one.tags for one in self.of(REVIVE)], ["ck", "ack", "ck"])
         self.assertEqual((self.pop(), self.parts.revive.revived), ([], 1))
 
-    def test_dead(self) -> None:
+    def test_a_message_dies_after_its_last_try(self) -> None:
         """After the last try it is a dead letter of its group."""
         self.send(b"a")
         for tries in range(17):
@@ -49,7 +49,7 @@ class ReviveTests(PopCase):
         self.wait(30)
         self.assertEqual(len(self.of("%DLQ%G")), 1)
 
-    def test_no_topic(self) -> None:
+    def test_messages_of_a_deleted_topic_are_passed(self) -> None:
         """Messages of a topic that was deleted are passed."""
         self.send(b"a")
         self.pop()
@@ -57,7 +57,7 @@ class ReviveTests(PopCase):
         self.wait(12)
         self.assertEqual((self.of(RETRIES), self.parts.revive.gone, len(self.parts.revive.table)), ([], 1, 0))
 
-    def test_no_group(self) -> None:
+    def test_a_lost_group_gets_its_messages(self) -> None:
         """A group that a crash took from the table gets its messages again: nothing is lost."""
         self.send(b"a")
         self.pop(invisibleTime=1000)
@@ -66,7 +66,7 @@ class ReviveTests(PopCase):
         (given,) = self.pop(invisibleTime=1000)
         self.assertEqual((given.message.body, given.tries), (b"a", 1))
 
-    def test_refused_put(self) -> None:
+    def test_a_refused_put_is_repeated(self) -> None:
         """It is repeated; nothing is passed before."""
         self.send(b"a")
         self.pop()
@@ -84,7 +84,7 @@ class ReviveTests(PopCase):
         self.wait(10)
         self.assertEqual((len(self.of(RETRIES)), len(self.pop())), (1, 1))
 
-    def test_bounded(self) -> None:
+    def test_a_turn_revives_a_bounded_number(self) -> None:
         """Many messages whose time is over are stored again in several turns."""
         self.patch(revive, "TURN_MESSAGES", 4)
         self.patch(revive, "TURN_BYTES", 300)
@@ -94,7 +94,7 @@ class ReviveTests(PopCase):
         self.wait(20)
         self.assertEqual(sorted(int(one.body) for one in self.of(RETRIES)), list(range(30)))
 
-    def test_unreadable(self) -> None:
+    def test_unreadable_records_are_passed(self) -> None:
         """What is no check point in the revive topic is passed."""
         self.send(b"a")
         self.pop()
@@ -111,7 +111,7 @@ class ReviveTests(PopCase):
 class StartTests(PopCase):
     """Another life of the broker, or another master."""
 
-    def test_pending(self) -> None:
+    def test_pending_messages_come_after_a_start(self) -> None:
         """Acknowledged ones are not delivered again, others are, with their receipts valid until then."""
         self.send(b"a", b"b", b"c")
         a, b, _c = self.pop()
@@ -122,7 +122,7 @@ class StartTests(PopCase):
         self.wait(12)
         self.assertEqual([one.body for one in self.pop()], [b"c"])
 
-    def test_finished(self) -> None:
+    def test_finished_check_points_are_not_read_again(self) -> None:
         """The next one reads only what is not finished."""
         self.send(b"a", b"b")
         a, b = self.pop()
@@ -137,7 +137,7 @@ class StartTests(PopCase):
         self.wait(12)
         self.assertEqual(self.pop(), [])
 
-    def test_early_ack(self) -> None:
+    def test_an_early_ack_counts(self) -> None:
         """An ack that comes before the table is read counts."""
         self.send(b"a")
         (a,) = self.pop()
@@ -168,7 +168,7 @@ class StartTests(PopCase):
         self.patch(revive, "EARLY_MAX", 0)
         self.assertFalse(self.parts.revive.early(Ack(key, (0,))))
 
-    def test_other_life(self) -> None:
+    def test_a_put_of_another_life_is_harmless(self) -> None:
         """A put of an earlier life as a master ends in a later one."""
         self.send(b"a")
         self.pop()

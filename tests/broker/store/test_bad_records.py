@@ -22,7 +22,7 @@ class BadRecordsTests(SynchronousTestCase):
                 bad.note(offset, "why")
         self.assertEqual((bad.count, bad.offsets(), len(events)), (3, [1, 2, 3], 3))
 
-    def test_cut(self) -> None:
+    def test_a_cut_forgets_later_records(self) -> None:
         """Other records come after a cut."""
         bad = BadRecords()
         for offset in (1, 2, 3):

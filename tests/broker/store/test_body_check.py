@@ -53,7 +53,7 @@ def feed(data: bytes, rng: random.Random, most: int) -> None:
 class BodyCheckTests(SynchronousTestCase):
     """Its twin reads whole records."""
 
-    def test_sound(self) -> None:
+    def test_sound_records_pass(self) -> None:
         """Records of all kinds, cut anywhere."""
         for seed in range(10):
             data, _ = log_of(seed)
@@ -72,7 +72,7 @@ class BodyCheckTests(SynchronousTestCase):
                 error = self.assertRaises(WireError, feed, bytes(damaged), rng, most)
                 self.assertIn("bodyCRC", str(error))
 
-    def test_any_bytes(self) -> None:
+    def test_any_damage_is_a_wire_error(self) -> None:
         """Damage anywhere else is a WireError, or none of its business; never another exception, no loop."""
         for seed in range(300):
             rng = random.Random(seed)
@@ -83,7 +83,7 @@ class BodyCheckTests(SynchronousTestCase):
             except WireError:
                 pass
 
-    def test_twin(self) -> None:
+    def test_a_record_that_passes_is_sound(self) -> None:
         """A record that passes here passes L{problem_of}."""
         data, bodies = log_of(3)
         at = 0
@@ -91,7 +91,7 @@ class BodyCheckTests(SynchronousTestCase):
         self.assertEqual(problem_of(data[at:size], 0, LOG_SIZE, LOG_SIZE), "")
         self.assertGreater(len(bodies), 10)
 
-    def test_log_refuses(self) -> None:
+    def test_a_slave_refuses_a_bad_record(self) -> None:
         """A slave stores the records before the bad one, and nothing of it if it comes in one piece."""
         data, bodies = log_of(2)
         damaged = bytearray(data)
@@ -134,7 +134,7 @@ class EqualRecordsTests(SynchronousTestCase):
         """Both roads."""
         self.assertEqual(outcome(data, is_slow=False), outcome(data, is_slow=True), what)
 
-    def test_sound(self) -> None:
+    def test_equal_records_pass(self) -> None:
         """Few and many, with others after them, cut anywhere near the end."""
         for count in (1, RUN_MIN - 1, RUN_MIN, 3 * RUN_MIN + 1):
             for body in (0, 1, 100):
@@ -153,7 +153,7 @@ class EqualRecordsTests(SynchronousTestCase):
                 damaged[at] ^= 1 << bit
                 self.assertAlike(bytes(damaged), (at, bit))
 
-    def test_taken(self) -> None:
+    def test_the_fast_road_is_taken(self) -> None:
         """The fast road is."""
         data = memoryview(equal_log(4 * RUN_MIN, 100))
         count, size = equal_records(data, 0)

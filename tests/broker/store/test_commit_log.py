@@ -84,13 +84,13 @@ class LogContract(_Case):
         """The log as it is on the disk."""
         return open_log(self.disk, config=self.config(), **options)
 
-    def test_empty(self) -> None:
+    def test_an_empty_log_begins_at_zero(self) -> None:
         """A new log begins and ends at 0."""
         log = self.open()
         self.assertEqual((log.begin_offset, log.end_offset, log.flushed_offset, log.record_end), (0, 0, 0, 0))
         self.assertEqual((log.file_size, log.read(0, 10), log.file_at(0)), (LOG_SIZE, b"", None))
 
-    def test_append(self) -> None:
+    def test_appended_messages_are_there(self) -> None:
         """Every message is there, with its place, its queue offset and its timestamp, across files."""
         log = self.open()
         rng = random.Random(5)
@@ -111,7 +111,7 @@ class LogContract(_Case):
         self.assertEqual(log.queue_offsets, taken)
         self.assertGreater(log.end_offset, 5 * LOG_SIZE)
 
-    def test_golden(self) -> None:
+    def test_a_golden_message_is_stored(self) -> None:
         """The first message of a real broker, stored by us."""
         log = self.open()
         log.append([[message(
@@ -143,7 +143,7 @@ class LogContract(_Case):
         self.assertEqual([offset // LOG_SIZE for offset in placed.offsets], [1, 1, 1])
         self.assertEqual(placed.queue_offsets, [1, 2, 3])
 
-    def test_check(self) -> None:
+    def test_impossible_messages_are_refused(self) -> None:
         """What can never be stored is refused before anything happens."""
         log = self.open()
         for batch, part in (
@@ -158,7 +158,7 @@ class LogContract(_Case):
             self.assertIn(part, str(caught.exception))
         self.assertEqual(log.check([message(b"hello")]), 91 + 5 + 2 + 7)
 
-    def test_read(self) -> None:
+    def test_reads_stay_within_the_file(self) -> None:
         """Never beyond the file or the end, never fewer bytes than that; other offsets are refused."""
         log = self.open()
         filled(log)
@@ -170,7 +170,7 @@ class LogContract(_Case):
         self.assertRaises(ValueError, log.read, -1, 1)
         self.assertRaises(ValueError, log.read, log.end_offset + 1, 1)
 
-    def test_slave_copies(self) -> None:
+    def test_a_slave_copies_the_same_bytes(self) -> None:
         """The same bytes, however they are cut; and the end of the last whole record is known."""
         log = self.open()
         filled(log)
@@ -189,7 +189,7 @@ class LogContract(_Case):
             self.assertEqual(log_bytes(slave), whole)
             self.assertEqual(slave.record_end, log.record_end)
 
-    def test_slave_refuses(self) -> None:
+    def test_a_slave_refuses_wrong_bytes(self) -> None:
         """Another offset, too many bytes, what is not a record: nothing has changed then."""
         log = self.open(is_slave=True)
         log.append_raw(LOG_SIZE * 3, make_record(LOG_SIZE * 3))
@@ -216,7 +216,7 @@ class LogContract(_Case):
         log.append_raw(5 * LOG_SIZE, make_record(5 * LOG_SIZE))
         self.assertEqual((log.begin_offset, log.end_offset), (5 * LOG_SIZE, 5 * LOG_SIZE + 123))
 
-    def test_cut(self) -> None:
+    def test_a_cut_ends_at_a_record(self) -> None:
         """The log ends with the last record below; the rest is zero, and can be written again."""
         told = Told()
         log = self.open(events=told)
@@ -239,7 +239,7 @@ class LogContract(_Case):
         log.append([[message()]], NOW)
         self.assertEqual(len(messages_in(log)), 1)
 
-    def test_reopened(self) -> None:
+    def test_a_reopened_log_is_whole(self) -> None:
         """After an orderly end, and after a crash, everything is there."""
         for is_clean in (True, False):
             log = self.open()
@@ -256,7 +256,7 @@ class LogContract(_Case):
             self.assertEqual((log.why_recovered, log_bytes(log)), ("", whole))
             log.abandon()
 
-    def test_expire(self) -> None:
+    def test_the_first_file_expires(self) -> None:
         """The first file goes, the last stays."""
         log = self.open()
         filled(log)
@@ -282,7 +282,7 @@ class OnRealFiles(LogContract, SynchronousTestCase):
         self.disk = OsDisk()
         self.root = self.mktemp()
 
-    def test_descriptor(self) -> None:
+    def test_a_descriptor_leads_to_any_byte(self) -> None:
         """For sendfile: the descriptor and the position of any byte."""
         import os
 
@@ -309,7 +309,7 @@ class OnSimulatedDisk(LogContract, SynchronousTestCase):
         self.disk = self.sim = SimDisk(random.Random(1))
         self.root = "base"
 
-    def test_full(self) -> None:
+    def test_a_full_disk_refuses_messages(self) -> None:
         """No room for another file: refused, nothing has changed, and later there may be room."""
         log = self.open()
         log.append([[message(bytes(3900))]], NOW)
@@ -342,7 +342,7 @@ class OnSimulatedDisk(LogContract, SynchronousTestCase):
         disk.set_full(True)
         return disk
 
-    def test_failed_write(self) -> None:
+    def test_a_failed_write_breaks_the_log(self) -> None:
         """What fails in the middle breaks the log; everything before is there after the next start."""
         log = self.open()
         filled(log, 20)
@@ -384,12 +384,12 @@ class DirectoryTests(SynchronousTestCase):
         self.disk.unlink("base/commitlogmark")
         self.refused("has 4096 bytes", other)
 
-    def test_foreign_file(self) -> None:
+    def test_a_foreign_file_is_refused(self) -> None:
         """Names of 20 digits only."""
         self.disk.write_file("base/commitlog/notes.txt", b"")
         self.refused("notes.txt")
 
-    def test_gap(self) -> None:
+    def test_a_gap_between_files_is_refused(self) -> None:
         """A file in the middle is gone."""
         self.disk.unlink(f"base/commitlog/{LOG_SIZE:020d}")
         self.refused("is missing between")

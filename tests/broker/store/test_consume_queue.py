@@ -48,7 +48,7 @@ class QueueContract(_Case):
             self.assertTrue(queue.put(*unit))
         return put
 
-    def test_empty(self) -> None:
+    def test_an_empty_queue_has_no_file(self) -> None:
         """Nothing there, no file."""
         queue = self.open()
         self.assertEqual((queue.begin_index, queue.next_index, queue.log_end), (0, 0, 0))
@@ -68,7 +68,7 @@ class QueueContract(_Case):
         queue.write()
         self.assertEqual(self.units(self.open()), put)
 
-    def test_missing_file(self) -> None:
+    def test_a_missing_file_is_reported(self) -> None:
         """
         A power cut took the name of a file, not those after it. What is before it stays; it is reported,
         before anything changes, if units that were known to be there are after it.
@@ -92,7 +92,7 @@ class QueueContract(_Case):
             self.assertEqual(self.units(queue), put)
             queue.destroy()
 
-    def test_bytes(self) -> None:
+    def test_units_have_their_bytes(self) -> None:
         """20 bytes each: offset, size, code; zeroes after the last, every file of full length."""
         queue = self.open()
         queue.put(0, 0x0102030405060708, 0x0A0B0C0D, 65)
@@ -101,7 +101,7 @@ class QueueContract(_Case):
         unit = bytes.fromhex("0102030405060708" "0a0b0c0d" "0000000000000041")
         self.assertEqual(data, unit.ljust(200, b"\0"))
 
-    def test_put_twice(self) -> None:
+    def test_a_unit_put_twice_is_passed_over(self) -> None:
         """What is there already is passed over."""
         queue = self.open()
         self.fill(queue, 5)
@@ -129,7 +129,7 @@ class QueueContract(_Case):
             self.assertEqual(self.units(again), new)
             again.destroy()
 
-    def test_misplaced(self) -> None:
+    def test_a_misplaced_record_is_counted(self) -> None:
         """A record that belongs further on is put at the end, and counted."""
         queue = self.open()
         self.fill(queue, 3)
@@ -152,7 +152,7 @@ class QueueContract(_Case):
             again = self.open(is_trusted=is_trusted, log_end=7100)
             self.assertEqual((again.begin_index, self.units(again)), (23, [(23, 7000, 100, 5)]))
 
-    def test_cut(self) -> None:
+    def test_a_cut_removes_later_units(self) -> None:
         """Units from there on are gone, from the disk too, and can be put again."""
         queue = self.open()
         put = self.fill(queue, 35)
@@ -163,7 +163,7 @@ class QueueContract(_Case):
             self.assertEqual(self.units(self.open()), put[:left])
         self.assertEqual(self.fill(queue, 12), self.units(queue))
 
-    def test_found_again(self) -> None:
+    def test_units_of_the_log_are_found_again(self) -> None:
         """Only as far as the records that the log has, trusted or not."""
         queue = self.open()
         put = self.fill(queue, 35)
@@ -188,7 +188,7 @@ class QueueContract(_Case):
         again = self.open()
         self.assertEqual(self.units(again), put[:23])
 
-    def test_expire(self) -> None:
+    def test_files_without_records_expire(self) -> None:
         """Files go when none of their records is in the log; the last stays, and the count goes on."""
         queue = self.open()
         put = self.fill(queue, 35)
@@ -212,7 +212,7 @@ class QueueContract(_Case):
         self.assertEqual((queue.begin_index, queue.next_index), (3, 5))
         self.assertEqual([index for index, *_ in self.units(queue)], [3, 4])
 
-    def test_begins_anew(self) -> None:
+    def test_an_expired_queue_begins_anew(self) -> None:
         """An empty queue whose records are all gone begins wherever its next record says."""
         queue = self.open()
         self.fill(queue, 3)
@@ -222,7 +222,7 @@ class QueueContract(_Case):
         self.assertEqual((queue.begin_index, queue.misplaced), (45, 0))
         self.assertEqual(self.disk.listdir(self.root), [f"{800:020d}"])
 
-    def test_flush(self) -> None:
+    def test_a_flush_gets_each_file_once(self) -> None:
         """What was put is handed out once, the directory with it."""
         queue = self.open()
         self.assertTrue(queue.is_clean)
@@ -241,7 +241,7 @@ class QueueContract(_Case):
         self.assertEqual((files, len(paths), directory), ([], 1, ""))
         self.assertTrue(queue.is_clean)
 
-    def test_destroy(self) -> None:
+    def test_a_destroyed_queue_leaves_no_file(self) -> None:
         """No file is left."""
         queue = self.open()
         self.fill(queue, 25)
@@ -286,7 +286,7 @@ class TornTests(SynchronousTestCase):
         disk.open(f"queue/{0:020d}").pwrite(last, 5 * UNIT_SIZE - len(last))
         return ConsumeQueue.open(disk, "queue", QUEUE_SIZE, **options)
 
-    def test_dropped(self) -> None:
+    def test_torn_units_are_dropped(self) -> None:
         """From the end on, until one is not torn; each is judged beside the unit before it."""
         asked: list[tuple[Unit, int]] = []
 
@@ -299,7 +299,7 @@ class TornTests(SynchronousTestCase):
             (Unit(4, 1200, 100, 7), 900), (Unit(3, 900, 100, 7), 600), (Unit(2, 600, 100, 7), 300),
         ])
 
-    def test_all_dropped(self) -> None:
+    def test_all_units_may_be_dropped(self) -> None:
         """The first unit has none before it."""
         befores: list[int] = []
         queue = self.reopened(lambda unit, before: befores.append(before) is None)

@@ -32,7 +32,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         """The unit of a record of 10 bytes."""
         return self.queues.put(topic, queue_id, index, offset, 10, 0)
 
-    def test_found_again(self) -> None:
+    def test_queues_are_found_again(self) -> None:
         """Each with its units; and where the last record of any ends."""
         for number in range(30):
             self.assertTrue(self.put(f"%RETRY%g{number % 3}", number % 2, number // 6, number * 10))
@@ -73,7 +73,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertFalse(self.put("T", 0, -1, 0))
         self.assertEqual((self.queues.refused, self.disk.files), (11, {}))
 
-    def test_foreign_entries(self) -> None:
+    def test_foreign_entries_are_named(self) -> None:
         """What is not a topic's directory is named."""
         self.disk.makedirs("base/consumequeue/T")
         self.disk.write_file("base/consumequeue/T/x", b"")
@@ -82,7 +82,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.disk.write_file("base/consumequeue/notes", b"")
         self.assertIn("notes is not a directory", str(self.assertRaises(DirectoryError, self.open)))
 
-    def test_few_open(self) -> None:
+    def test_few_queues_stay_open(self) -> None:
         """Queues that were not used for longest give their files back; nothing is lost by it."""
         self.queues._open_max = 5
         for number in range(40):
@@ -120,7 +120,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.queues.finish_flush()
         return decode_queue_list(self.disk.read_file("base/consumequeue.list"))
 
-    def test_listed(self) -> None:
+    def test_a_flush_lists_the_queues(self) -> None:
         """Every flush lists the queues that have files: new ones, and not deleted ones."""
         self.put("T", 0, 0, 0)
         self.assertEqual(self.flush(), {("T", 0)})
@@ -142,7 +142,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.flush()
         self.assertEqual(self.queues.prepare_flush(), [])
 
-    def test_lost(self) -> None:
+    def test_a_loss_is_recorded_first(self) -> None:
         """That all must be dispatched again is recorded first; an empty log has lost nothing."""
         self.put("T", 0, 0, 0)
         self.flush()
@@ -155,7 +155,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
             )
             self.assertEqual((told, again.has_lost), (lost, bool(lost)))
 
-    def test_bound(self) -> None:
+    def test_open_queues_are_bounded(self) -> None:
         """A share of the descriptors, within bounds."""
         for soft, most in ((64, 16), (16, 8), (1024, 256), (1 << 20, 512), (resource.RLIM_INFINITY, 512)):
             self.patch(resource, "getrlimit", lambda _, soft=soft: (soft, soft))

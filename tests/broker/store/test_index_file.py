@@ -63,7 +63,7 @@ class IndexFileTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = MemoryDisk()
 
-    def test_golden(self) -> None:
+    def test_bytes_are_those_of_java(self) -> None:
         """Byte for byte as Java's C{IndexFile} writes it."""
         self.assertEqual((HEADER.size, ENTRY.size, SHAPE.file_size), (40, 20, 40 + 4 * 3 + 20 * 6))
         self.assertEqual(IndexShape(5_000_000, 20_000_000).file_size, 420_000_040)
@@ -77,7 +77,7 @@ class IndexFileTests(SynchronousTestCase):
         chains = [chain(again, one) for one in (0, 4, 1, 5, 2)]
         self.assertEqual(chains, [[], [200, 100], [200, 100], [300], [300]])
 
-    def test_after_another(self) -> None:
+    def test_a_file_follows_another(self) -> None:
         """A file begins with the end of the one before; the first entry's seconds count from there."""
         file = create(self.disk, last=IndexHeader(1_000, 5_000, 10, 90, 1, 6))
         self.assertEqual(file.header, IndexHeader(5_000, 5_000, 90, 90, 0, 1))
@@ -85,20 +85,20 @@ class IndexFileTests(SynchronousTestCase):
         self.assertEqual(file.header, IndexHeader(7_500, 8_400, 100, 200, 1, 3))
         self.assertEqual([file.entry(number).seconds for number in (1, 2)], [2, 0])
 
-    def test_full(self) -> None:
+    def test_a_full_file_takes_no_entry(self) -> None:
         """The last entry leaves no place: entry 0 is never used."""
         file = create(self.disk)
         self.assertEqual(file.put(KEYS * 3), 5)
         self.assertTrue(file.is_full)
         self.assertEqual(file.put(KEYS), 0)
 
-    def test_times(self) -> None:
+    def test_times_are_bounded_seconds(self) -> None:
         """Seconds are bounded, before the first time and far after it."""
         file = create(self.disk)
         file.put([(1, 0, 10_000), (1, 1, 1_000), (1, 2, 2**60)])
         self.assertEqual([file.entry(number).seconds for number in (1, 2, 3)], [0, 0, 2**31 - 1])
 
-    def test_pending(self) -> None:
+    def test_pending_entries_are_read(self) -> None:
         """Entries can be read before they are written, and slots before they are flushed."""
         file = create(self.disk)
         file.put(KEYS[:2])
@@ -126,7 +126,7 @@ class IndexFileTests(SynchronousTestCase):
             for key_hash, _, _ in keys:
                 self.assertEqual(chain(again, key_hash), chain(file, key_hash))
 
-    def test_flush_failed(self) -> None:
+    def test_a_failed_flush_is_repeated(self) -> None:
         """What a failed flush did not write, the next one writes."""
         file = create(self.disk)
         file.put(KEYS)
@@ -136,7 +136,7 @@ class IndexFileTests(SynchronousTestCase):
         flush(file)
         self.assertEqual(self.disk.read_file(PATH).hex(), GOLDEN.hex())
 
-    def test_bad_header(self) -> None:
+    def test_a_bad_header_is_refused(self) -> None:
         """A header that no file can have is refused."""
         self.assertEqual(header_problem(IndexHeader(), SHAPE), "")
         for header in (
@@ -149,7 +149,7 @@ class IndexFileTests(SynchronousTestCase):
             self.assertRaises(StoreError, IndexFile.open, self.disk, PATH, SHAPE)
             self.disk.unlink(PATH)
 
-    def test_bad_chains(self) -> None:
+    def test_bad_chains_are_not_followed(self) -> None:
         """A circle, an entry of another slot, a slot that is out of range: no search follows them."""
         file = create(self.disk)
         file.put(KEYS)
@@ -173,7 +173,7 @@ class IndexFileTests(SynchronousTestCase):
 class UnwindTests(SynchronousTestCase):
     """After a crash a file goes back to a state that was on stable storage."""
 
-    def test_any_cut(self) -> None:
+    def test_any_cut_is_unwound(self) -> None:
         """Whatever of the newer slots and of the header was written."""
         shape = IndexShape(5, 200)
         for seed in range(40):
@@ -206,7 +206,7 @@ class UnwindTests(SynchronousTestCase):
             third = IndexFile.open(disk, PATH, shape)
             self.assertEqual({key_hash: chain(third, key_hash) for key_hash in range(40)}, expected)
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_slot_is_not_unwound(self) -> None:
         """A slot whose entry is another's cannot be taken back."""
         disk = MemoryDisk()
         file = create(disk)

@@ -86,7 +86,7 @@ class SliceTests(SynchronousTestCase):
         )
         return KeyIndexing(index, self.log, clock=Clock())
 
-    def test_any_records(self) -> None:
+    def test_records_of_any_kind_are_indexed(self) -> None:
         """Of any kind, in slices of any size: the keys that the readable codec finds."""
         rng = random.Random(1)
         for number in range(300):
@@ -101,7 +101,7 @@ class SliceTests(SynchronousTestCase):
             self.assertEqual(entries_of(made.index), expected)
             self.assertEqual(made.index.last_put[0], made.index.files[-1].header.end_timestamp)
 
-    def test_usual_keys(self) -> None:
+    def test_usual_keys_are_recognised(self) -> None:
         """Keys that producers make are seen again in part, and keys that are nearly like them follow."""
         rng = random.Random(2)
         ends = (b"", b"\x02", b"\x02WAIT\x01true\x02", b"\x02UNIQ_KEY\x01other", b"\x02KEYS\x01abcd\x02")
@@ -123,7 +123,7 @@ class SliceTests(SynchronousTestCase):
         made.step(self.log.record_end, self.log.file_size)
         self.assertEqual(entries_of(made.index), expected)  # as 4.9
 
-    def test_no_keys(self) -> None:
+    def test_records_without_keys_make_no_file(self) -> None:
         """Records without a key make no file."""
         for _ in range(10):
             self.log.append([[message(properties={"TAGS": "A"})]], 1)
@@ -132,7 +132,7 @@ class SliceTests(SynchronousTestCase):
         self.assertEqual(made.index.offset, self.log.record_end)
         self.assertEqual(made.index.files, [])
 
-    def test_keys(self) -> None:
+    def test_keys_are_split_like_java(self) -> None:
         """As Java splits them."""
         self.assertEqual(keys_of(b"KEYS\x01a b  c \x02UNIQ_KEY\x01u"), [b"u", b"a", b"b", b"c"])
         self.assertEqual(list(keys_of(b"")), [])
@@ -166,7 +166,7 @@ class PaceTests(SynchronousTestCase):
             raise self.error
         self.made.index.offset = min(self.made.index.offset + 1024, bound)
 
-    def test_later(self) -> None:
+    def test_slices_come_after_the_dispatch(self) -> None:
         """A while after the dispatch, then slice after slice."""
         self.made.start(self.ahead)
         self.clock.advance(1)
@@ -181,7 +181,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.steps, [SLICE_BYTES] * 3)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_gives_way(self) -> None:
+    def test_indexing_gives_way_to_dispatching(self) -> None:
         """Not while the dispatch has much to do, unless the index is too far behind."""
         self.ahead.offset, self.ahead.behind_bytes = 3000, BUSY_BYTES + 1
         self.made.start(self.ahead)
@@ -197,7 +197,7 @@ class PaceTests(SynchronousTestCase):
         self.clock.advance(DELAY_S)
         self.assertEqual(self.steps, [SLICE_BYTES_MAX, SLICE_BYTES])
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_is_tried_again(self) -> None:
         """A full disk: tried again. Another failure: nothing more is put, and nothing else stops."""
         self.ahead.offset = 3000
         self.error = OSError(28, "no room")
@@ -215,7 +215,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(len(self.steps), 1)
         self.assertIn("bad", self.made.index.why_failed)
 
-    def test_damaged_log(self) -> None:
+    def test_damaged_records_are_passed_over(self) -> None:
         """What is not a record any more is passed over."""
         self.log.append([[message(properties={"KEYS": "k"})] * 3], 1)
         file = self.disk.open("base/commitlog/" + "0" * 20)
@@ -227,7 +227,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.made.index.offset, self.log.record_end)
         self.assertEqual(self.made.index.files, [])
 
-    def test_finish(self) -> None:
+    def test_an_orderly_end_indexes_the_rest(self) -> None:
         """An orderly end puts the rest at once."""
         self.ahead.offset = 3000
         self.made.start(self.ahead)
@@ -264,7 +264,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(len(messages), count)
         self.assertEqual(sorted(set(entries_of(index))), sorted(expected_of(messages)))
 
-    def test_life(self) -> None:
+    def test_an_index_survives_any_end(self) -> None:
         """Closed, killed, opened: nothing is missing. The checkpoint shows Java how far the index is."""
         disk = MemoryDisk()
         opened = self.open(disk)
@@ -283,7 +283,7 @@ class StoreTests(SynchronousTestCase):
         self.check(opened, 150)
         self.assertEqual(opened.failures, [])
 
-    def test_cut(self) -> None:
+    def test_a_cut_log_is_indexed_anew(self) -> None:
         """A slave whose log was cut puts the records that come instead."""
         opened = self.open(MemoryDisk(), is_slave=True)
         self.put(opened, 0, 10)
@@ -293,7 +293,7 @@ class StoreTests(SynchronousTestCase):
         opened.settle()
         self.assertEqual(store.indexing and store.indexing.index.offset, end)
 
-    def test_disabled(self) -> None:
+    def test_a_disabled_index_has_no_file(self) -> None:
         """Without the index there is no file of it."""
         disk = MemoryDisk()
         opened = self.open(disk, message_index_enable=False)

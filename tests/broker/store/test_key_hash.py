@@ -46,7 +46,7 @@ def key_with(topic: str, wanted: int) -> str:
 class HashTests(SynchronousTestCase):
     """The fast way and the plain one."""
 
-    def test_known(self) -> None:
+    def test_hashes_are_those_of_java(self) -> None:
         """As a JDK says; also with pairs of surrogates."""
         hashes = KeyHashes()
         for topic, key, value in KNOWN:
@@ -54,7 +54,7 @@ class HashTests(SynchronousTestCase):
             self.assertEqual(hash_of_key(topic, key), abs(value))
             self.assertEqual(hashes.of(topic.encode(), key.encode()), abs(value))
 
-    def test_least(self) -> None:
+    def test_the_least_number_counts_as_zero(self) -> None:
         """Java's least number has no absolute value: it counts as 0."""
         key = key_with("T", LEAST)
         self.assertEqual(java_hash(f"T#{key}"), LEAST)
@@ -64,7 +64,7 @@ class HashTests(SynchronousTestCase):
             key = key_with("T", value)
             self.assertEqual(KeyHashes().of(b"T", key.encode()), abs(value))
 
-    def test_any(self) -> None:
+    def test_any_text_is_hashed(self) -> None:
         """Of any length and any characters, seen before or not."""
         rng = random.Random(1)
         hashes = KeyHashes()
@@ -75,7 +75,7 @@ class HashTests(SynchronousTestCase):
             for _ in range(2):
                 self.assertEqual(hashes.of(topic.encode(), key.encode()), dumb(topic, key))
 
-    def test_learn(self) -> None:
+    def test_usual_keys_are_learnt(self) -> None:
         """The hash of a usual key is the sum of its parts; of other texts nothing is kept."""
         rng, hashes = random.Random(1), KeyHashes()
         for number in range(200):
@@ -95,7 +95,7 @@ class HashTests(SynchronousTestCase):
             hashes.learn(b"x", topic.encode(), text.encode())
         self.assertEqual((len(hashes.beginnings), len(hashes.quads)), kept)
 
-    def test_bounds(self) -> None:
+    def test_learnt_keys_are_bounded(self) -> None:
         """What is kept is bounded."""
         hashes = KeyHashes()
         for number in range(HEADS_MAX + 5):

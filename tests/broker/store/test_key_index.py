@@ -105,7 +105,7 @@ def _fired(index: KeyIndex, flush: IndexFlush) -> Deferred[None]:
 class SearchTests(Rig):
     """What is found."""
 
-    def test_files(self) -> None:
+    def test_all_files_are_searched(self) -> None:
         """A full file is followed by another; each is found, the youngest first."""
         self.put(0, 200)
         self.assertEqual(len(self.names()), 4)
@@ -116,7 +116,7 @@ class SearchTests(Rig):
         self.assertEqual(self.index.last_put, (NOW_MS + 19_900, 1990))
         self.assertEqual(self.index.end_timestamp, NOW_MS + 19_900)
 
-    def test_times(self) -> None:
+    def test_times_bound_the_search(self) -> None:
         """Within a time; a second more is tolerated, since entries have seconds only."""
         self.put(0, 200)
         for begin, end in ((0, 199), (50, 60), (120, 121), (190, 500), (-5, 3), (63, 63)):
@@ -127,21 +127,21 @@ class SearchTests(Rig):
                 for one in found:
                     self.assertTrue(begin - 10 <= one <= end + 10, (begin, end, one))
 
-    def test_steps(self) -> None:
+    def test_a_search_counts_its_steps(self) -> None:
         """Each entry of another key is a step."""
         self.index.put([(0, 0, NOW_MS), (16, 10, NOW_MS), (0, 20, NOW_MS)], 30)
         self.assertEqual(list(self.index.search(0, *ALL)), [20, -1, 0])
         self.assertEqual(list(self.index.search(16, *ALL)), [-1, 10, -1])
         self.assertEqual(list(self.index.search(1, *ALL)), [])
 
-    def test_stuffed(self) -> None:
+    def test_slots_in_memory_are_bounded(self) -> None:
         """Slots in memory are bounded: before a flush only some files are begun."""
         self.put(0, 64 * 5)
         self.assertTrue(self.index.is_stuffed)
         self.flush()
         self.assertFalse(self.index.is_stuffed)
 
-    def test_names(self) -> None:
+    def test_names_of_files_rise(self) -> None:
         """Names are times, and rise in any case."""
         self.assertEqual(index_file_name(-5), index_file_name(0))
         self.assertEqual(len(str(index_file_name(2**63))), 17)
@@ -155,7 +155,7 @@ class SearchTests(Rig):
 class EndTests(Rig):
     """Starts after every kind of end."""
 
-    def test_closed(self) -> None:
+    def test_a_closed_index_is_believed(self) -> None:
         """After an orderly end everything is believed as it is."""
         self.put(0, 100)
         self.flush()
@@ -166,7 +166,7 @@ class EndTests(Rig):
         self.put(100, 100)
         self.check(200)
 
-    def test_crashed_anywhere(self) -> None:
+    def test_a_crashed_index_goes_on(self) -> None:
         """After a crash the index goes on from its mark, and nothing is missing."""
         for seed in range(30):
             rng = random.Random(seed)
@@ -205,7 +205,7 @@ class EndTests(Rig):
         self.catch_up(100)
         self.check(100)
 
-    def test_java_directory(self) -> None:
+    def test_a_directory_of_java_is_read(self) -> None:
         """Without a mark: closed in order it is believed; else files younger than the checkpoint go."""
         self.put(0, 100)
         self.flush()
@@ -223,7 +223,7 @@ class EndTests(Rig):
         self.index = self.open(crashed=True, timestamp=0)
         self.assertEqual((self.index.offset, self.names()), (0, []))
 
-    def test_lost_file(self) -> None:
+    def test_a_lost_file_is_made_again(self) -> None:
         """The file of the mark is gone, as RocketMQ's start deletes it: its records are put again."""
         self.put(0, 100)
         self.flush()
@@ -233,7 +233,7 @@ class EndTests(Rig):
         self.catch_up(100)
         self.check(100)
 
-    def test_other_size(self) -> None:
+    def test_another_size_builds_anew(self) -> None:
         """Files of another size are set aside, and the index is built again."""
         self.put(0, 100)
         self.flush()
@@ -243,7 +243,7 @@ class EndTests(Rig):
         self.assertEqual((self.index.offset, self.names()), (0, []))
         self.assertEqual(self.disk.listdir("base/index.set-aside-1"), names)
 
-    def test_mark(self) -> None:
+    def test_a_torn_mark_says_nothing(self) -> None:
         """A mark that is torn, or of another shape, is none."""
         shape = self.index.shape
         mark = IndexMark(offset=5, file=7, is_clean=True, header=IndexHeader(1, 2, 3, 4, 5, 6))
@@ -261,7 +261,7 @@ class DamageTests(Rig):
         """Change bytes of a file."""
         self.disk.open(f"base/index/{self.names()[at]}").pwrite(data, position)
 
-    def test_header(self) -> None:
+    def test_a_damaged_header_drops_files(self) -> None:
         """A file with a bad header goes, with those after it; their records are put again."""
         self.put(0, 200)
         self.flush()
@@ -272,7 +272,7 @@ class DamageTests(Rig):
         self.catch_up(200)
         self.check(200)
 
-    def test_circle(self) -> None:
+    def test_a_circle_ends_the_search(self) -> None:
         """A search that meets a circle ends; the file is built again."""
         self.put(0, 200)
         self.flush()
@@ -290,7 +290,7 @@ class DamageTests(Rig):
         self.catch_up(200)
         self.check(200)
 
-    def test_any_bytes(self) -> None:
+    def test_any_bytes_raise_nothing(self) -> None:
         """Any bytes anywhere, at any time: nothing is raised, searches end, new records are found."""
         for seed in range(150):
             rng = random.Random(seed)
@@ -326,7 +326,7 @@ class DamageTests(Rig):
         assert mark is not None
         self.assertEqual(mark.offset, 620)
 
-    def test_unreadable(self) -> None:
+    def test_an_unreadable_index_stops(self) -> None:
         """An index that cannot be read: the log says so, and nothing is put."""
         self.put(0, 10)
         self.flush()
@@ -340,7 +340,7 @@ class DamageTests(Rig):
 class RoomTests(Rig):
     """A full disk."""
 
-    def test_bound(self) -> None:
+    def test_entries_in_memory_are_bounded(self) -> None:
         """Entries in memory are bounded: while they cannot be written, none is put."""
         self.patch(key_index, "PENDING_BYTES_MAX", 20 * 10)
         self.put(0, 5)
@@ -355,7 +355,7 @@ class RoomTests(Rig):
         self.catch_up(100)
         self.check(100)
 
-    def test_flush(self) -> None:
+    def test_a_flush_without_room_is_repeated(self) -> None:
         """A flush that finds no room is repeated by the next one; the mark says no more than is there."""
         self.put(0, 30)
         flush = self.index.prepare_flush()
@@ -374,7 +374,7 @@ class RoomTests(Rig):
         self.assertEqual(self.index.offset, 300)
         self.check(30)
 
-    def test_mark(self) -> None:
+    def test_a_mark_without_room_is_repeated(self) -> None:
         """No room for the mark: full files keep their slots for the flush that repeats it."""
         self.put(0, 80)
         flush = self.index.prepare_flush()
@@ -426,7 +426,7 @@ class RoomTests(Rig):
 class LogTests(Rig):
     """Changes of the log."""
 
-    def test_expire(self) -> None:
+    def test_files_without_records_expire(self) -> None:
         """Files whose records are gone go, but never the last, nor one with changes."""
         self.put(0, 200)
         self.index.expire(1 << 20)
@@ -439,7 +439,7 @@ class LogTests(Rig):
         self.index.expire(1 << 20)
         self.assertEqual(len(self.names()), 1)
 
-    def test_cut(self) -> None:
+    def test_a_cut_log_is_indexed_again(self) -> None:
         """Records after a cut are put; a crash right after it does not forget the cut."""
         self.put(0, 100)
         self.flush()
@@ -450,7 +450,7 @@ class LogTests(Rig):
         self.catch_up(120)
         self.check(120)
 
-    def test_clear(self) -> None:
+    def test_a_cleared_index_is_empty(self) -> None:
         """The log begins elsewhere: nothing stays."""
         self.put(0, 100)
         self.index.clear(5000)

@@ -43,7 +43,7 @@ class FlushTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.log.flush()), 0)
         self.assertEqual(self.threads.waiting, [])
 
-    def test_shared(self) -> None:
+    def test_puts_share_the_next_flush(self) -> None:
         """Three that come during a flush share one; each fires when its bytes are covered, not before."""
         first_end = self.put()
         first = self.log.flush()
@@ -79,7 +79,7 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual((slave.flushed_offset, slave.flushed_record_end), (end, end))
 
-    def test_failed(self) -> None:
+    def test_a_failed_flush_fails_all(self) -> None:
         """A failed fsync fails all that wait, now and later, and is not tried again."""
         self.put()
         first = self.log.flush()
@@ -93,7 +93,7 @@ class FlushTests(SynchronousTestCase):
         self.assertEqual((self.threads.waiting, self.log.flushed_offset), ([], 0))
         self.assertRaises(StoreError, self.put)
 
-    def test_cut_meanwhile(self) -> None:
+    def test_a_cut_is_not_counted_as_flushed(self) -> None:
         """What a cut took away is not counted as flushed by a flush that had begun before."""
         first = self.put()
         end = self.put(2000)
@@ -123,7 +123,7 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         return done
 
-    def test_cancelled(self) -> None:
+    def test_a_cancelled_wait_is_forgotten(self) -> None:
         """Who cancels is forgotten; the flush goes on for the others."""
         self.put()
         first, second = self.log.flush(), self.log.flush()
@@ -132,7 +132,7 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         self.successResultOf(second)
 
-    def test_bounded(self) -> None:
+    def test_the_number_of_waits_is_bounded(self) -> None:
         """Too many waiters are refused, with a code that says so."""
         self.patch(group_flush, "WAITERS_MAX", 2)
         self.put()
@@ -143,7 +143,7 @@ class FlushTests(SynchronousTestCase):
         for done in waiting:
             self.successResultOf(done)
 
-    def test_idle(self) -> None:
+    def test_an_idle_flusher_says_so(self) -> None:
         """It fires when no flush is under way any more, also when that was the second one."""
         self.successResultOf(self.log.idle())
         self.put()
@@ -156,7 +156,7 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         self.successResultOf(idle)
 
-    def test_dispatched(self) -> None:
+    def test_only_flushed_records_are_dispatched(self) -> None:
         """Never beyond what was flushed: records after that may be other ones after a crash."""
         end = self.put()
         done = self.log.flush()
@@ -166,7 +166,7 @@ class FlushTests(SynchronousTestCase):
         self.log.flusher.record_dispatched(self.log.end_offset)
         self.assertEqual(self.log.flusher.dispatched_offset, end)
 
-    def test_noted_checkpoint(self) -> None:
+    def test_a_torn_mark_fits_the_checkpoint(self) -> None:
         """A mark that is torn after a checkpoint was noted leaves one that fits the checkpoint."""
         for meanwhile in (False, True):
             content = b"checkpoint %d" % meanwhile
@@ -194,7 +194,7 @@ class FlushTests(SynchronousTestCase):
         assert found is not None
         return found[1]
 
-    def test_note_fails(self) -> None:
+    def test_a_failed_note_is_repeated(self) -> None:
         """The next marks are written again, and the checkpoint is noted anew."""
         noting = Deferred.fromCoroutine(self.log.flusher.note_checkpoint(b"c", self.threads))
         self.disk.arm(syncs=1)
@@ -209,7 +209,7 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         self.successResultOf(again)
 
-    def test_mark(self) -> None:
+    def test_the_mark_says_what_was_flushed(self) -> None:
         """The mark says what was flushed, never what only was written."""
         for number in range(20):
             end = self.put()

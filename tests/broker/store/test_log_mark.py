@@ -27,7 +27,7 @@ MARK = LogMark(end_offset=4711, dispatched_offset=17, log_file_size=4096, queue_
 class SlotTests(SynchronousTestCase):
     """One slot."""
 
-    def test_bytes(self) -> None:
+    def test_a_slot_has_its_declared_bytes(self) -> None:
         """As declared, with a CRC at the end."""
         data = encode_log_mark(MARK, 3)
         fields = LOG_MARK_DECLARATION.parse(data)
@@ -36,7 +36,7 @@ class SlotTests(SynchronousTestCase):
         self.assertEqual(int.from_bytes(data[-4:], "big"), crc32(data[:-4]))
         self.assertEqual(decode_log_mark(data), (3, MARK))
 
-    def test_golden(self) -> None:
+    def test_golden_bytes_do_not_change(self) -> None:
         """The bytes of a slot do not change."""
         self.assertEqual(
             encode_log_mark(MARK, 3).hex(),
@@ -96,7 +96,7 @@ class LogMarkFileTests(SynchronousTestCase):
         else:
             self.fail("the slot that was synced has been written over")
 
-    def test_reopened(self) -> None:
+    def test_a_reopened_mark_goes_on(self) -> None:
         """What was written last is found, and the other slot is written next."""
         self.file.write_durably(attrs.evolve(MARK, end_offset=8))
         again, _ = LogMarkFile.open(self.disk, "base/mark", MARK)
@@ -116,7 +116,7 @@ class LogMarkFileTests(SynchronousTestCase):
 class TrustTests(SynchronousTestCase):
     """Whether nobody else has had the store open."""
 
-    def test_fits(self) -> None:
+    def test_a_fitting_checkpoint_is_trusted(self) -> None:
         """The checkpoint is the one that was noted or the one before."""
         mark = LogMark(log_file_size=1, queue_file_size=1, checkpoint_crc=crc32(b"new"),
                        previous_checkpoint_crc=crc32(b"old"))
@@ -125,7 +125,7 @@ class TrustTests(SynchronousTestCase):
         self.assertFalse(mark.fits(b"other", is_aborted=True))
         self.assertFalse(mark.fits(None, is_aborted=True))
 
-    def test_tidied_up(self) -> None:
+    def test_a_tidied_directory_is_not_trusted(self) -> None:
         """We crashed, yet the abort file is gone: somebody else has closed the store."""
         mark = LogMark(log_file_size=1, queue_file_size=1)
         self.assertTrue(mark.fits(None, is_aborted=True))

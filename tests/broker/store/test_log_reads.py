@@ -43,7 +43,7 @@ class ReadRecordsTests(SynchronousTestCase):
         for _ in range(count):
             self.log.append([[some_message(rng)]], 5)
 
-    def test_everything(self) -> None:
+    def test_every_message_comes_once(self) -> None:
         """Whatever is asked for at a time, all messages come once and in order, and the end is the end."""
         self.put(60)
         expected = messages_in(self.log)
@@ -61,7 +61,7 @@ class ReadRecordsTests(SynchronousTestCase):
             self.assertEqual(found, expected, max_bytes)
             self.assertEqual((answer.next_offset, answer.log_end_offset), (at, at))
 
-    def test_nothing_yet(self) -> None:
+    def test_nothing_comes_at_the_end(self) -> None:
         """At the end, and beyond it: no records, the same offset."""
         self.put(3)
         end = self.log.record_end
@@ -97,7 +97,7 @@ class ReadRecordsTests(SynchronousTestCase):
         inside = begin + self.log.read(begin, 4096).index(whole)
         self.assertEqual(read_records(self.log, BadRecords(), inside, 4096).code, 22)
 
-    def test_damage(self) -> None:
+    def test_damage_ends_the_answer(self) -> None:
         """The records before it are given; after it nothing is."""
         self.log.append([[message(b"a")], [message(b"b")], [message(b"c")]], 5)
         second = messages_in(self.log)[1].physical_offset
@@ -110,7 +110,7 @@ class ReadRecordsTests(SynchronousTestCase):
         answer = read_records(self.log, BadRecords(), second, 4096)
         self.assertEqual((answer.code, answer.records), (22, b""))
 
-    def test_damaged_body(self) -> None:
+    def test_a_damaged_body_is_left_out(self) -> None:
         """The messages around it are given, and it is noted."""
         self.log.append([[message(b"first")], [message(b"second")], [message(b"third")]], 5)
         at = self.log.read(0, 4096).index(b"second")
@@ -126,7 +126,7 @@ class ReadRecordsTests(SynchronousTestCase):
             at = answer.next_offset
         self.assertEqual((found, bad.count), ([b"first", b"third"], 1))
 
-    def test_expired(self) -> None:
+    def test_an_expired_offset_names_the_first(self) -> None:
         """The first offset that is still there is named."""
         self.put(60)
         self.log.flusher.sync()
@@ -134,7 +134,7 @@ class ReadRecordsTests(SynchronousTestCase):
         answer = read_records(self.log, BadRecords(), 0, 100)
         self.assertEqual((answer.code, answer.next_offset, answer.log_begin_offset), (21, LOG_SIZE, LOG_SIZE))
 
-    def test_disk_fails(self) -> None:
+    def test_a_failing_disk_is_an_error(self) -> None:
         """An error, not the end."""
         self.put(3)
 
@@ -214,7 +214,7 @@ class LogReadsTests(SynchronousTestCase):
         """Append a message."""
         self.log.append([[message(body)]], 5)
 
-    def test_long_poll(self) -> None:
+    def test_a_reader_waits_for_messages(self) -> None:
         """A reader at the end waits for the next message, and is given all of one turn."""
         self.ask(0, 1000)
         self.assertEqual(self.answers(), [])
@@ -224,7 +224,7 @@ class LogReadsTests(SynchronousTestCase):
         self.assertEqual([one.body for one in messages_of(answer)], [b"a", b"b"])
         self.assertEqual((self.connection.unanswered, self.clock.getDelayedCalls()), (0, []))
 
-    def test_deadline(self) -> None:
+    def test_a_reader_is_answered_at_its_deadline(self) -> None:
         """Nothing came: an empty answer at its time, to each at its own."""
         self.ask(0, 1000)
         self.ask(0, 300)
@@ -239,7 +239,7 @@ class LogReadsTests(SynchronousTestCase):
         self.assertEqual((answer.code, answer.records, answer.next_offset), (0, b"", 0))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_no_wait(self) -> None:
+    def test_a_wait_has_its_bounds(self) -> None:
         """Zero and less are answered at once; more than our bound is our bound."""
         self.ask(0, 0)
         self.ask(0, -5)
@@ -261,7 +261,7 @@ class LogReadsTests(SynchronousTestCase):
             self.ask(0, 1000)
         self.assertEqual((len(self.answers()), self.reads.waiting), (1, 2))
 
-    def test_lost(self) -> None:
+    def test_a_lost_reader_does_not_wait(self) -> None:
         """Who is gone waits no longer."""
         self.ask(0, 1000)
         self.connection.abort("test")
@@ -270,7 +270,7 @@ class LogReadsTests(SynchronousTestCase):
         self.assertEqual(self.answers(), [])
         self.assertEqual((self.reads.waiting, self.clock.getDelayedCalls()), (0, []))
 
-    def test_slow_reader(self) -> None:
+    def test_a_slow_reader_is_waited_for(self) -> None:
         """
         A consumer that does not take its messages is given nothing more, until it does, or until its time is
         over.
@@ -303,7 +303,7 @@ class LogReadsTests(SynchronousTestCase):
         for _, transport in connections:
             self.assertEqual([len(messages_of(answer)) for answer in self.answers(transport)], [1])
 
-    def test_close(self) -> None:
+    def test_closing_answers_all_readers(self) -> None:
         """All who wait are informed that there is nothing."""
         self.ask(0, 1000)
         self.reads.answer_waiting()

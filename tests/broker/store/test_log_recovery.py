@@ -61,7 +61,7 @@ class TornTailTests(SynchronousTestCase):
         written(disk, self.safe_end + size, bytes(self.end - self.safe_end - size))
         return disk
 
-    def test_every_truncation(self) -> None:
+    def test_every_truncation_keeps_whole_records(self) -> None:
         """On a slave nothing but the whole record counts, and all after the end is zero."""
         for is_slave in (True, False):
             for size in range(self.end - self.safe_end):
@@ -107,7 +107,7 @@ class TornTailTests(SynchronousTestCase):
 class FirstFileTests(SynchronousTestCase):
     """A power cut before anything was flushed."""
 
-    def test_is_there(self) -> None:
+    def test_the_first_file_is_there(self) -> None:
         """It takes whichever files it likes, but not the first: the log can be opened, and goes on."""
         for seed in range(40):
             disk = SimDisk(random.Random(seed))
@@ -124,7 +124,7 @@ class FirstFileTests(SynchronousTestCase):
 class BlankTests(SynchronousTestCase):
     """A blank at the end of the log."""
 
-    def test_stays(self) -> None:
+    def test_a_blank_at_the_end_stays(self) -> None:
         """Slaves may have it: the next record begins the next file."""
         disk = MemoryDisk()
         log = open_log(disk)
@@ -182,7 +182,7 @@ class JavaTests(SynchronousTestCase):
         written(self.disk, offset + 4, b"\1\2\3\4")
         return offset
 
-    def test_preallocated_file(self) -> None:
+    def test_a_preallocated_file_goes(self) -> None:
         """RocketMQ makes the next file early; it is empty and goes."""
         following = (self.end // LOG_SIZE + 1) * LOG_SIZE
         for size in (LOG_SIZE, 0):
@@ -305,7 +305,7 @@ class DoubtfulTests(SynchronousTestCase):
         disk.unlink(f"base/{LOG_MARK_NAME}")
         self.assertEqual(len(open_log(disk, is_slave=True).doubtful), 0)
 
-    def test_compared(self) -> None:
+    def test_compared_bytes_are_not_doubtful(self) -> None:
         """Bytes that equal the master's are not doubtful any more, and the mark goes on."""
         disk = MemoryDisk()
         log = open_log(disk, is_slave=True)
@@ -324,7 +324,7 @@ class DoubtfulTests(SynchronousTestCase):
             log.abandon()
         self.assertEqual(len(open_log(disk, is_slave=True).doubtful), 0)
 
-    def test_expired(self) -> None:
+    def test_the_mark_stays_within_the_log(self) -> None:
         """The mark is not before the beginning of the log."""
         disk = MemoryDisk()
         log = open_log(disk, is_slave=True)
@@ -348,7 +348,7 @@ class DoubtfulTests(SynchronousTestCase):
 class PowerTests(SynchronousTestCase):
     """Power cuts at any moment."""
 
-    def test_cut(self) -> None:
+    def test_a_power_cut_keeps_what_was_appended(self) -> None:
         """In the middle of a cut: what is left is what was appended, at least as far as it was cut."""
         deaths = 0
         for die_in in range(1, 25, 2):

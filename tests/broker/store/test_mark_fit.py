@@ -46,7 +46,7 @@ class OtherLogTests(SynchronousTestCase):
             disk.open(path, create=True, size=LOG_SIZE).pwrite(files[path], 0)
         return files
 
-    def test_longer(self) -> None:
+    def test_a_longer_log_is_kept(self) -> None:
         """The longer log is neither cut nor overwritten, and opens without the mark."""
         right = [bytes([65 + number % 26]) * (30 + 7 * number) for number in range(30)]
         zeros = [bytes(400)] * 30
@@ -83,7 +83,7 @@ class OtherLogTests(SynchronousTestCase):
                 continue
             self.assertEqual({path: disk.read_file(path) for path in files}, files)
 
-    def test_older(self) -> None:
+    def test_an_older_copy_is_refused(self) -> None:
         """An older copy of the same log is not taken for the log."""
         bodies = [bytes([65 + number]) * 100 for number in range(12)]
         for count in range(1, 12):
@@ -92,7 +92,7 @@ class OtherLogTests(SynchronousTestCase):
             error = self.assertRaises(DirectoryError, open_log, disk)
             self.assertIn("restore the store from the other broker", str(error))
 
-    def test_queues(self) -> None:
+    def test_queues_of_another_log_are_not_believed(self) -> None:
         """Without a mark, queues of another log are not believed either; without them the log is whole."""
         disks = []
         for bodies in ([b"five" * 9] * 5, [bytes([65 + number]) * 300 for number in range(20)]):
@@ -118,7 +118,7 @@ class OtherLogTests(SynchronousTestCase):
         self.assertEqual(sum(map(len, again.units().values())), 20)
         again.close()
 
-    def test_same(self) -> None:
+    def test_the_same_log_opens(self) -> None:
         """The log that the mark was written for opens, with a record of any size at its end."""
         for size in (0, 1, 100, 3000):
             for count in (0, 1, 2, 40):
@@ -129,7 +129,7 @@ class OtherLogTests(SynchronousTestCase):
                 close_log(log, disk)
                 self.assertEqual(open_log(disk).end_offset, end)
 
-    def test_damage(self) -> None:
+    def test_damage_does_not_contradict_the_mark(self) -> None:
         """Damage of the last record is no contradiction: it is mended from a slave."""
         disk = self.made([b"a" * 100, b"b" * 100])
         whole = disk.read_file(f"base/commitlog/{0:020d}")

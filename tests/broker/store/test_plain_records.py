@@ -85,7 +85,7 @@ class PlainRecordsTests(SynchronousTestCase):
         self.assertGreater(self.log.end_offset, 20 * LOG_SIZE)
         self.assertEqual(len(messages_in(self.log)), len(self.slow.offsets))
 
-    def test_same_bytes(self) -> None:
+    def test_both_ways_write_the_same_bytes(self) -> None:
         """Over many files, in appends of any size; places and offsets are the same."""
         for now_ms in range(60):
             both = [self.some() for _ in range(self.rng.randrange(1, 12))]
@@ -106,7 +106,7 @@ class PlainRecordsTests(SynchronousTestCase):
             born_host=new.born_host,
         )
 
-    def test_batches(self) -> None:
+    def test_a_batch_is_not_split(self) -> None:
         """No batch is split, however much room is left; each message of it has its own form."""
         for now_ms in range(100):
             batches = [

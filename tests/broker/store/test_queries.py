@@ -40,7 +40,7 @@ class QueriesTests(SynchronousTestCase):
         content[unit.offset - base + 100] ^= 1
         return unit.offset
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_message_is_left_out(self) -> None:
         """A consumer gets the messages around it; it is logged once, and by its offset there is an error."""
         offset = self.damage(5)
         with capturedLogs() as events:
@@ -53,7 +53,7 @@ class QueriesTests(SynchronousTestCase):
         self.assertEqual((got.status, got.next_offset), (GetStatus.MESSAGE_WAS_REMOVING, 6))
         self.assertIsNone(record_at(self.store, offset))
 
-    def test_another_record(self) -> None:
+    def test_a_wrong_unit_is_not_served(self) -> None:
         """A unit of a queue that leads to another record is not served either."""
         queue = self.store.queues.get("T1", 0)
         assert queue is not None
@@ -75,7 +75,7 @@ class QueriesTests(SynchronousTestCase):
         """Which messages these are."""
         return [decode_message(record).body[0] for record in got.records]
 
-    def test_found(self) -> None:
+    def test_messages_are_found_in_order(self) -> None:
         """In order, from the offset on, as many as may be; then the next offset."""
         got = self.get(0)
         self.assertEqual((got.status, got.next_offset), (GetStatus.FOUND, 30))
@@ -87,7 +87,7 @@ class QueriesTests(SynchronousTestCase):
         for bytes_max, count in ((0, 1), (size, 1), (2 * size, 2), (3 * size - 1, 2)):
             self.assertEqual(len(self.get(7, bytes_max=bytes_max).records), count)
 
-    def test_tags(self) -> None:
+    def test_messages_are_found_by_tag(self) -> None:
         """By hash; what does not match is passed over once, not again."""
         got = self.get(1, tags_codes=frozenset([java_hash("B")]), count_max=3)
         self.assertEqual((self.numbers(got), got.next_offset), ([3, 6, 9], 12))
@@ -96,7 +96,7 @@ class QueriesTests(SynchronousTestCase):
         self.patch(queries, "UNITS_MAX", 4)
         self.assertEqual(self.get(1, tags_codes=frozenset([java_hash("C")])).next_offset, 5)
 
-    def test_neighbours(self) -> None:
+    def test_neighbours_are_read_together(self) -> None:
         """Records that stand close together are one read for each file; what is read is the same however."""
         rng = random.Random(3)
         for _ in range(60):
@@ -119,7 +119,7 @@ class QueriesTests(SynchronousTestCase):
                 self.assertEqual(list(got.records), alone[first:])
                 self.assertLessEqual(len(reads), most)
 
-    def test_elsewhere(self) -> None:
+    def test_each_case_has_its_status(self) -> None:
         """Each case has its status; a master corrects the offset, a slave does not."""
         self.store.log.flush()
         self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
@@ -135,13 +135,13 @@ class QueriesTests(SynchronousTestCase):
             got = get_messages(self.store, topic, 0, offset, is_slave=True)
             self.assertEqual((got.status, got.next_offset), (status, offset))
 
-    def test_empty_queue(self) -> None:
+    def test_an_empty_queue_has_no_messages(self) -> None:
         """All its messages were cut."""
         self.store.log.cut(0)
         self.assertEqual(self.get(3).status, GetStatus.NO_MATCHED_LOGIC_QUEUE)
         self.assertEqual(offset_at(self.store, "T1", 0, 1_000), 0)
 
-    def test_misplaced_beginning(self) -> None:
+    def test_fillers_are_not_given_out(self) -> None:
         """A queue that begins in the middle: fillers are never given out."""
         slave = Opened(MemoryDisk(), is_slave=True)
         slave.settle()
@@ -156,13 +156,13 @@ class QueriesTests(SynchronousTestCase):
         got = get_messages(slave.store, "T1", 0, got.begin_offset, is_slave=True)
         self.assertEqual(self.numbers(got), list(range(got.begin_offset, 30)))
 
-    def test_offset_at(self) -> None:
+    def test_a_time_leads_to_its_message(self) -> None:
         """The first message at or after a time."""
         for timestamp, offset in ((0, 0), (1_000, 0), (1_001, 1), (1_150, 15), (1_290, 29), (1_291, 30)):
             self.assertEqual(offset_at(self.store, "T1", 0, timestamp), offset, timestamp)
         self.assertEqual(offset_at(self.store, "None", 0, 5), 0)
 
-    def test_disk_fails(self) -> None:
+    def test_a_failing_disk_is_an_error(self) -> None:
         """A store error, not an empty answer."""
         def fail(offset: int, size: int) -> bytes:
             raise OSError("no")

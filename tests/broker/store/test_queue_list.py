@@ -21,14 +21,14 @@ _KEYS = frozenset({("T", 0), ("T", 10), ("%RETRY%g", 2)})
 class FormatTests(SynchronousTestCase):
     """The file."""
 
-    def test_round_trip(self) -> None:
+    def test_a_list_is_written_and_read(self) -> None:
         """Lines of names, sorted."""
         data = encode_queue_list(_KEYS)
         self.assertEqual(data.splitlines()[1:], [b"%RETRY%g/2", b"T/0", b"T/10"])
         self.assertEqual(decode_queue_list(data), _KEYS)
         self.assertEqual(decode_queue_list(encode_queue_list([])), frozenset())
 
-    def test_damaged(self) -> None:
+    def test_a_damaged_list_says_nothing(self) -> None:
         """Any flipped bit, any cut, and lines that are no queues: it says nothing."""
         data = encode_queue_list(_KEYS)
         for at in range(len(data) * 8):
@@ -64,7 +64,7 @@ class ListTests(SynchronousTestCase):
         self.list.writing(more)()
         self.assertEqual(self.listed(), more)
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_lets_topics_go(self) -> None:
         """On a full disk a topic can be deleted: the list is removed before the queue is."""
         def full(_path: str, _data: bytes) -> None:
             raise OSError(28, "No space left on device")
@@ -110,7 +110,7 @@ class StartTests(SynchronousTestCase):
             self.disk.directories -= {path for path in self.disk.directories if path.startswith(start)}
         return len(files)
 
-    def test_lost(self) -> None:
+    def test_a_lost_queue_is_completed(self) -> None:
         """A lost topic, or a queue whose files alone are lost, is completed from the log; the log says so."""
         for is_clean in (True, False):
             for start, with_directories in (("T1", True), ("T1/1/", False)):
@@ -133,7 +133,7 @@ class StartTests(SynchronousTestCase):
                 self.assertEqual(last.store.dispatcher.dispatched, 0)
                 last.close()
 
-    def test_deleted(self) -> None:
+    def test_a_deleted_topic_stays_deleted(self) -> None:
         """A topic that was deleted stays so, and its name begins anew."""
         for is_clean in (True, False):
             self.disk = MemoryDisk(modified_s=0.0)

@@ -68,7 +68,7 @@ class MendingCase(SynchronousTestCase):
 class TakenTests(MendingCase):
     """What is mended."""
 
-    def test_body(self) -> None:
+    def test_a_damaged_body_is_mended(self) -> None:
         """A flipped byte of a body: the record is sound again, durably; the old bytes are kept."""
         offset, record = self.record(3)
         self.damage(offset, len(record) - 60)
@@ -81,7 +81,7 @@ class TakenTests(MendingCase):
         self.assertTrue(self.disk.is_durable(f"{LOG}/{0:020d}", offset, offset + len(record)))
         self.assertEqual((self.mending.mended, self.again), (1, []))
 
-    def test_head(self) -> None:
+    def test_a_damaged_head_is_mended(self) -> None:
         """Each byte of the head; after a lost length the file is checked again."""
         offset, record = self.record(3)
         fixed = fixed_size_of(record)
@@ -95,7 +95,7 @@ class TakenTests(MendingCase):
         self.assertGreater(self.mending.mended, 15)
         self.assertEqual(self.again, [offset] * 8, "one for each byte of length and magic number")
 
-    def test_size(self) -> None:
+    def test_a_damaged_size_is_mended(self) -> None:
         """By its size the record would end after the log, or after its file: that is damage, too."""
         problems = []
         for number, bit in ((25, 4), (29, 0), (29, 1), (29, 2), (29, 7)):
@@ -107,14 +107,14 @@ class TakenTests(MendingCase):
             self.assertEqual(log_bytes(self.log), self.content)
         self.assertIn(None, problems)
 
-    def test_again(self) -> None:
+    def test_a_place_is_mended_twice(self) -> None:
         """A place that rots twice: both old states are kept."""
         offset, record = self.record(29)
         for name in (f"{offset:020d}", f"{offset:020d}-2"):
             self.damage(offset, len(record) - 60)
             self.assertEqual(self.successResultOf(self.take(offset, record)), f"{LOG}.damaged/{name}")
 
-    def test_wide_damage(self) -> None:
+    def test_a_wholly_damaged_body_is_mended(self) -> None:
         """A whole body of zeroes, with topic and properties."""
         offset, record = self.record(3)
         fixed = fixed_size_of(record)
@@ -129,7 +129,7 @@ class TakenTests(MendingCase):
 class RefusedTests(MendingCase):
     """What is not."""
 
-    def test_sound(self) -> None:
+    def test_a_sound_record_is_not_replaced(self) -> None:
         """A sound record stays, and is not written again."""
         other = open_log(SimDisk(random.Random(1)))
         for number in range(30):
@@ -152,7 +152,7 @@ class RefusedTests(MendingCase):
         for copy in (bytes(broken), record[:-1], record + b"\0", other, blank, b"", b"x", bytes(len(record))):
             self.assertIn("not one sound record", self.refused(offset, copy), copy[:10])
 
-    def test_another_record(self) -> None:
+    def test_another_record_is_refused(self) -> None:
         """A sound record of this place in another log: other head and other body."""
         offset, record = self.record(3)
         self.damage(offset, len(record) - 60)
@@ -169,13 +169,13 @@ class RefusedTests(MendingCase):
         self.damage(offset + len(record), 5)
         self.assertIn("no sound record follows", self.refused(offset, record))
 
-    def test_outside(self) -> None:
+    def test_an_offset_outside_is_refused(self) -> None:
         """An offset beyond the log, or after its last record."""
         _, record = self.record(29)
         for offset in (len(self.content) - len(record) + 1, len(self.content), 1 << 62):
             self.assertIn("we hold records", self.refused(offset, record))
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_mends_nothing(self) -> None:
         """What cannot be kept is not overwritten."""
         offset, record = self.record(3)
         self.damage(offset, len(record) - 60)
@@ -208,7 +208,7 @@ class TimeTests(MendingCase):
         self.threads.run()
         self.successResultOf(done)
 
-    def test_cut_meanwhile(self) -> None:
+    def test_a_log_cut_meanwhile_is_not_mended(self) -> None:
         """A log that is cut while the old bytes are copied is left alone."""
         done = self.take(self.place, self.copy)
         self.log.cut(self.place)
@@ -216,7 +216,7 @@ class TimeTests(MendingCase):
         self.failureResultOf(done, DLedgerError)
         self.assertEqual(log_bytes(self.log), self.content[: self.place])
 
-    def test_failed_sync(self) -> None:
+    def test_a_failed_sync_breaks_the_log(self) -> None:
         """After a failed fsync the log is broken: nothing more may be promised."""
         done = self.take(self.place, self.copy)
         self.threads.run()

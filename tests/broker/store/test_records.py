@@ -28,7 +28,7 @@ LEVELS = (1_000, 5_000, 10_000)
 class PackTests(SynchronousTestCase):
     """What a master stores."""
 
-    def test_golden(self) -> None:
+    def test_a_golden_record_is_packed(self) -> None:
         """The bytes of a real broker."""
         new = message(
             born_timestamp=0x1A1FBA34B5A, born_host=Host.of("127.0.0.1", 0xCC30),
@@ -49,7 +49,7 @@ class PackTests(SynchronousTestCase):
             self.assertEqual(len(record), size_of(new))
             self.assertEqual(record, encode_message(twin_of(new, **numbers)))
 
-    def test_refusals(self) -> None:
+    def test_impossible_records_are_refused(self) -> None:
         """What no record can hold."""
         for new, part in ((message(topic="x" * 32768), "topic of 32768 bytes"),
                           (message(topic=""), "topic of 0 bytes"),
@@ -67,7 +67,7 @@ class PackTests(SynchronousTestCase):
 class ReadTests(SynchronousTestCase):
     """The fields for the consume queues."""
 
-    def test_golden(self) -> None:
+    def test_a_golden_record_is_read(self) -> None:
         """A real broker's record."""
         record = read_record(GOLDEN, 0, 0, ROOM, LEVELS)
         self.assertEqual(tuple(record), (123, b"T1", 0, 0, 65, 0x1A1FBA34B91, True))
@@ -92,7 +92,7 @@ class ReadTests(SynchronousTestCase):
             )
             self.assertEqual(store_timestamp_of(record), 1000)
 
-    def test_every_truncation(self) -> None:
+    def test_every_truncation_is_an_error(self) -> None:
         """Whole, or an error; never something else."""
         for size in range(len(GOLDEN)):
             for read in (lambda data: read_record(data, 0, 0, ROOM, LEVELS),
@@ -100,7 +100,7 @@ class ReadTests(SynchronousTestCase):
                 self.assertRaises(WireError, read, GOLDEN[:size])
             self.assertIn(store_timestamp_of(GOLDEN[:size]), (0, 0x1A1FBA34B91))
 
-    def test_any_damage(self) -> None:
+    def test_any_damage_is_an_error(self) -> None:
         """A record or an error, whatever the bytes are."""
         rng = random.Random(3)
         errors = 0
@@ -115,7 +115,7 @@ class ReadTests(SynchronousTestCase):
                 errors += 1
         self.assertGreater(errors, 500)
 
-    def test_short_road(self) -> None:
+    def test_the_short_road_reads_the_same(self) -> None:
         """What is read without a close look is what a close look finds; what is wrong is left to that."""
         rng = random.Random(4)
         short = 0
@@ -141,7 +141,7 @@ class ReadTests(SynchronousTestCase):
         assert found is not None
         self.assertEqual((found[1], found[4]), (b"SCHEDULE_TOPIC_XXXX", 1000 + LEVELS[1]))
 
-    def test_signed_length(self) -> None:
+    def test_a_negative_length_is_refused(self) -> None:
         """The topic's length in V1 is signed, as in Java: 200 bytes are no topic."""
         record = bytearray(packed(message(topic="t" * 100), queue_offset=0, offset=0, now_ms=1))
         at = record.index(b"t" * 100)
@@ -152,7 +152,7 @@ class ReadTests(SynchronousTestCase):
         error = self.assertRaises(WireError, read_record, bytes(record), 0, 0, ROOM, LEVELS)
         self.assertIn("topicLength=-56", str(error))
 
-    def test_checked(self) -> None:
+    def test_checksum_and_offset_are_compared(self) -> None:
         """The body's checksum and the record's own offset are compared."""
         for at, part in ((90, "bodyCRC"), (35, "own offset is")):
             damaged = bytearray(GOLDEN)
@@ -173,7 +173,7 @@ class ReadTests(SynchronousTestCase):
             except WireError:
                 pass
 
-    def test_property_of(self) -> None:
+    def test_properties_are_read_like_java(self) -> None:
         """As Java's map would hold it."""
         for data, expected in (
             (b"TAGS\x01A", b"A"), (b"TAGS\x01A\x02", b"A"), (b"K\x01TAGS\x02TAGS\x01B\x02", b"B"),
@@ -201,7 +201,7 @@ class WalkTests(SynchronousTestCase):
             ends.append(len(data))
         return data, ends
 
-    def test_every_cut(self) -> None:
+    def test_every_cut_finds_the_end(self) -> None:
         """In pieces of every size, the end is known after each byte."""
         data, ends = self.stream()
         for size in (*range(1, 130), 1000, 1024):
@@ -214,7 +214,7 @@ class WalkTests(SynchronousTestCase):
                 # A blank is whole when its file ends.
                 self.assertEqual(walk.end, max((end for end in ends if end <= at), default=0), (size, at))
 
-    def test_copy(self) -> None:
+    def test_a_copy_walks_by_itself(self) -> None:
         """A copy goes on by itself."""
         data, _ = self.stream()
         walk = RecordWalk(1024, 0)

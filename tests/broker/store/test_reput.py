@@ -95,7 +95,7 @@ class Rig(SynchronousTestCase):
 class DispatcherTests(Rig):
     """The work."""
 
-    def test_everything(self) -> None:
+    def test_records_of_any_kind_are_dispatched(self) -> None:
         """Tags, delays, transactions: as the readable codec says, in slices of any size."""
         for bytes_max in (1, 100, 1000, 1 << 20):
             self.queues.destroy()
@@ -103,7 +103,7 @@ class DispatcherTests(Rig):
             self.assertEqual(found(self.queues), expected(self.log))
             self.assertTrue(steps > 40 if bytes_max == 1 else steps > 1)
 
-    def test_arrived(self) -> None:
+    def test_each_step_names_its_queues(self) -> None:
         """Each step says which queues have new messages."""
         seen = set()
         while arrived := self.dispatcher.step(bound=self.log.end_offset, bytes_max=2000):
@@ -126,7 +126,7 @@ class DispatcherTests(Rig):
             assert queue is not None
             self.assertFalse(queue.has_pending)
 
-    def test_resumes(self) -> None:
+    def test_a_dispatch_resumes_anywhere(self) -> None:
         """From any record again: what is there already is not put twice."""
         self.run_all(self.dispatcher)
         for one in messages_in(self.log)[::7]:
@@ -135,7 +135,7 @@ class DispatcherTests(Rig):
             self.assertEqual(again.offset, self.log.end_offset)
             self.assertEqual(found(self.queues), expected(self.log))
 
-    def test_bound(self) -> None:
+    def test_the_bound_hides_later_records(self) -> None:
         """A record is visible when it ends at or below the bound, wherever that is."""
         ends = [one.physical_offset + one.size for one in messages_in(self.log)]
         for bound in (*range(0, 700, 7), *range(LOG_SIZE - 300, LOG_SIZE + 300, 7), *ends[::9]):
@@ -166,7 +166,7 @@ class DispatcherTests(Rig):
         self.run_all(self.dispatcher)
         self.assertEqual(found(self.queues), expected(self.log))
 
-    def test_damage(self) -> None:
+    def test_damage_stops_the_dispatch(self) -> None:
         """It stops there, and says so; what was before is in its queue."""
         broken = messages_in(self.log)[20]
         self.disk.open(f"base/commitlog/{broken.physical_offset // LOG_SIZE * LOG_SIZE:020d}").pwrite(
@@ -209,7 +209,7 @@ class ServiceTests(Rig):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.successResultOf(self.service.caught_up())
 
-    def test_catches_up(self) -> None:
+    def test_the_service_catches_up_in_slices(self) -> None:
         """Slice by slice; then it rests until it is woken."""
         self.service.start()
         caught_up = self.service.caught_up()
@@ -224,7 +224,7 @@ class ServiceTests(Rig):
         self.clock.advance(0)
         self.assertEqual(self.arrived[-1], {("New", 0)})
 
-    def test_deferred(self) -> None:
+    def test_new_records_may_be_deferred(self) -> None:
         """New records wait until they are released, or for a while; not those that one turn has left over."""
         self.service.start()
         while self.service.behind_bytes:
@@ -290,14 +290,14 @@ class ServiceTests(Rig):
         service.stop()
         return told[1:3]
 
-    def test_short_turns(self) -> None:
+    def test_a_turn_is_kept_short(self) -> None:
         """Few records in a turn; a part of what is behind, if that is more; never more than both bounds."""
         least, most = SLICE_RECORDS_MIN * 100, SLICE_RECORDS_MAX * 100
         for behind, expected in ((1, least), (4 * 130, 13000), (4 * 1000, 100_000), (1 << 20, most)):
             self.assertEqual(self.slices(100, behind=behind), [expected, expected])
         self.assertEqual(self.slices(5000, behind=1 << 20), [SLICE_BYTES_MAX, SLICE_BYTES_MAX])
 
-    def test_gives_way(self) -> None:
+    def test_dispatching_gives_way_to_copying(self) -> None:
         """While a log is copied in bulk one turn of many dispatches; no turn is passed over otherwise."""
         self.assertEqual(
             self.turns(BULK_BYTES, gives_way=True), [BULK_TURNS, 2 * BULK_TURNS, 3 * BULK_TURNS]
@@ -324,7 +324,7 @@ class ServiceTests(Rig):
         service.stop()
         self.assertEqual(steps, [BULK_PAUSE_TURNS + 1])
 
-    def test_copied(self) -> None:
+    def test_a_passed_turn_is_made_up(self) -> None:
         """A turn that was passed over is followed by another one: nothing is forgotten."""
         self.service._gives_way = True
         self.service.start()
@@ -333,7 +333,7 @@ class ServiceTests(Rig):
             self.clock.advance(0)
         self.assertEqual((self.dispatcher.offset, self.clock.getDelayedCalls()), (self.log.record_end, []))
 
-    def test_damage(self) -> None:
+    def test_the_owner_hears_of_damage_once(self) -> None:
         """The owner is informed once; nothing more is scheduled, and nobody waits for ever."""
         self.disk.open(f"base/commitlog/{0:020d}").pwrite(b"\1\2\3\4", 4)
         self.service.start()
@@ -345,7 +345,7 @@ class ServiceTests(Rig):
         self.service.wake()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_stop(self) -> None:
+    def test_a_stop_cancels_the_turn(self) -> None:
         """A turn that was scheduled does not come."""
         self.service.start()
         self.service.stop()

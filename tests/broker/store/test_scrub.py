@@ -44,7 +44,7 @@ class ScrubTests(SynchronousTestCase):
         base = offset - offset % LOG_SIZE
         self.disk.files[f"{LOG}/{base:020d}"].data[offset - base + at] ^= 1
 
-    def test_sound(self) -> None:
+    def test_a_sound_log_has_no_finding(self) -> None:
         """Nothing is found, in pieces of any size; the rate bounds a tick."""
         for rate in (100, 1000, 1 << 20):
             scrub = self.scrub(rate=rate)
@@ -52,7 +52,7 @@ class ScrubTests(SynchronousTestCase):
             self.assertGreaterEqual(ticks, min(self.log.record_end // rate, 10))
         self.assertEqual(self.bad.count, 0)
 
-    def test_damage(self) -> None:
+    def test_each_damaged_body_is_found(self) -> None:
         """Each damaged body is found, also in old files, and those after it, too."""
         messages = messages_in(self.log)
         victims = [messages[number].physical_offset for number in (2, 3, 30, 59)]
@@ -61,7 +61,7 @@ class ScrubTests(SynchronousTestCase):
         self.rounds(self.scrub(), 2)
         self.assertEqual(self.bad.offsets(), victims)
 
-    def test_looks_again(self) -> None:
+    def test_a_mended_head_is_checked_again(self) -> None:
         """After a head that was mended, in this round; while a piece is read, after it."""
         messages = messages_in(self.log)
         first, second = messages[3].physical_offset, messages[5].physical_offset
@@ -95,7 +95,7 @@ class ScrubTests(SynchronousTestCase):
         self.rounds(scrub, 2)
         self.assertEqual(self.bad.offsets(), [first])
 
-    def test_damaged_length(self) -> None:
+    def test_a_damaged_length_skips_the_file(self) -> None:
         """The rest of its file cannot be checked; the next file is."""
         messages = messages_in(self.log)
         self.flip(messages[1].physical_offset, 2)
@@ -104,7 +104,7 @@ class ScrubTests(SynchronousTestCase):
         self.rounds(self.scrub(), 2)
         self.assertEqual(self.bad.offsets(), [messages[1].physical_offset, other])
 
-    def test_off(self) -> None:
+    def test_a_rate_of_zero_reads_nothing(self) -> None:
         """A rate of 0 reads nothing."""
         scrub = self.scrub(rate=0)
         scrub.offset = 0

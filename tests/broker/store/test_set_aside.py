@@ -73,13 +73,13 @@ class SetAsideTests(SynchronousTestCase):
         self.assertEqual(directories(self.disk, LOG), [f"{LOG}.set-aside-1", f"{LOG}.set-aside-2"])
         self.assertEqual(next_directory(self.disk, LOG), f"{LOG}.set-aside-3")
 
-    def test_no_room(self) -> None:
+    def test_a_full_disk_keeps_the_log(self) -> None:
         """Without room for the copy the log stays as it is."""
         self.disk.set_full(True)
         self.failureResultOf(self.log.set_aside(5000), OSError)
         self.assertEqual((log_bytes(self.log), self.log.broken), (DATA, ""))
 
-    def test_grows_meanwhile(self) -> None:
+    def test_a_growing_log_is_not_cut(self) -> None:
         """A log that has grown during the copy is not cut: the copy is not complete."""
         threads = Threads()
         self.log = filled(open_log(SimDisk(random.Random(1)), is_slave=True, run_in_thread=threads))

@@ -43,7 +43,7 @@ class LifeTests(SynchronousTestCase):
         self.successResultOf(opened.started)
         return opened
 
-    def test_first_use(self) -> None:
+    def test_first_use_makes_the_directory(self) -> None:
         """An empty directory is made; messages find their queues."""
         opened = self.open()
         self.assertTrue(opened.store.is_ready)
@@ -54,7 +54,7 @@ class LifeTests(SynchronousTestCase):
         opened.close()
         self.assertEqual(opened.failures, [])
 
-    def test_orderly_end(self) -> None:
+    def test_an_orderly_end_leaves_nothing_to_do(self) -> None:
         """No abort file, a checkpoint with the last timestamp; the next start has nothing to dispatch."""
         opened = self.open()
         filled(opened, 1)
@@ -85,7 +85,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(again.units(), expected(again.store.log))
         again.close()
 
-    def test_stall(self) -> None:
+    def test_a_stalled_reactor_is_noticed(self) -> None:
         """A reactor that is busy for seconds is noticed; ordinary ticks are not."""
         opened = self.open()
         with capturedLogs() as events:
@@ -110,7 +110,7 @@ class LifeTests(SynchronousTestCase):
             else:
                 opened.store.abandon()
 
-    def test_not_ready(self) -> None:
+    def test_messages_wait_for_the_dispatch(self) -> None:
         """Before everything is dispatched, new messages are refused."""
         opened = self.open()
         filled(opened, 1)
@@ -121,7 +121,7 @@ class LifeTests(SynchronousTestCase):
         again.settle()
         again.store.append_plain(plain([message()]), 1)
 
-    def test_locked(self) -> None:
+    def test_the_store_locks_its_directory(self) -> None:
         """One process at a time."""
         self.open()
         self.assertIn("in use by another process", str(self.assertRaises(DirectoryError, self.open)))
@@ -135,7 +135,7 @@ class LifeTests(SynchronousTestCase):
         self.disk.unlink("base/commitlog/x")
         self.open()
 
-    def test_java_directory(self) -> None:
+    def test_a_directory_of_java_is_read(self) -> None:
         """Without our mark: an orderly end is believed, after a crash the queues are put again."""
         opened = self.open()
         filled(opened, 1)
@@ -167,7 +167,7 @@ class LifeTests(SynchronousTestCase):
             self.disk.unlink(path)
         self.assertEqual(self.open().units(), units)
 
-    def test_tick(self) -> None:
+    def test_ticks_flush_what_was_written(self) -> None:
         """What was written is flushed after half a second, and the queues with the checkpoint after ten."""
         threads = Threads()
         opened = Opened(self.disk, run_in_thread=threads)
@@ -186,7 +186,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(log.flusher.dispatched_offset, log.end_offset)
         self.assertTrue(self.disk.exists("base/checkpoint"))
 
-    def test_cut(self) -> None:
+    def test_a_cut_log_cuts_the_queues(self) -> None:
         """The queues end where the log does, and queue offsets are given out anew."""
         opened = self.open()
         filled(opened, 1)
@@ -263,7 +263,7 @@ class LifeTests(SynchronousTestCase):
         opened.close()
         self.assertEqual(opened.failures, [])
 
-    def test_house_keeping(self) -> None:
+    def test_old_files_go_at_their_hour(self) -> None:
         """Old files go at their hour, none that is needed, and the queues follow; the last stays."""
         opened = self.open()
         filled(opened, 1, 60)
@@ -311,7 +311,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual([failure.type for failure in opened.failures], [StoreError])
         self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
 
-    def test_disk_full(self) -> None:
+    def test_a_full_disk_refuses_messages(self) -> None:
         """Above the warning level messages are refused, and the oldest files go whoever needs them."""
         opened = self.open()
         filled(opened, 1, 60)
@@ -328,7 +328,7 @@ class LifeTests(SynchronousTestCase):
         store.house_keeping(1.0, 12, keep_from=0)
         store.append_plain(plain([message()]), 1)
 
-    def test_failed_fsync(self) -> None:
+    def test_a_failed_fsync_ends_the_store(self) -> None:
         """The owner is informed once; what was there is not closed as if in order."""
         disk = SimDisk(random.Random(1))
         opened = Opened(disk)
@@ -393,7 +393,7 @@ class TornUnitTests(SynchronousTestCase):
         self.assertLess(opened.store.log.flusher.dispatched_offset, opened.store.log.end_offset)
         opened.store.abandon()
 
-    def test_every_beginning(self) -> None:
+    def test_every_torn_unit_is_put_again(self) -> None:
         """Whichever bytes are lost, of one unit or of two: they are put again, each message once."""
         for first, second in ((3, 3), (3, 4), (3, 5), (4, 4), (5, 5)):
             for lost in range(1, UNIT_SIZE + 1):
@@ -422,7 +422,7 @@ class TornUnitTests(SynchronousTestCase):
 class DamagedRecordTests(SynchronousTestCase):
     """A damaged record costs that record: at a start after a kill its unit keeps its place in the queue."""
 
-    def test_units_stay(self) -> None:
+    def test_units_of_damaged_records_stay(self) -> None:
         """Whichever byte of the last records is wrong, or if all of them are zeroes."""
         kept = MemoryDisk(modified_s=0.0)
         opened = Opened(kept)
@@ -448,7 +448,7 @@ class DamagedRecordTests(SynchronousTestCase):
 class CrashTests(SynchronousTestCase):
     """Ends of any kind at any moment."""
 
-    def test_any_end(self) -> None:
+    def test_any_crash_keeps_flushed_messages(self) -> None:
         """
         After any crash the log is at least as long as what was flushed, what is in it is what was appended,
         and the queues fit the log.

@@ -12,7 +12,7 @@ from tests.broker.support import config_of
 class StoreConfigTests(SynchronousTestCase):
     """Names and defaults are RocketMQ's."""
 
-    def test_defaults(self) -> None:
+    def test_defaults_are_those_of_rocketmq(self) -> None:
         """As in MessageStoreConfig.java."""
         config = StoreConfig(store_path_root_dir="s")
         self.assertEqual(config.mapped_file_size_commit_log, 1073741824)
@@ -26,7 +26,7 @@ class StoreConfigTests(SynchronousTestCase):
         self.assertEqual((config.delay_levels_ms[0], config.delay_levels_ms[4], config.delay_levels_ms[17]),
                          (1_000, 60_000, 7_200_000))
 
-    def test_refusals(self) -> None:
+    def test_wrong_values_are_refused(self) -> None:
         """Each names the option, its value and the allowed ones."""
         for options, part in (
             ({"mapped_file_size_consume_queue": 30}, "20 and 40 are"),
@@ -41,6 +41,6 @@ class StoreConfigTests(SynchronousTestCase):
                           {"root": ""})  # type: ignore[arg-type]
             self.assertIn(part, str(caught.exception))
 
-    def test_delay_units(self) -> None:
+    def test_delays_have_their_units(self) -> None:
         """Seconds, minutes, hours, days."""
         self.assertEqual(parse_delay_levels("2s 3m 1h 1d"), (2_000, 180_000, 3_600_000, 86_400_000))

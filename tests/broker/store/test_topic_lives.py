@@ -24,24 +24,24 @@ class LivesTests(SynchronousTestCase):
         self.lives = TopicLives(self.queues)
         self.lives.note()
 
-    def test_found_again(self) -> None:
+    def test_a_topic_is_found_again(self) -> None:
         """All messages are of the topic that begins there."""
         self.assertFalse(self.lives.has_ended("T", 900))
         self.assertFalse(self.lives.has_ended("T", 1000))
 
-    def test_made_again(self) -> None:
+    def test_a_topic_made_again_is_noticed(self) -> None:
         """Some messages are older than the topic."""
         self.assertTrue(self.lives.has_ended("T", 1001))
         self.assertTrue(self.lives.has_ended("T", 1200))
 
-    def test_begun_anew(self) -> None:
+    def test_a_queue_begun_anew_is_noticed_once(self) -> None:
         """The queue has taken the place of an earlier one since the last table; once."""
         self.queues.put("T", 0, 0, 2000, 100, 0)
         self.assertTrue(self.lives.has_ended("T", 1900))
         self.lives.note()
         self.assertFalse(self.lives.has_ended("T", 1950))
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_topic_had_another_life(self) -> None:
         """Before the first table, without a queue, and if one cannot be read, there was another life."""
         self.assertTrue(TopicLives(self.queues).has_ended("T", 900))
         self.assertTrue(self.lives.has_ended("U", 900))

@@ -38,7 +38,7 @@ class UnitTests(SynchronousTestCase):
         """Whether the unit can be of the record at C{offset}."""
         return points_to_record(self.log.read, topic, queue_id, index=index, offset=offset, size=size)
 
-    def test_own_record(self) -> None:
+    def test_a_record_fits_its_own_unit(self) -> None:
         """Every record fits the unit that was put for it, and one with a lower index."""
         for one in self.messages:
             place = (one.topic, one.queue_id, one.queue_offset, one.physical_offset, one.size)
@@ -47,7 +47,7 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual((last.topic, last.queue_offset), ("T1", 1))
         self.assertTrue(self.fits("T1", 0, 0, last.physical_offset, last.size))
 
-    def test_other_record(self) -> None:
+    def test_a_record_fits_no_other_unit(self) -> None:
         """No other topic, queue, size, later index, or place in the log fits."""
         one = self.messages[0]
         size, at = one.size, one.physical_offset
@@ -79,7 +79,7 @@ class UnitTests(SynchronousTestCase):
             torn = TornUnits(lambda at, size: b"", range(end), limit)
             self.assertEqual(torn.is_torn("T", 0, Unit(1, offset, 99, 0), -1), is_torn, (offset, end, limit))
 
-    def test_judged(self) -> None:
+    def test_each_unit_is_judged(self) -> None:
         """It stays if it is after the one before it, and its record fits, or has expired."""
         one, two = self.messages[0], self.messages[3]
         self.assertEqual((one.topic, two.topic, one.physical_offset), ("T1", "T1", 0))

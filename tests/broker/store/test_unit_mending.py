@@ -93,7 +93,7 @@ class UnitMendingTests(SynchronousTestCase):
             self.opened.store.checkpoint()
             self.assertTrue(self.disk.is_durable(path, 0, FILE))
 
-    def test_both_queues(self) -> None:
+    def test_units_of_both_queues_are_mended(self) -> None:
         """Files of several queues, read in between by time."""
         self.disk.spoil(PATH, 0, FILE)
         self.disk.spoil(PATH.replace("T1", "T2"), 0, FILE)
@@ -122,7 +122,7 @@ class UnitMendingTests(SynchronousTestCase):
         queue.cut(self.units[460][1])
         self.assertEqual((queue.next_index, sorted(queue.mended)[-1]), (460, 459))
 
-    def test_long_way(self) -> None:
+    def test_a_long_way_fails_the_read(self) -> None:
         """If the way through the log is long, the read fails until it has been gone; none is passed over."""
         self.patch(unit_mending, "SLICE_BYTES", 1000)
         self.disk.spoil(PATH, 4096)
@@ -137,7 +137,7 @@ class UnitMendingTests(SynchronousTestCase):
         self.assertEqual(self.opened.store.unit_mending.waiting, 0)
         self.assertEqual(self.opened.units()["T1", 0], self.units)
 
-    def test_start(self) -> None:
+    def test_a_start_finds_all_units(self) -> None:
         """A start finds all messages again, in order or after a crash; and the next ones follow."""
         third = f"base/consumequeue/T1/0/{2 * FILE:020d}"
         for path, at in ((PATH, 4000), (SECOND, 4096), (third, 199 * UNIT_SIZE), (third, 0), (PATH, 0)):
@@ -161,7 +161,7 @@ class UnitMendingTests(SynchronousTestCase):
         self.assertTrue(self.opened.store.queues.has_lost)
         self.assertEqual(self.consumed(), self.all_bodies())
 
-    def test_expiry(self) -> None:
+    def test_unreadable_units_do_not_expire_others(self) -> None:
         """Units that cannot be read do not let others go that have their messages still."""
         queue = self.queue()
         queue.mend = None
@@ -172,7 +172,7 @@ class UnitMendingTests(SynchronousTestCase):
         queue.expire(self.units[900][1])
         self.assertLessEqual(queue.begin_index, 900)
 
-    def test_damaged_log(self) -> None:
+    def test_a_damaged_log_mends_the_rest(self) -> None:
         """Where the log is damaged, too, what can be found is served, and the rest passed over."""
         start = self.units[300][1]
         log = f"base/commitlog/{0:020d}"

@@ -21,7 +21,7 @@ class CheckTests(TransactionCase):
         """The broker's own offset."""
         return self.parts.metadata.consumer_offsets.query(TRANSACTION_GROUP, topic, 0)
 
-    def test_asked(self) -> None:
+    def test_a_producer_is_asked_about_a_copy(self) -> None:
         """About a copy, which the producer then commits."""
         half = self.half(b"paid")
         (asked,) = self.wait(10.5)
@@ -38,7 +38,7 @@ class CheckTests(TransactionCase):
         self.assertEqual(self.wait(60), [])
         self.assertEqual((self.at(HALF_TOPIC), self.at(OP_TOPIC)), (2, 1))
 
-    def test_ended(self) -> None:
+    def test_nobody_is_asked_about_ended_messages(self) -> None:
         """Nobody is asked about what has ended, in whatever order; what 5.x joins is read."""
         halves = [self.half(key=f"K{number}") for number in range(5)]
         for half, kind in zip(halves[::-1], (COMMIT, ROLLBACK, COMMIT, ROLLBACK, COMMIT), strict=True):
@@ -46,14 +46,14 @@ class CheckTests(TransactionCase):
         self.assertEqual(self.wait(60), [])
         self.assertEqual((self.at(HALF_TOPIC), self.at(OP_TOPIC)), (5, 5))
 
-    def test_young(self) -> None:
+    def test_young_messages_are_not_asked_about(self) -> None:
         """Nobody is asked before the time is over; those after it wait, too."""
         self.broker.clock.advance(9)
         self.half()
         self.assertEqual(self.wait(2), [])
         self.assertEqual(len(self.wait(10)), 1)
 
-    def test_own_immunity(self) -> None:
+    def test_an_immune_message_is_set_aside(self) -> None:
         """It is set aside at the end of the queue, so that others are asked about; its end counts there."""
         first = self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="100")
         self.half(key="other")
@@ -64,13 +64,13 @@ class CheckTests(TransactionCase):
         self.assertEqual({one.ext_fields["msgId"] for one in asked}, {"other"})
         self.assertEqual(len(self.of("T1")), 1)
 
-    def test_immunity_over(self) -> None:
+    def test_a_producer_is_asked_after_the_immunity(self) -> None:
         """Its producer is asked when its own time is over."""
         self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="30")
         self.assertEqual(self.wait(29), [])
         self.assertEqual([one.ext_fields["msgId"] for one in self.wait(22)][:1], ["slow"])
 
-    def test_discarded(self) -> None:
+    def test_an_unanswered_message_is_discarded(self) -> None:
         """After all questions it is set aside, and kept."""
         self.parts.checks_of_halves.stop()
         self.broker.store.abandon()
@@ -82,7 +82,7 @@ class CheckTests(TransactionCase):
         self.assertEqual(self.parts.checks_of_halves.discarded, 1)
         self.assertEqual(self.at(HALF_TOPIC), 4)  # the half message and three copies
 
-    def test_too_long(self) -> None:
+    def test_a_full_message_blocks_no_other(self) -> None:
         """A half message that has no room for one more property keeps nobody else from being asked about."""
         self.patch(rules, "PROPERTIES_ROOM", 0)  # as it was taken in before
         spare = PROPERTIES_BYTES_MAX - len(self.half(key="long", X="x").properties_data)
@@ -93,7 +93,7 @@ class CheckTests(TransactionCase):
         self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
         self.assertEqual([one.properties["UNIQ_KEY"] for one in self.of(DISCARDED_TOPIC)], ["long"])
 
-    def test_busy(self) -> None:
+    def test_a_busy_round_forgets_nothing(self) -> None:
         """A round that could store nothing forgets nothing: what has ended is not asked about later."""
         self.end(self.half(key="ended"))
         self.half(key="open")
@@ -109,7 +109,7 @@ class CheckTests(TransactionCase):
         asked = self.wait(10.5)
         self.assertEqual([one.ext_fields["msgId"] for one in asked], ["future", "other"])
 
-    def test_limits_changed(self) -> None:
+    def test_changed_limits_pass_over_messages(self) -> None:
         """A half message that may not be stored any more is passed over; it stays in the log."""
         self.half(b"x" * 5000, key="long")
         self.half(key="other")
@@ -120,7 +120,7 @@ class CheckTests(TransactionCase):
         self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
         self.assertEqual(len(self.of(HALF_TOPIC)), 3)
 
-    def test_foreign_offsets(self) -> None:
+    def test_a_producer_cannot_end_foreign_messages(self) -> None:
         """A producer cannot use up the end of another's half message by naming it."""
         self.half(key="thief", TRAN_PREPARED_QUEUE_OFFSET="1", TRANSACTION_CHECK_TIMES="99")
         self.end(self.half(key="ended"))
@@ -128,7 +128,7 @@ class CheckTests(TransactionCase):
         self.assertEqual([one.ext_fields["msgId"] for one in asked], ["thief"])
         self.assertEqual(self.of(DISCARDED_TOPIC), [])
 
-    def test_forgets_copies(self) -> None:
+    def test_ended_copies_are_forgotten(self) -> None:
         """Nothing is kept about half messages with an immunity that have ended, or are asked about."""
         self.end(self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="45"))
         self.wait(5)
@@ -140,7 +140,7 @@ class CheckTests(TransactionCase):
         self.assertEqual(checks._ended, set())
         self.assertEqual(checks.asked, 0)
 
-    def test_nobody_there(self) -> None:
+    def test_a_message_without_a_producer_is_kept(self) -> None:
         """Without a producer it is kept for other rounds."""
         self.half()
         self.parts.producer_table.lost(self.client.connection)
@@ -149,7 +149,7 @@ class CheckTests(TransactionCase):
         self.assertEqual(self.parts.checks_of_halves.asked, 2)
         self.assertEqual(self.of(DISCARDED_TOPIC), [])
 
-    def test_many(self) -> None:
+    def test_many_messages_take_several_turns(self) -> None:
         """More than a turn examines, some of them ended."""
         count = 2 * TURN_HALVES + 10
         halves = [self.half(b"%d" % number, key=f"K{number}") for number in range(count)]
@@ -169,7 +169,7 @@ class CheckTests(TransactionCase):
         self.broker.settle()
         self.assertEqual([one.ext_fields["msgId"] for one in self.wait(10.5)], ["open"])
 
-    def test_refused(self) -> None:
+    def test_a_refused_round_asks_later(self) -> None:
         """A broker that takes no messages now asks in a later round; nothing is passed meanwhile."""
         self.half()
         self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: _REFUSED)
@@ -178,7 +178,7 @@ class CheckTests(TransactionCase):
         self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: None)
         self.assertEqual(len(self.wait(10)), 1)
 
-    def test_stopped(self) -> None:
+    def test_a_slave_asks_no_producer(self) -> None:
         """A slave asks nobody."""
         self.half()
         self.parts.checks_of_halves.stop()

@@ -15,7 +15,7 @@ from tests.broker.transactions.rig import TransactionCase
 class EndTests(TransactionCase):
     """Request 37."""
 
-    def test_half(self) -> None:
+    def test_a_half_message_is_not_consumed(self) -> None:
         """No consumer of its topic sees it; the topic is made for it all the same."""
         half = self.half(b"secret")
         self.assertEqual((half.topic, half.queue_id, half.queue_offset, half.sys_flag), (HALF_TOPIC, 0, 0, 0))
@@ -26,7 +26,7 @@ class EndTests(TransactionCase):
         self.assertIsNotNone(self.parts.metadata.topics.get("T1"))
         self.assertIsNone(self.broker.store.queues.get("T1", 1))
 
-    def test_committed(self) -> None:
+    def test_a_committed_message_is_in_its_topic(self) -> None:
         """The message is in its topic, and the half message has ended."""
         self.half(b"first", key="K0")
         half = self.half(b"paid")
@@ -44,18 +44,18 @@ class EndTests(TransactionCase):
             assert made is not None
             self.assertEqual((made.read_queue_nums, made.perm), (1, 6))
 
-    def test_rolled_back(self) -> None:
+    def test_a_rollback_ends_the_half_message(self) -> None:
         """Only the half message has ended."""
         self.assertEqual(self.end(self.half(), ROLLBACK).code, 0)
         self.assertEqual((self.of("T1"), self.ended), ([], [b"0"]))
         self.assertEqual(self.parts.transactions.rolled_back, 1)
 
-    def test_unknown(self) -> None:
+    def test_an_unknown_end_changes_nothing(self) -> None:
         """Nothing changes."""
         self.assertEqual(self.end(self.half(), UNKNOWN_END).code, 0)
         self.assertEqual((self.of("T1"), self.ended), ([], []))
 
-    def test_wrong(self) -> None:
+    def test_a_wrong_name_ends_nothing(self) -> None:
         """Whoever does not name the half message rightly ends nothing."""
         half, other = self.half(), self.half(key="K2")
         self.client.send()
@@ -74,7 +74,7 @@ class EndTests(TransactionCase):
             self.assertIn(words, answer.remark or "")
         self.assertEqual((self.of("T1"), self.ended), ([], []))
 
-    def test_ordinary_message(self) -> None:
+    def test_an_ordinary_message_cannot_be_committed(self) -> None:
         """What is no half message cannot be committed, whatever its properties say."""
         named = "PGROUP\x01P\x02REAL_TOPIC\x01T2\x02REAL_QID\x010"
         (answer,) = self.client.send(send_of(b"x", properties=named))
@@ -96,21 +96,21 @@ class EndTests(TransactionCase):
                 self.assertEqual(self.end(self.of(HALF_TOPIC)[-1]).code, 0)
         self.assertEqual(codes, {0, Code.MESSAGE_ILLEGAL})
 
-    def test_too_late(self) -> None:
+    def test_a_late_end_waits_for_the_question(self) -> None:
         """With an immunity of its own, a half message is ended in time, or when its producer is asked."""
         half = self.half(CHECK_IMMUNITY_TIME_IN_SECONDS="2")
         self.broker.clock.advance(3)
         self.assertEqual(self.end(half).code, Code.ILLEGAL_OPERATION)
         self.assertEqual(self.end(half, fromTransactionCheck="true").code, 0)
 
-    def test_no_room(self) -> None:
+    def test_a_full_broker_ends_nothing(self) -> None:
         """A broker that takes no messages ends nothing: its producer is asked later."""
         half = self.half()
         self.parts.pipeline.close("a test")
         self.assertEqual(self.end(half).code, Code.SERVICE_NOT_AVAILABLE)
         self.assertEqual((self.of("T1"), self.ended), ([], []))
 
-    def test_immunity(self) -> None:
+    def test_a_malformed_immunity_means_the_default(self) -> None:
         """Whatever is not a number of seconds means the default."""
         for text, expected in ((None, 6000), ("", 6000), ("5", 5000), ("-1", 6000), ("x", 6000),
                                ("9" * 99, 6000), ("\u0665", 6000)):

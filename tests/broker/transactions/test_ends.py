@@ -49,7 +49,7 @@ class EndCase(TransactionCase):
 class OnceTests(EndCase):
     """The second end of a half message."""
 
-    def test_rolled_back(self) -> None:
+    def test_a_rolled_back_message_is_not_committed(self) -> None:
         """Nothing commits it then; the same end is answered, and stores nothing."""
         half = self.half()
         self.assertEqual(self.end(half, ROLLBACK).code, 0)
@@ -59,7 +59,7 @@ class OnceTests(EndCase):
             self.assertEqual((self.bodies(), len(self.ended)), ([], 1))
             self.again()
 
-    def test_committed(self) -> None:
+    def test_a_committed_message_is_not_rolled_back(self) -> None:
         """It is there once, and is not rolled back."""
         half = self.half()
         for _ in range(2):
@@ -68,7 +68,7 @@ class OnceTests(EndCase):
             self.assertEqual((self.bodies(), len(self.ended)), ([b"body"], 1))
             self.again()
 
-    def test_late(self) -> None:
+    def test_a_late_end_names_the_first_message(self) -> None:
         """An end that names the first half message ends the copy that was asked about."""
         half = self.half()
         copy = self.asked(half)
@@ -99,7 +99,7 @@ class OnceTests(EndCase):
         self.refused(half, COMMIT, "rolled back")
         self.assertEqual(self.bodies(), [])
 
-    def test_while_stored(self) -> None:
+    def test_an_end_excludes_others_while_stored(self) -> None:
         """While an end is being stored no other one is taken; when it fails, another one is."""
         half = self.half()
         put, held = self.parts.pipeline.put, []
@@ -117,7 +117,7 @@ class OnceTests(EndCase):
         self.patch(self.parts.pipeline, "put", put)
         self.assertEqual(self.end(half, ROLLBACK).code, 0)
 
-    def test_of_java(self) -> None:
+    def test_an_end_of_java_refuses_further_ends(self) -> None:
         """An op message of RocketMQ does not report the kind: then each further end is refused."""
         half = self.half()
         host = Host.of("127.0.0.1", 1)
@@ -136,7 +136,7 @@ class OnceTests(EndCase):
         self.broker.clock.pump([0] * 5)
         self.assertEqual(self.end(half).code, 0)
 
-    def test_deleted_topic(self) -> None:
+    def test_nothing_commits_into_a_deleted_topic(self) -> None:
         """Nothing is committed into a topic that is not there; the transaction is open then."""
         half = self.half()
         topic = self.parts.metadata.topics.get("T1")
@@ -160,7 +160,7 @@ class ClockTests(EndCase):
             self.end(self.of(HALF_TOPIC)[-1], ROLLBACK, fromTransactionCheck="true")
         self.assertEqual(self.of(DISCARDED_TOPIC), [])
 
-    def test_own_immunity(self) -> None:
+    def test_an_immunity_counts_from_the_first_message(self) -> None:
         """It counts from the first half message, whatever copies there are; a late end is refused."""
         half = self.half(born=self.broker.wall_ms() - 3_600_000, CHECK_IMMUNITY_TIME_IN_SECONDS="30")
         self.assertEqual(self.wait(25), [])
@@ -169,7 +169,7 @@ class ClockTests(EndCase):
         self.assertEqual(answer.code, Code.ILLEGAL_OPERATION)
         self.assertIn("time of its first check is over", answer.remark or "")
 
-    def test_forged(self) -> None:
+    def test_a_producer_cannot_forge_store_times(self) -> None:
         """A producer cannot say when its half message was stored."""
         self.half(TRAN_PREPARED_STORE_TIME="1", TRAN_PREPARED_QUEUE_OFFSET="0", key="forged")
         self.assertNotIn("TRAN_PREPARED_STORE_TIME", self.of(HALF_TOPIC)[-1].properties)
@@ -186,7 +186,7 @@ class TableTests(SynchronousTestCase):
         """@return: the code."""
         return int(self.assertRaises(Refused, self.ends.begin, first, kind).code)
 
-    def test_bounded(self) -> None:
+    def test_the_table_forgets_the_oldest_ends(self) -> None:
         """The oldest ends are forgotten; then only what is known to be open ends."""
         self.patch(ends, "ENDS_MAX", 80)
         self.ends.copied(3, 200)
@@ -200,7 +200,7 @@ class TableTests(SynchronousTestCase):
         self.assertTrue(self.ends.begin(3, COMMIT))
         self.assertFalse(self.ends.begin(99, COMMIT))
 
-    def test_copies(self) -> None:
+    def test_an_open_transaction_has_one_copy(self) -> None:
         """An open transaction has one copy, an ended one none."""
         self.ends.copied(1, 5)
         self.ends.copied(1, 9)

@@ -7,9 +7,10 @@ Offsets in queues: the committed offsets of groups, the beginnings and ends of q
     29  SEARCH_OFFSET_BY_TIMESTAMP    33  VIEW_MESSAGE_BY_ID
     30  GET_MAX_OFFSET
 
-Rule: for a group that never committed an offset in a queue the answer is 0 while the queue's first message is
-recent, so that a new consumer of a new topic misses no message; else it is "not found", and the consumer
-chooses its first offset.
+Rule: a group that has never committed an offset in a queue gets the first offset of the queue while the first
+message is recent, so that a new consumer of a new topic misses no message. Otherwise, or if the request asks
+for it (C{setZeroIfNotFound}), the answer is QUERY_NOT_FOUND, and the consumer chooses its first offset. The
+first offset of a queue is 0, unless its topic was deleted and made again.
 
 Source: ConsumerManageProcessor, AdminBrokerProcessor, QueryMessageProcessor (4.9.8, 5.3.3).
 """
@@ -59,7 +60,7 @@ _HEAD_BYTES = 128
 
 
 class OffsetCommands(CommandGroup):
-    """The group of commands."""
+    """The commands that ask for offsets, or set them."""
 
     small_codes = frozenset({
         QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, GET_MAX_OFFSET,
@@ -83,7 +84,7 @@ class OffsetCommands(CommandGroup):
         self._settled = settled
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """The method for each request code."""
         return {
             QUERY_CONSUMER_OFFSET: self._query,
             UPDATE_CONSUMER_OFFSET: self._update,
@@ -109,8 +110,11 @@ class OffsetCommands(CommandGroup):
 
     def _first_offset(self, topic: str, queue_id: int) -> int | None:
         """
-        Where a new group begins; None if the first message of the queue is deleted, or is far before the end
-        of the log: then the consumer decides.
+        Where a new group begins.
+
+        @return: the first offset of the queue; None if its first messages have expired, or if its first
+            message is far before the end of the log. The consumer decides then.
+        @raise Refused: the store cannot be read.
         """
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
@@ -128,7 +132,7 @@ class OffsetCommands(CommandGroup):
         group, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id = fields.number("queueId", least=0, most=QUEUE_ID_MAX)
         offset = fields.number("commitOffset", least=0, most=LONG_MAX)
-        # A slave may not have heard of a group of its master yet.
+        # A slave takes the offset, because it may not have copied the group from its master yet.
         if self._metadata.groups.get(group) is None and not self._config.is_slave:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
         if self._metadata.topics.get(topic) is None:
@@ -150,7 +154,11 @@ class OffsetCommands(CommandGroup):
     # -- bounds of queues ------------------------------------------------------------------------
 
     def _queue(self, request: RemotingCommand) -> tuple[ConsumeQueue | None, int]:
-        """The queue, and its first offset that is shown."""
+        """
+        The queue that a request names, and the first offset in it that consumers can read.
+
+        @return: None and 0 if there is no such queue.
+        """
         fields = Fields(request.ext_fields)
         topic, queues = fields.text("topic"), self._store.queues
         queue = queues.get(topic, fields.number("queueId"))
@@ -187,7 +195,7 @@ class OffsetCommands(CommandGroup):
     # -- one message -----------------------------------------------------------------------------
 
     def _damage_at(self, offset: int) -> str:
-        """Why the record at C{offset} is damaged; empty if none of the right size begins there."""
+        """Why the record at C{offset} is damaged; empty if it is sound, or if no record begins there."""
         log = self._store.log
         if not log.begin_offset <= offset <= log.record_end - HEAD_SIZE:
             return ""

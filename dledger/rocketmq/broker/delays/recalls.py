@@ -20,7 +20,7 @@ from dledger.rocketmq.broker.delays.timed import max_delay_ms
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.puts import NotPut
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -72,7 +72,7 @@ class RecallCommands(CommandGroup):
         try:
             put = self._timers.recall(topic, handle.key, handle.at_ms)
         except NotPut as error:
-            raise Refused(*told_of(error)) from error
+            raise Refused(*put_refusal(error)) from error
 
         def stored(status: PutStatus) -> None:
             if status.is_stored:

@@ -40,9 +40,9 @@ from dledger.rocketmq.broker.popping.check_points import (
     pop_retry_topic,
 )
 from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pops import INVISIBLE_MS_MAX
+from dledger.rocketmq.broker.popping.pop_requests import INVISIBLE_MS_MAX
 from dledger.rocketmq.broker.popping.revive import ReviveService
-from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
@@ -215,7 +215,7 @@ class PopAcks(CommandGroup):
             for ack in settling:
                 table.settled(ack, is_stored=False)
             if isinstance(error, NotPut):
-                raise Refused(*told_of(error)) from error
+                raise Refused(*put_refusal(error)) from error
             if isinstance(error, ValueError):
                 raise Refused(Code.MESSAGE_ILLEGAL, str(error)) from error
             raise

@@ -1,21 +1,29 @@
 # -*- test-case-name: tests.broker.popping.test_pops -*-
 """
-POP_MESSAGE (200050): messages of a topic for a group, invisible to its other consumers for a time; and
-NOTIFICATION (200054), which only asks whether there are any, POLLING_INFO (200055), how many ask.
+Gives the messages of a topic to the consumers of a group that pop them. It answers three requests:
 
-    0     messages follow               210   none until the deadline
-    209   too many requests wait
+    POP_MESSAGE (200050)     takes messages; they are invisible to the group's other consumers for a time
+    NOTIFICATION (200054)    asks only whether there are messages to take
+    POLLING_INFO (200055)    asks how many requests wait for the messages of a topic for a group
 
-A check point of the messages is stored first; then the offset of the group moves past them, and then they
-are sent. A crash between the steps may deliver them twice; it never loses them.
+A request for which there is no message waits until one arrives, or until its deadline. POP_MESSAGE is
+answered 0 with messages, 210 (POLLING_TIMEOUT) at its deadline, and 209 (POLLING_FULL) if too many requests
+wait already.
 
-Rule 1: a request is answered once. One pop at a time takes messages of a queue for a group.
-Rule 2: at most L{POLLS_MAX} requests wait; one sweep checks their deadlines. A turn of the reactor examines
-at most L{WOKEN_MAX} of them. A connection that does not read its answers gets no more of them.
-Rule 3: a group holds at most about L{UNACKED_MAX} messages of a queue; then it gets none until some are done.
-Rule 4: only a master pops.
-Rule 5: pops in order, and questions before them, get no retries and store no check points: see
-L{dledger.rocketmq.broker.popping.in_order}.
+The broker first stores a check point, which names the messages that it is about to give. Then it moves the
+offset of the group past them, and then it sends them. A crash between these steps may deliver messages twice;
+it never loses one.
+
+Rule 1: a request is answered once. While a check point of a queue is being stored for a group, no other pop
+of the group takes messages of this queue.
+Rule 2: at most L{POLLS_MAX} requests wait. L{PopCommands.sweep} checks all deadlines, once a second. One turn
+of the reactor examines at most L{WOKEN_MAX} waiting requests.
+Rule 3: a connection whose answers are not read gets no messages until they are.
+Rule 4: a group that holds L{UNACKED_MAX} messages of a queue, or a few more, gets none from it until it has
+acknowledged some, or they are visible again.
+Rule 5: only a master gives messages.
+Rule 6: a pop in order takes no retries and stores no check point
+(L{dledger.rocketmq.broker.popping.in_order}).
 
 Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3).
 """
@@ -23,9 +31,7 @@ Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -43,16 +49,11 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import find_group
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
-from dledger.rocketmq.broker.consuming.pulls import is_matched
-from dledger.rocketmq.broker.consuming.subscriptions import SUB_ALL, TAG, filter_of, parse_subscription
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, RETRY_PREFIX
 from dledger.rocketmq.broker.popping.check_points import (
-    MESSAGES_MAX,
     ORDER_QUEUE,
     OWN_QUEUE,
     CheckPoint,
@@ -62,87 +63,62 @@ from dledger.rocketmq.broker.popping.check_points import (
 )
 from dledger.rocketmq.broker.popping.first_offsets import FirstOffsets
 from dledger.rocketmq.broker.popping.given import Taken, answer_fields, body_of
-from dledger.rocketmq.broker.popping.in_order import ATTEMPT_CHARACTERS_MAX, InOrder, Releases
+from dledger.rocketmq.broker.popping.in_order import InOrder, Releases
+from dledger.rocketmq.broker.popping.pop_requests import FROM_FIRST, PopRequest, read_pop
 from dledger.rocketmq.broker.popping.popped import GroupQueue
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService
-from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
 
 POP_MESSAGE, NOTIFICATION, POLLING_INFO = 200_050, 200_054, 200_055
-#: Value of C{initMode}: a group that is new begins at the first message of a queue, else at the last.
-FROM_FIRST = 0
-
 #: The most requests that wait.
 POLLS_MAX = 65_536
-#: The longest wait, and the longest time for which a message can be invisible.
+#: The longest time for which a request waits, in milliseconds.
 POLL_MS_MAX = 600_000
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
-#: Messages of a queue that a group has not acknowledged, as popInflightMessageThreshold.
+#: With this many messages of a queue not acknowledged by a group, the group gets no more of it
+#: (C{popInflightMessageThreshold}).
 UNACKED_MAX = 10_000
-#: Check points of all groups together.
+#: With this many check points of all groups together, no group gets messages.
 CHECK_POINTS_MAX = 262_144
-#: Waiting requests that one turn examines, and that one event wakes for each group.
+#: The most waiting requests that one turn of the reactor examines, and that one event wakes for each group.
 WOKEN_MAX = 64
-#: Queues of which one request reads messages.
+#: The most queues from which one request reads messages.
 READS_MAX = 32
-#: Queues of which one request commits the first offset: a topic may have 65,535, and anybody names groups.
+#: The most queues for which one request commits the first offset of its group. (A topic may have 65,535
+#: queues, and every client may name a new group.)
 FIRSTS_MAX = 256
-#: Bytes of messages whose check points are being stored.
+#: With this many bytes of messages whose check points are being stored, no request gets messages.
 PUT_BYTES_MAX = 64 * 1024 * 1024
-#: One pop of this number looks at the retries first, as popFromRetryProbability.
+#: One search in this number begins with the topics of retries (C{popFromRetryProbability}).
 RETRIES_FIRST = 5
 
 
-#: Topic and group.
+#: The requests for messages of one topic for one group wait together: the names of both.
 _Waiting = tuple[str, str]
-
-
-class _Pop(NamedTuple):
-    """
-    The parameters of a request.
-
-    @ivar queue_id: -1: all.
-    @ivar codes, matches: see L{get_messages}.
-    @ivar takes: it is not a notification.
-    @ivar in_order: messages of a queue go to one consumer at a time.
-    @ivar attempt: see L{dledger.rocketmq.broker.metadata.order_info.OrderInfo}.
-    """
-
-    topic: str
-    group: str
-    queue_id: int
-    count_max: int
-    invisible_ms: int
-    init_mode: int
-    codes: frozenset[int] | None
-    matches: Callable[[bytes], bool] | None
-    takes: bool = True
-    in_order: bool = False
-    attempt: str = ""
 
 
 @attrs.define(eq=False)
 class _Poll(HeldRequest):
-    """A request that waits."""
+    """A request that waits, with its fields."""
 
-    pop: _Pop
+    pop: PopRequest
 
 
 class PopCommands(CommandGroup):
     """
-    The group of commands.
+    The commands that take messages.
 
-    Invariant: a waiting request is in C{_polls}, by topic and group; C{_topics} leads from a topic, or that
-    of its retries, there. C{_locked} are the queues of groups of which a check point is being stored.
+    Invariant: each waiting request is in C{_polls}, by its topic and group. C{_topics} has the keys of
+    C{_polls} to wake by the name of a topic with new messages: the topic itself, or one of the group's
+    retries. C{_locked} has the queues, each for a group, of which a check point is being stored.
 
-    @ivar popped: number of messages so far.
+    @ivar popped: number of messages that were given since the start.
     """
 
     log = Logger()
@@ -152,7 +128,10 @@ class PopCommands(CommandGroup):
         revive: ReviveService, in_order: InOrder, *, own: OwnAddress, clock: IReactorTime,
         wall_ms: Callable[[], int], progress: PullProgress,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970. @param progress: hears what the groups get."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param progress: is informed of the messages that groups get.
+        """
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -171,7 +150,7 @@ class PopCommands(CommandGroup):
         self._locked: set[GroupQueue] = set()
         self._progress = progress
         self._put_bytes = 0
-        self._turns = 0
+        self._searches = 0
         self._is_stopped = False
         self.popped = 0
 
@@ -180,8 +159,8 @@ class PopCommands(CommandGroup):
         return len(self._polls)
 
     def handlers(self) -> Handlers:
-        """By request code."""
-        return {POP_MESSAGE: self._pop, NOTIFICATION: self._notify, POLLING_INFO: self._tell}
+        """The method for each request code."""
+        return {POP_MESSAGE: self._pop, NOTIFICATION: self._notify, POLLING_INFO: self._answer_polling}
 
     # -- a request -------------------------------------------------------------------------------
 
@@ -197,67 +176,27 @@ class PopCommands(CommandGroup):
         if not self._try(connection, request, pop):
             self._wait(connection, request, pop, fields)
 
-    def _tell(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _answer_polling(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         topic, group = fields.text("topic"), fields.text("consumerGroup")
         count = len(self._polls.of((topic, group)))
         connection.answer(request, ext_fields={"pollingNum": str(count)})
 
-    def _read(self, fields: Fields, *, takes: bool = True) -> _Pop:
-        """@raise Refused: a field, a permission or the subscription forbids an answer with messages."""
-        config = self._config
-        group_name, topic = fields.text("consumerGroup"), fields.text("topic")
-        queue_id = fields.number("queueId")
-        if config.is_slave:
-            raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave gives no messages by POP: ask the master")
-        if not config.broker_permission & PERM_READ:
-            raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pop message is forbidden")
-        in_order, attempt = fields.flag("order", False), fields.text("attemptId", "")
-        if len(attempt) > ATTEMPT_CHARACTERS_MAX:
-            raise Refused(Code.INVALID_PARAMETER, f"attemptId has {len(attempt)} characters, "
-                                                  f"{ATTEMPT_CHARACTERS_MAX} are allowed")
-        if topic.startswith(RETRY_PREFIX) and topic != RETRY_PREFIX + group_name:
-            raise Refused(Code.INVALID_PARAMETER, f"topic[{shown_bare(topic)}] has retries: pop their first "
-                                                  "topic, they come with its messages")
-        found = self._metadata.topics.get(topic)
-        if found is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(topic)}] not exist, apply first please!")
-        if not found.can_read:
-            raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] popping message is forbidden")
-        if queue_id >= found.read_queue_nums:
-            raise Refused(Code.INVALID_PARAMETER, f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-                                                  f"readQueueNums:[{found.read_queue_nums}]")
-        group = find_group(self._metadata, config, group_name, self._wall_ms())
-        if group is None:
-            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown_bare(group_name)}] does not exist")
-        if not group.consume_enable:
-            raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
-        why = self._retries.why_unstorable(topic, group_name, self._pipeline.topic_characters_max)
-        if why:
-            raise Refused(Code.INVALID_PARAMETER, why)
-        if not takes:
-            return _Pop(topic, group_name, queue_id, 1, 0, FROM_FIRST, None, None, False, in_order, attempt)
-        subscription = parse_subscription(
-            topic, fields.text("exp", SUB_ALL) or SUB_ALL, kind=fields.text("expType", TAG)
-        )
-        expression = filter_of(subscription, is_enabled=config.enable_property_filter)
-        return _Pop(
-            topic, group_name, queue_id, fields.number("maxMsgNums", least=1, most=MESSAGES_MAX),
-            fields.number("invisibleTime", least=0, most=INVISIBLE_MS_MAX),
-            fields.number("initMode", FROM_FIRST), subscription.codes,
-            None if expression is None else partial(is_matched, expression), in_order=in_order,
-            attempt=attempt,
+    def _read(self, fields: Fields, *, takes: bool = True) -> PopRequest:
+        return read_pop(
+            fields, self._config, self._metadata, self._retries, takes=takes,
+            topic_characters_max=self._pipeline.topic_characters_max, now_ms=self._wall_ms(),
         )
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _try(self, connection: CommandConnection, request: RemotingCommand, pop: _Pop) -> bool:
+    def _try(self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest) -> bool:
         """
-        Take messages, if there are any for this request.
+        Give messages to a request, if there are any for it.
 
-        @return: whether it is answered, now or when the check points are stored.
-        @raise Refused: it is not possible.
+        @return: whether the request is answered, now or as soon as its check points are stored. If not, it
+            may wait.
+        @raise Refused: messages cannot be read, or check points cannot be stored.
         """
         revive = self._revive
         if not revive.is_loaded or self._put_bytes >= PUT_BYTES_MAX:
@@ -286,7 +225,7 @@ class PopCommands(CommandGroup):
         try:
             put = self._pipeline.put(messages)
         except NotPut as error:
-            raise Refused(*told_of(error)) from error
+            raise Refused(*put_refusal(error)) from error
         self._locked.update(_queue_of(one.point) for one in taken)
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
@@ -295,44 +234,54 @@ class PopCommands(CommandGroup):
         revive.follow(put, len(taken), self._stored, *stored)
         return True
 
-    def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
-        """Queues of which messages may be taken; where to begin, and their ends."""
-        self._turns += 1
+    def _queues(self, pop: PopRequest) -> Iterator[tuple[GroupQueue, int, int]]:
+        """
+        The queues that have messages for a request now, or in which the offset of the group is after the end.
+        Each search begins with another queue of the topic, so that all queues get their turn.
+
+        @return: the queue, the offset of the first message to take, and the offset after its last message.
+        """
+        self._searches += 1
         firsts = 0
         retries = () if pop.in_order else self._retries.read(pop.topic, pop.group)
         topics = ((pop.topic, pop.queue_id), *((name, -1) for name in retries))
-        for topic, wanted in reversed(topics) if self._turns % RETRIES_FIRST == 0 else topics:
+        for topic, wanted in reversed(topics) if self._searches % RETRIES_FIRST == 0 else topics:
             found = self._metadata.topics.get(topic)
             count = 0 if found is None else found.read_queue_nums
             numbers: Iterable[int] = (wanted,) if wanted >= 0 else range(count)
             for number in numbers:
-                queue_id = number if wanted >= 0 else (number + self._turns) % count
+                queue_id = number if wanted >= 0 else (number + self._searches) % count
                 key = (topic, pop.group, queue_id)
                 if key in self._locked or self._revive.table.count(key) >= UNACKED_MAX:
                     continue
                 if pop.in_order and self._in_order.blocks(key, pop.attempt):
                     continue
                 at = self._metadata.consumer_offsets.query(pop.group, topic, queue_id)
-                if at is not None and kind_of(topic):  # their topic may have been deleted, and made again
+                if at is not None and kind_of(topic):
+                    # If the topic was deleted and made again, its earlier retries are over.
                     at = max(at, self._begins.of(key, is_first=True))
                 elif at is None:
                     at = self._begins.of(key, is_first=pop.init_mode == FROM_FIRST)
                     firsts += 1
                     if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:
-                        # Nothing between two pops is passed over.
+                        # The group keeps this place, so that it gets the messages that arrive until its
+                        # next pop.
                         offsets, now_ms = self._metadata.consumer_offsets, self._wall_ms()
                         offsets.commit(pop.group, topic, queue_id, at, now_ms)
                 queue = self._store.queues.get(topic, queue_id)
                 if queue is not None and at != queue.next_index:
                     yield key, at, queue.next_index
 
-    def _take(self, pop: _Pop) -> tuple[list[Taken], int, bool]:
+    def _take(self, pop: PopRequest) -> tuple[list[Taken], int, bool]:
         """
-        Read messages.
+        Read messages for a request, from one queue after the other until it has enough.
 
-        @return: them, the number of messages that are left, about, and whether some of these were not looked
-            at, because a filter takes time.
-        @raise Refused: they cannot be read.
+        If a filter passes over all messages that were read of a queue, the offset of the group moves past
+        them.
+
+        @return: the messages of each queue; about how many messages are left in the queues; and whether the
+            request should be examined again soon, because offsets have moved and not all messages were read.
+        @raise Refused: messages cannot be read.
         """
         taken: list[Taken] = []
         count, rest, reads, is_cut, has_moved = pop.count_max, 0, 0, False, False
@@ -351,7 +300,8 @@ class PopCommands(CommandGroup):
                 rest += max(got.end_offset - got.next_offset, 0)
                 continue
             offsets = tuple(int.from_bytes(record[20:28], "big") for record in got.records)
-            # The check point begins at the first message that the log has.
+            # The check point begins at the first message that was read: before it, from the offset of the
+            # group on, messages may have expired, or the filter may have passed over them.
             key = PopKey(topic, group, queue_id, offsets[0], now_ms, self._config.broker_name)
             taken.append(Taken(
                 CheckPoint(key, pop.invisible_ms, offsets), got.records, got.next_offset,
@@ -362,7 +312,12 @@ class PopCommands(CommandGroup):
             rest += max(got.end_offset - got.next_offset, 0)
         return taken, rest, is_cut and has_moved
 
-    def _get(self, pop: _Pop, topic: str, queue_id: int, at: int, count: int, bytes_max: int) -> Got:
+    def _get(self, pop: PopRequest, topic: str, queue_id: int, at: int, count: int, bytes_max: int) -> Got:
+        """
+        Read messages of one queue; from the nearest offset that is in the queue, if C{at} is not.
+
+        @raise Refused: they cannot be read.
+        """
         matches = self._retries.belongs(topic, pop.group, codes=pop.codes, matches=pop.matches) or pop.matches
         try:
             for _attempt in range(2):
@@ -378,10 +333,19 @@ class PopCommands(CommandGroup):
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
 
     def _stored(
-        self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand, pop: _Pop,
-        taken: list[Taken], rest: int, size: int, table: object,
+        self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand,
+        pop: PopRequest, taken: list[Taken], rest: int, size: int, table: object,
     ) -> None:
-        """The check points are stored, or not."""
+        """
+        Give the messages whose check points are stored. If they could not be stored, refuse the request.
+
+        @param status: the outcome of the put of the check points.
+        @param taken: the messages of each queue.
+        @param rest: about how many messages are left.
+        @param size: bytes of the messages, reserved until now.
+        @param table: the table of check points when the put began. The broker has another one if it has been
+            a slave meanwhile; its check points were then read again from the log.
+        """
         self._put_bytes -= size
         connection.account.unreserve(size)
         self._locked.difference_update(_queue_of(one.point) for one in taken)
@@ -395,7 +359,8 @@ class PopCommands(CommandGroup):
         taken = [one for one in taken if one.point in points]
         for one in taken:
             key, offsets = one.point.key, self._metadata.consumer_offsets
-            if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
+            if offsets.query(key.group, key.topic, key.queue_id) == one.committed:
+                # Otherwise an administrator or a consumer has set the offset meanwhile, and it stays so.
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, one.records)
@@ -408,9 +373,10 @@ class PopCommands(CommandGroup):
         self._wake((pop.topic, pop.group), WOKEN_MAX)
 
     def _give_in_order(
-        self, connection: CommandConnection, request: RemotingCommand, pop: _Pop, taken: list[Taken],
+        self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest, taken: list[Taken],
         rest: int,
     ) -> None:
+        """Answer a pop in order, which has no check points to store."""
         points = [one.point for one in taken]
         counts = [self._in_order.given(point, pop.attempt) for point in points]
         records = [record for one in taken for record in one.records]
@@ -425,28 +391,31 @@ class PopCommands(CommandGroup):
         )
 
     def freed(self, topic: str, group: str) -> None:
-        """What a group holds in order has changed: a queue may be free."""
+        """Wake the requests of a group, because it may pop a queue in order again."""
         self._wake((topic, group), WOKEN_MAX)
 
     # -- requests that wait --------------------------------------------------------------------------
 
     def _wait(
-        self, connection: CommandConnection, request: RemotingCommand, pop: _Pop, fields: Fields
+        self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest, fields: Fields
     ) -> None:
-        asked_ms = min(max(fields.number("pollTime", 0, least=LONG_MIN, most=LONG_MAX), 0), POLL_MS_MAX)
-        if not asked_ms or self._is_stopped or connection.is_lost or request.is_oneway:
+        """Hold a request that has no messages yet. If it cannot wait, answer it at once with no message."""
+        poll_ms = min(max(fields.number("pollTime", 0, least=LONG_MIN, most=LONG_MAX), 0), POLL_MS_MAX)
+        if not poll_ms or self._is_stopped or connection.is_lost or request.is_oneway:
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
             return
         if len(self) >= POLLS_MAX:
             self._answer_none(connection, request, pop, Code.POLLING_FULL)
             return
-        # The sweep comes once a second, and the client waits for little more than this.
-        poll = _Poll(connection, request, self._clock.seconds() + max(asked_ms / 1000 - 1, 0), pop)
+        # The request is due a second early, because sweeps are a second apart, and the client does not wait
+        # much longer than it has asked for.
+        poll = _Poll(connection, request, self._clock.seconds() + max(poll_ms / 1000 - 1, 0), pop)
         self._hold(poll)
 
     def _answer_none(
-        self, connection: CommandConnection, request: RemotingCommand, pop: _Pop, code: Code
+        self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest, code: Code
     ) -> None:
+        """Answer a request with no message. @param code: why, if it is a pop."""
         if pop.takes:
             connection.answer(request, code=code, remark=GetStatus.NO_MESSAGE_IN_QUEUE.value, ext_fields={
                 "popTime": str(self._wall_ms()), "invisibleTime": str(pop.invisible_ms),
@@ -458,6 +427,7 @@ class PopCommands(CommandGroup):
             connection.answer(request, ext_fields={"hasMsg": "false", "pollingFull": is_full})
 
     def _hold(self, poll: _Poll) -> None:
+        """Add a request to those that wait."""
         waiting = topic, group = poll.pop.topic, poll.pop.group
         self._polls.hold(waiting, poll)
         for name in (topic, *self._retries.read(topic, group)):
@@ -466,6 +436,7 @@ class PopCommands(CommandGroup):
             self._releases.watch(topic, group)
 
     def _release(self, poll: _Poll) -> None:
+        """Remove a request from those that wait."""
         waiting = (poll.pop.topic, poll.pop.group)
         if self._polls.release(poll):
             self._releases.forget(*waiting)
@@ -475,35 +446,45 @@ class PopCommands(CommandGroup):
                     del self._topics[name]
 
     def arrived(self, arrived: Arrived) -> None:
-        """These queues have new messages."""
+        """
+        Wake the requests for topics with new messages.
+
+        @param arrived: the queues that have them.
+        """
         if len(self):
             for topic in sorted({topic for topic, _ in arrived}):
                 for waiting in self._topics.get(topic, ()):
                     self._wake(waiting, WOKEN_MAX)
 
     def _wake(self, waiting: _Waiting, most: int) -> None:
-        """Examine some requests for messages of a topic for a group, in a later turn."""
+        """Examine requests for a topic and a group in a later turn, at most C{most} of them."""
         for poll in islice(self._polls.of(waiting), most):
             self._polls.wake(poll)
         if self._polls.has_woken and self._call is None:
-            self._call = self._clock.callLater(0, self._turn)
+            self._call = self._clock.callLater(0, self._examine)
 
     def _wake_later(self, waiting: _Waiting) -> None:
-        """A filter has passed over messages, and there are more: look on in the next turn."""
+        """Wake one request in the next turn, because a filter has passed over messages, and more follow."""
         self._clock.callLater(0, self._wake, waiting, 1)
 
-    def _turn(self) -> None:
+    def _examine(self) -> None:
+        """Examine woken requests, at most L{WOKEN_MAX} in one turn of the reactor."""
         self._call = None
         for poll in self._polls.woken(WOKEN_MAX):
             self._try_again(poll)
         if self._polls.has_woken:
-            self._call = self._clock.callLater(0, self._turn)
+            self._call = self._clock.callLater(0, self._examine)
 
     def _try_again(self, poll: _Poll, *, is_over: bool = False) -> None:
+        """
+        Examine a waiting request once more.
+
+        @param is_over: its deadline has passed, so it is answered even if there is no message.
+        """
         connection, request = poll.connection, poll.request
         self._release(poll)
         try:
-            # Topic, group and rights may have changed meanwhile.
+            # The request is read again, because the topic, the group and the rights may have changed.
             pop = self._read(Fields(request.ext_fields), takes=poll.pop.takes)
             is_answered = self._try(connection, request, pop)
         except Refused as error:
@@ -522,8 +503,8 @@ class PopCommands(CommandGroup):
 
     def sweep(self) -> None:
         """
-        Answer the requests whose deadline has passed, and look once more for each group: what kept its
-        requests from messages may be over. Called once a second.
+        Answer the requests whose deadline has passed, and wake one request for each topic and group, because
+        messages may have become free that no event reports. Called once a second.
         """
         now_s = self._clock.seconds()
         for poll in self._polls.due(now_s):
@@ -533,18 +514,18 @@ class PopCommands(CommandGroup):
         self._in_order.sweep()
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        """Release the requests of an ended connection."""
+        """Forget the waiting requests of a connection that has ended."""
         for poll in self._polls.of_connection(connection):
             self._release(poll)
 
     def answer_waiting(self) -> None:
-        """Answer all waiting requests with no message; their clients ask again."""
+        """Answer all waiting requests with no message. Their clients ask again."""
         for poll in self._polls:
             self._release(poll)
             self._answer_none(poll.connection, poll.request, poll.pop, Code.POLLING_TIMEOUT)
 
     def stop(self) -> None:
-        """Answer all waiting requests; later ones do not wait."""
+        """Answer all waiting requests with no message. Requests that come later do not wait."""
         self._is_stopped = True
         self.answer_waiting()
         self._releases.stop()

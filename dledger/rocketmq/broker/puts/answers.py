@@ -113,8 +113,12 @@ class SendAnswers:
         connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
 
 
-def told_of(error: NotPut) -> tuple[int, str]:
-    """@return: code and remark. The words before the colon are RocketMQ's."""
+def put_refusal(error: NotPut) -> tuple[int, str]:
+    """
+    The answer to a request whose messages were not put.
+
+    @return: code and remark. RocketMQ has the same words before the colon.
+    """
     status = error.status
     remark = error.reason
     if status is PutStatus.SERVICE_NOT_AVAILABLE:

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.answers import LongSend, PlainSend, SendAnswers, told_of
+from dledger.rocketmq.broker.puts.answers import LongSend, PlainSend, SendAnswers, put_refusal
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.sending.long_sends import SEND_CODES, LongSends
 from dledger.rocketmq.broker.sending.plain_sends import PlainSends
@@ -107,7 +107,7 @@ class Sends:
         answers = self._answers
         refused = self._pipeline.refusal()
         if refused is not None:
-            answers.refuse(connection, request, *told_of(refused))
+            answers.refuse(connection, request, *put_refusal(refused))
             return
         try:
             send = self._long.read(connection, request)
@@ -137,7 +137,7 @@ class Sends:
         try:
             placed, done, is_placed = self._pipeline.put(read.messages, waits=bool(plain or later))
         except NotPut as error:
-            self._refuse_all(connection, read, read.long, *told_of(error))
+            self._refuse_all(connection, read, read.long, *put_refusal(error))
             return
         for send in read.long:
             if not send.waits:

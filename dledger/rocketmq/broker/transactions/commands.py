@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.halves import (
     HALF_TOPIC,
     IMMUNITY,
@@ -115,7 +115,7 @@ class TransactionCommands(CommandGroup):
             if isinstance(error, ValueError):
                 raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
             if isinstance(error, NotPut):
-                raise Refused(*told_of(error)) from error
+                raise Refused(*put_refusal(error)) from error
             if isinstance(error, OSError | StoreError):
                 raise Refused(Code.SYSTEM_ERROR, f"reading the first half message: {error}") from error
             raise

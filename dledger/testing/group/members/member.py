@@ -165,7 +165,7 @@ class SimMember:
             self.config,
             MemberProcess(
                 reactor=whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
-                boot_id=f"boot {self.disk.power_cuts}", local_time=self._local_time,
+                boot_id=f"boot {self.disk.power_cuts}", wall_clock=self._local_time,
                 threads=MemberThreads(
                     flush=self.thread, snapshots=self._snapshots_thread, calls=self._calls_thread
                 ),

@@ -2,8 +2,9 @@
 """
 Writes the sound bytes of one record over damaged ones, in the middle of an open log.
 
-Rule: the damaged bytes are durable in a file of their own, beside the log, before the log changes. Its name
-is the offset of the record in the directory C{commitlog.damaged}; nothing there is ever overwritten or read.
+Rule: before the log changes, the damaged bytes are durable in a file beside the log. The file is in the
+directory C{commitlog.damaged}; its name is the offset of the record, followed by C{-2}, C{-3} and so on if an
+earlier file has that name. The broker neither reads nor overwrites the files in that directory.
 
 L{dledger.rocketmq.broker.store.log.record_mending} decides whether the bytes may be written.
 """
@@ -25,12 +26,16 @@ class LogMending:
 
     async def overwrite(self, offset: int, damaged: bytes, sound: bytes) -> str:
         """
-        Replace C{damaged}, the bytes of the log from C{offset} on, by C{sound}, which is as long.
+        Write C{sound} over the damaged bytes of a record.
 
-        @return: path of the file that keeps the damaged bytes; everything is durable.
-        @raise OSError: they could not be kept; the log has not changed.
-        @raise DLedgerError: INCONSISTENT_STATE, the log has changed meanwhile; it was left alone.
-        @raise StoreError: writing failed; the log is broken.
+        @param offset: of the first damaged byte in the log.
+        @param damaged: the bytes that the log has there now; they are kept in a file.
+        @param sound: the bytes that the log shall have there, as many as C{damaged}.
+        @return: path of the file with the damaged bytes. The file and the log are durable then.
+        @raise OSError: the damaged bytes could not be kept. The log has not changed.
+        @raise DLedgerError: INCONSISTENT_STATE: while the damaged bytes were being kept, the log was opened
+            again or cut, or the record expired. This method has not changed the log.
+        @raise StoreError: writing to the log failed. Nothing is read from the log or written to it any more.
         """
         assert len(damaged) == len(sound), "a record stays in its place"
         log, segments = self._log, self._log.segments
@@ -44,7 +49,7 @@ class LogMending:
         try:
             await self._run_in_thread(lambda: segments.sync_file(offset))
         except FileNotFoundError:
-            pass  # it has expired, and needs no mending any more
+            pass  # The file has expired meanwhile, so its record needs no mending any more.
         except OSError as error:
             raise log.guard.fail(f"mending a damaged record: fsync: {error}") from error
         return kept[0]

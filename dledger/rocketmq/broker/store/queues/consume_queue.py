@@ -73,7 +73,7 @@ class ConsumeQueue:
     @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
         or later. None while the queue is opened.
     @ivar file_size: bytes of every file.
-    @ivar shown: see L{dledger.rocketmq.broker.store.queues.queue_begins}.
+    @ivar begin_found: an offset of the log, and the index of the first unit at or after it (C{begin_from}).
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -86,7 +86,7 @@ class ConsumeQueue:
         self.begun_anew = 0
         self.has_lost = False
         self.had_files = bool(offsets)
-        self.shown = (0, 0)
+        self.begin_found = (0, 0)
         self._is_unsure = False
         self.mended: dict[int, bytes] = {}
         self.mend: Callable[[AbstractSet[int]], None] | None = None

@@ -2,7 +2,8 @@
 """
 The files of a consume queue, and the layout of its units.
 
-There are many queues, most of them small: a file uses disk space only as it fills, and few are open.
+A broker has many queues, and most of them are small. So a file uses disk space only as it fills, and only a
+few files are open.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from protocols.wire.layout import struct_of
 UNIT_DECLARATION = Struct(
     "offset" / Int64sb,  # of the record in the log
     "size" / Int32sb,  # of the record
-    "tags_code" / Int64sb,  # hash of its tags, or its delivery time, ms
+    "tags_code" / Int64sb,  # hash of its tags; in the queues of delays, its delivery time in ms since 1970
 )
 UNIT = struct_of(UNIT_DECLARATION)
 assert UNIT.size == UNIT_SIZE
@@ -38,7 +39,8 @@ class Unit(NamedTuple):
 
     @ivar queue_offset: its index in the queue.
     @ivar offset: of its record in the log.
-    @ivar size: of its record, bytes.
+    @ivar size: of its record, bytes; L{FILLER_SIZE}: there is no message.
+    @ivar tags_code: hash of its tags; of a delayed message, the time of its delivery in ms since 1970.
     """
 
     queue_offset: int
@@ -47,14 +49,14 @@ class Unit(NamedTuple):
     tags_code: int
 
 
-#: Whether a power cut took the beginning of a unit. The second argument is the offset in the unit before it;
-#: -1: there is none.
+#: Whether a power cut took the first bytes of a unit. The arguments are the unit, and the C{offset} of the
+#: unit before it, or -1 if it is the first one.
 IsTorn: TypeAlias = Callable[[Unit, int], bool]
 
 
 class QueueSegments(SegmentList):
     """
-    Files that use disk space only as they fill: there are many queues, most of them small.
+    The files of one queue.
 
     @ivar unsynced: offsets of closed files whose writes may not be on stable storage.
     """
@@ -66,13 +68,19 @@ class QueueSegments(SegmentList):
         self.unsynced: set[int] = set()
 
     def shed(self) -> None:
-        """Close all files, also those with writes since the last flush; none may be in a flush."""
+        """
+        Close all files, even those with writes since the last flush. No flush of them may be under way.
+        """
         assert not self.busy, "a flush uses the files"
         self.unsynced.update(self.dirty)
         self.close()
 
     def take_unsynced(self) -> list[str]:
-        """Paths of the closed files that the next flush must open, and count them as clean."""
+        """
+        Forget the closed files that may have writes not yet on stable storage, for a flush that begins.
+
+        @return: their paths; the flush opens and syncs them.
+        """
         paths = [self.path(offset) for offset in sorted(self.unsynced) if self.has(offset)]
         self.unsynced.clear()
         return paths
@@ -87,7 +95,7 @@ class QueueSegments(SegmentList):
             file.pwrite(b"\0", self.file_size - 1)
         except OSError:
             file.close()
-            # A start takes a short file for one without units.
+            # If it cannot be deleted either: a start takes a short file for one without units.
             with suppress(OSError):
                 self._disk.unlink(path)
             raise
