@@ -404,7 +404,7 @@ class AnsweringConnection(Connection):
         is_counted = self.account.asked_bytes or self.unanswered > unread.FEW or size > unread.FEW_BYTES
         # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
-            (self.is_congested and self._has_heard) or self.put_off.is_waiting
+            (self.is_congested and self._has_heard) or (self.put_off.is_waiting and self.put_off.is_full)
             or (is_counted and unread.owes_much(self))
             or self.unanswered >= self._unanswered_max or size >= self._unanswered_bytes_max
         )

@@ -45,6 +45,16 @@ class PutOffReads:
         """Bytes that wait."""
         return self._uncut() + sum(map(len, self._pieces))
 
+    @property
+    def is_full(self) -> bool:
+        """
+        Whether further bytes stay with the other end. A short read that waits for the next turn does not fill
+        it: to stop reading for one turn costs two system calls, more than to take a little more.
+        """
+        return self.is_waiting and (
+            self.is_held or self._sleeps or self.waiting_bytes > SHORT_READ_BYTES
+        )
+
     def add(self, data: bytes) -> None:
         """Let a read wait."""
         self._pieces.append(data)

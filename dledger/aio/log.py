@@ -21,6 +21,7 @@ from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
 from dledger.base.process.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
+from dledger.client.answers.tail_batch import TailBatch
 from dledger.client.answers.values import Appended, Entry, MemberInfo
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, keyed
@@ -183,6 +184,19 @@ class AsyncLog:
             while entries := await self._wait(tail.next_batch):
                 for entry in entries:
                     yield entry
+        finally:
+            tail.close()
+
+    async def tail_batches(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> AsyncGenerator[TailBatch, None]:
+        """As L{tail}, many entries at a time; see L{LogClient.tail_batches}."""
+        self._check()
+        tail = self._client.tail_batches(from_index, follow, timeout_s=timeout, control=control)
+        try:
+            while batch := await self._wait(tail.next_batch):
+                yield batch
         finally:
             tail.close()
 

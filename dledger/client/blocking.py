@@ -14,49 +14,41 @@ unknown outcome. A L{Log} may be used from several threads; the order of calls i
 from __future__ import annotations
 
 import random
-import threading
-import time
-from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Unpack
-
-import attrs
+from typing import TypeVar, Unpack
 
 from dledger.base.process.reactor_thread import Outcome as PendingOutcome
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import patience, whole
-from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
+from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
-from dledger.client.answers.errors import append_error
-from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
+from dledger.client.answers.summaries import AppendSummary
+from dledger.client.answers.tail_batch import TailBatch
 from dledger.client.answers.values import (
     Appended,
-    AppendError,
-    AppendFailed,
     Entry,
     MemberInfo,
 )
-from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, checked_headers, keyed
+from dledger.client.calls.feed import Feed
 from dledger.client.calls.numbered_feed import feed_numbered
 from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.blocking_reader import BlockingReader
 from dledger.client.reading.places import Place
-from dledger.client.reading.tail import Tail
+from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
-from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
 from protocols.wire.ledger.readers import ReaderInfo
 
-_PROGRESS_S = 0.1
-#: Most bytes of bodies that one append_many has under way; checked before each body, for any window.
-_WINDOW_BYTES = 8 * 1024 * 1024
+#: A batch of entries, in the form in which a program gets it.
+_B = TypeVar("_B", bound=Sequence[Entry])
 
 
 class Log:
@@ -157,7 +149,7 @@ class Log:
         if producer is not None or sequence is not None:
             append = partial(self._client.append_many, producer=producer, headers=headers)
             return feed_numbered(self._reactor.wait, append, bodies, window, progress, sequence)
-        return _Feed(self._client, self._reactor, window, progress, headers).run(bodies)
+        return Feed(self._client.submit, self._reactor, window, progress, headers).run(bodies)
 
     def submit(
         self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
@@ -216,22 +208,48 @@ class Log:
         """
         timeout = patience("timeout", timeout)
         tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout, control=control)
-        return self._entries(tail, timeout if follow else None)
+        return self._entries(self._batches(tail, timeout if follow else None))
 
-    def _entries(self, tail: Tail, idle_s: float | None) -> Iterator[Entry]:
+    def _entries(self, batches: Generator[list[Entry], None, None]) -> Iterator[Entry]:
+        with closing(batches):
+            for batch in batches:
+                yield from batch
+
+    def tail_batches(
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> Iterator[TailBatch]:
+        """
+        As L{tail}, many entries at a time::
+
+            for batch in log.tail_batches(0):
+                for body in batch.bodies:
+                    ...
+                place = batch.next_index
+
+        A program that needs only bodies and indexes reads several times as many small entries per second: the
+        batch makes its L{Entry} objects when they are asked for.
+        """
+        timeout = patience("timeout", timeout)
+        tail = self._client.tail_batches(
+            from_index, follow, timeout_s=None if follow else timeout, control=control
+        )
+        return self._batches(tail, timeout if follow else None)
+
+    def _batches(self, tail: TailReading[_B], idle_s: float | None) -> Generator[_B, None, None]:
         reactor = self._reactor
-        ahead: PendingOutcome[list[Entry]] | None = None
+        ahead: PendingOutcome[_B] | None = None
         try:
             while True:
                 ahead = ahead or reactor.begin(tail.next_batch)
                 try:
-                    entries = ahead.result(idle_s)
+                    batch = ahead.result(idle_s)
                 except TimeoutError:
                     return
                 ahead = None
-                if not entries:
+                if not batch:
                     return
-                yield from entries
+                yield batch
         finally:
             if not reactor.is_stopped:
                 reactor.run(tail.close)
@@ -309,191 +327,6 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Feed:
-    """
-    Hands bodies from the calling thread to the reactor's, all gathered ones at once.
-
-    C{_lock} guards all state below, in both threads. C{_news} is locked except between a change that the
-    calling thread waits for and that thread's reaction to it.
-
-    Both are plain locks instead of a Condition: Ctrl-C may come between any two Python instructions
-    in the calling thread. C{with} acquires and releases a plain lock without executing Python code; in
-    C{Condition.__enter__} Ctrl-C could leave the lock taken, and the reactor's thread would block.
-    """
-
-    def __init__(
-        self,
-        client: LogClient,
-        reactor: ReactorThread,
-        window: int,
-        progress: Callable[[int], object] | None,
-        headers: Headers = None,
-    ) -> None:
-        self._headers = headers
-        self._client = client
-        self._reactor = reactor
-        self._window = window
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._news = threading.Lock()
-        self._news.acquire()
-        self._gathered: list[bytes] = []
-        self._is_scheduled = False
-        self._wake_below = window
-        self._under_way = 0
-        self._under_way_bytes = 0
-        self._put = 0
-        self._acknowledged = 0
-        self._unbroken = -1  # bodies acknowledged before the first failure; -1 without a failure
-        self._failed = 0
-        self._total = 0  # bodies, if their number is known
-        self._unknown = 0
-        self._runs: list[Appended] = []
-        self._error: AppendError | None = None
-
-    def run(self, bodies: Iterable[BytesLike]) -> AppendSummary:
-        """Append all bodies, and wait for their outcomes."""
-        started_s = time.monotonic()
-        self._total = len(bodies) if isinstance(bodies, Sized) else 0
-        try:
-            try:
-                self._pull(bodies)
-            except Exception:
-                # The source has failed: wait for the outcomes of the bodies that it gave before.
-                self._wait_for_all()
-                raise
-            self._wait_for_all()
-        except KeyboardInterrupt:
-            raise AppendInterrupted(*self._outcomes(), self._outcomes) from None
-        if self._progress is not None:
-            self._progress(self._acknowledged)
-        if self._error is not None:
-            raise self._broken(self._error)
-        runs = tuple(self._runs)
-        return AppendSummary(
-            count=self._acknowledged,
-            first_index=runs[0].index if runs else -1,
-            last_index=runs[-1].last_index if runs else -1,
-            seconds=time.monotonic() - started_s,
-            runs=runs,
-        )
-
-    def _outcomes(self) -> tuple[int, int]:
-        return self._acknowledged, self._under_way + self._unknown
-
-    def _pull(self, bodies: Iterable[BytesLike]) -> None:
-        shown_s = time.monotonic()
-        for body in bodies:
-            if not self._put_one(body):
-                break
-            if self._progress is not None:
-                now_s = time.monotonic()
-                if now_s - shown_s >= _PROGRESS_S:
-                    shown_s = now_s
-                    self._progress(self._acknowledged)
-
-    def _broken(self, error: AppendError) -> AppendError:
-        unbroken = max(self._unbroken, 0)
-        facts: JsonObject = {**error.facts, "acknowledged": unbroken}
-        if self._acknowledged > unbroken:
-            facts["acknowledged_later"] = self._acknowledged - unbroken
-        kind = append_error(error.code, is_unknown=self._unknown > 0)
-        failed = max(self._failed, self._total - self._acknowledged - self._unknown)
-        return kind(error.code, appended=tuple(self._runs), failed=failed, unknown=self._unknown, **facts)
-
-    def _put_one(self, given: BytesLike) -> bool:
-        body = as_body(given)
-        while True:
-            with self._lock:
-                if self._error is not None:
-                    return False
-                if self._under_way < self._window and self._under_way_bytes < _WINDOW_BYTES:
-                    self._wake_below = -1
-                    self._under_way += 1
-                    self._under_way_bytes += total_bytes((body,))
-                    self._put += 1
-                    self._gathered.append(body)
-                    if self._is_scheduled:
-                        return True
-                    self._is_scheduled = True
-                    break
-                # Wake up when half the window is free, not for each acknowledged body: fewer switches.
-                self._wake_below = self._window // 2
-            self._news.acquire()
-        self._reactor.run(self._submit)
-        return True
-
-    def _wait_for_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._under_way:
-                    return
-                self._wake_below = 0
-            self._news.acquire(timeout=-1 if self._progress is None else _PROGRESS_S)
-            if self._progress is not None:
-                self._progress(self._acknowledged)
-
-    def _submit(self) -> None:
-        with self._lock:
-            self._is_scheduled = False
-            bodies, self._gathered = self._gathered, []
-            offset, error = self._put - len(bodies), self._error
-        if error is not None:  # an earlier body was not acknowledged: there may be a hole before these
-            self._settled(bodies, offset, AppendFailed(
-                error.code, failed=len(bodies), reason="an earlier body was not acknowledged"
-            ))
-            return
-        self._client.submit(
-            bodies, lambda outcome: self._settled(bodies, offset, outcome), stream=self, headers=self._headers
-        )
-
-    def _settled(self, bodies: list[bytes], offset: int, outcome: AppendOutcome) -> None:
-        runs = outcome.appended if isinstance(outcome, AppendError) else outcome
-        with self._lock:
-            for run in runs:
-                self._acknowledged += run.count
-                self._add(run, offset + run.offset)
-            if isinstance(outcome, AppendError):
-                self._error = self._error or outcome
-                self._failed += outcome.failed
-                self._unknown += outcome.unknown
-                unbroken = offset + _unbroken(runs)
-                self._unbroken = unbroken if self._unbroken < 0 else min(self._unbroken, unbroken)
-            self._under_way -= len(bodies)
-            self._under_way_bytes -= total_bytes(bodies)
-            if self._under_way <= self._wake_below or self._error is not None:
-                if self._news.locked():  # no other thread releases it
-                    self._news.release()
-
-
-    def _add(self, run: Appended, offset: int) -> None:
-        """Note the place of bodies. One run grows until another writer's entry comes between."""
-        runs, index, pos, count = self._runs, run.index, run.pos, run.count
-        last = runs[-1] if runs else None
-        if last is not None and offset < last.offset:
-            insort(runs, attrs.evolve(run, offset=offset), key=_offset)
-            return
-        if last is not None and (index, run.term, offset) == (
-            last.last_index + 1, last.term, last.offset + last.count
-        ):
-            del runs[-1]
-            index, pos, count, offset = last.index, last.pos, last.count + count, last.offset
-        runs.append(Appended(index=index, term=run.term, pos=pos, count=count, offset=offset))
-
-
-def _offset(run: Appended) -> int:
-    return run.offset
-
-
-def _unbroken(runs: tuple[Appended, ...]) -> int:
-    end = 0
-    for run in runs:
-        if run.offset != end:
-            break
-        end += run.count
-    return end
 
 
 #: Opens the log of a group; no connection is made before it is needed.

@@ -21,7 +21,7 @@ from dledger.client.client import LogClient
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
 from dledger.client.reading.readers import NamedReader
-from dledger.client.reading.tail import Tail
+from dledger.client.reading.tail import BatchTail, Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
@@ -136,6 +136,13 @@ class LogService(Service):
     ) -> Tail:
         """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
         return self.client.tail(from_index, follow, timeout_s=timeout, control=control)
+
+    def tail_batches(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> BatchTail:
+        """As L{tail}, many entries at a time; see L{LogClient.tail_batches}."""
+        return self.client.tail_batches(from_index, follow, timeout_s=timeout, control=control)
 
     def reader(
         self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

@@ -49,7 +49,8 @@ class Desks:
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
-                config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s
+                config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s,
+                note=inside.voice.note,
             )
             propose = TimedProposals(times, inside.feed, next_token).propose
         self.refusals = Refusals(core, inside.feed, counters)

@@ -31,7 +31,7 @@ from protocols.wire.errors import BodyError, IncompatibleError, LooseError, Wire
 from protocols.wire.fastjson import VALUES_MAX
 from protocols.wire.framing import Frame
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
+from protocols.wire.ledger.java.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push_layout import JSON_ONLY
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command

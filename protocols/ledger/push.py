@@ -22,7 +22,6 @@ from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, RequestCode
-from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
@@ -44,6 +43,7 @@ from protocols.wire.ledger.push_layout import (
     PUSH_REQUEST_DECLARATION,
     PUSH_RESPONSE_DECLARATION,
 )
+from protocols.wire.ledger.record_checks import check_records
 from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER_DECLARATION,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import encode_request, encode_response
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.remoting import (
     FLAG_RESPONSE,

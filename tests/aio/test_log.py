@@ -40,6 +40,8 @@ class AsyncLogTests(SynchronousTestCase):
                 self.assertEqual((await log.get(2)).body, b"c")
                 found = [entry.body async for entry in log.tail(0, follow=False)]
                 self.assertEqual(found, [b"a", b"b", b"c"])
+                batches = [batch.bodies async for batch in log.tail_batches(1, follow=False)]
+                self.assertEqual([body for bodies in batches for body in bodies], [b"b", b"c"])
                 self.assertEqual((await log.metadata()).member_id, "n0")
                 self.assertEqual([info.problem for info in await log.status()], [""] * 3)
 

@@ -23,7 +23,7 @@ from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode
 from protocols.wire.ledger.entry import CHANNEL_AT, pack_record
-from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,

@@ -19,9 +19,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process import reactor_thread as client_thread
 from dledger.client import blocking
+from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
 from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
-from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
+from dledger.client.blocking import Log
+from dledger.client.calls import feed
 from dledger.client.calls.appender import AppendOutcome
+from dledger.client.calls.feed import Feed
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -142,7 +145,8 @@ def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        files = (blocking.__file__, client_thread.__file__, threading.__file__, futures.__file__)
+        modules = (blocking, feed, client_thread, threading, futures)
+        files = tuple(module.__file__ for module in modules)
         if frame.f_code.co_filename not in files:
             return None  # also finalizers, which swallow what is raised in them
         frame.f_trace_opcodes = True
@@ -201,6 +205,19 @@ class LogTests(SynchronousTestCase):
         for entry in self.log.tail(0, follow=True):
             if entry.index == 3:
                 break
+
+    def test_tail_batches_have_the_bodies_of_a_tail(self) -> None:
+        """They end at the end, or after a time without a new entry; can be left before, and closed."""
+        self.group.log = [b"%d" % number for number in range(7)]
+        batches = list(self.log.tail_batches(2))
+        self.assertEqual([body for batch in batches for body in batch.bodies], self.group.log[2:])
+        self.assertEqual([entry.index for batch in batches for entry in batch], [2, 3, 4, 5, 6])
+        self.assertEqual(batches[-1].next_index, 7)
+        for batch in self.log.tail_batches(0, follow=True):
+            if 3 in batch.indexes:
+                break
+        following = self.log.tail_batches(0, follow=True, timeout=0.05)
+        self.assertEqual([index for batch in following for index in batch.indexes], list(range(7)))
 
     def test_following_tail_with_a_time_limit(self) -> None:
         """Ends when nothing came for so long."""
@@ -457,7 +474,7 @@ class AppendManyTests(SynchronousTestCase):
         step, is_interrupted = 0, True
         while is_interrupted:
             client: Any = _AnsweringClient()
-            feed = _Feed(client, client, 2, lambda _: None)
+            feed = Feed(client.submit, client, 2, lambda _: None)
             is_interrupted = _interrupted_at(step, partial(feed.run, [b"a"] * 20))
             self.assertTrue(client.stop(), f"the other thread waits for ever after step {step}")
             step += 1

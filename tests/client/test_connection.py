@@ -14,7 +14,7 @@ from dledger.client.links.connection import MemberLink, RequestLost, RequestRefu
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import encode_response
+from protocols.wire.ledger.java.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,

@@ -287,17 +287,17 @@ class ReadingTests(TailCase):
         self.read(0, follow=False)
         self.assertEqual(self.pulls("n0"), [])
 
-    def test_a_slow_client_gets_one_batch(self) -> None:
-        """A client that does not read is sent one batch ahead, not more."""
+    def test_a_slow_client_gets_two_batches(self) -> None:
+        """A client that does not read is sent two batches ahead, not more."""
         tail = self.client.tail(0)
         batch = tail.next_batch()
         self.group.run(0.5)
         self.assertEqual([entry.index for entry in self.successResultOf(batch)], [0, 1])
-        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2])
+        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2, 4])
         batch = tail.next_batch()
         self.assertEqual([entry.index for entry in self.successResultOf(batch)], [2, 3])
         self.group.run(0.5)
-        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2, 4])
+        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2, 4, 6])
 
     def test_member_that_does_not_let_us_wait(self) -> None:
         """An empty answer at once is not met with the next question at once."""

@@ -24,9 +24,14 @@ from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import PushType, RequestCode
-from protocols.wire.ledger.entry import bodies_of, check_records, iterate_records
+from protocols.wire.ledger.entry import bodies_of, iterate_records
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope, envelope_head, headers_problem
-from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocols.wire.ledger.messages import (
     AppendRequest,
     MetadataRequest,
@@ -37,6 +42,7 @@ from protocols.wire.ledger.messages import (
 )
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.ledger.push_layout import JSON_ONLY
+from protocols.wire.ledger.record_checks import check_records
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import decode_broker_frame

@@ -18,7 +18,7 @@ from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object
 from protocols.wire.framing import Frame, FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.json_bodies import decode_request
+from protocols.wire.ledger.java.json_bodies import decode_request
 from protocols.wire.ledger.push import decode_frame
 from protocols.wire.rocketmq.message import decode_message
 from tests.fuzz import run, targets

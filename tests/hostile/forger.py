@@ -25,7 +25,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
-from protocols.wire.ledger.json_bodies import decode_request, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_request, encode_response
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -22,7 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from protocols.wire.ledger.codes import Consistency, RequestCode
-from protocols.wire.ledger.json_bodies import encode_request
+from protocols.wire.ledger.java.json_bodies import encode_request
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import MetadataRequest, Request
 from protocols.wire.ledger.push_layout import KINDS

@@ -38,7 +38,7 @@ from protocols.wire.ledger.entry import (
     encode_header,
     iterate_records,
 )
-from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendRequest,

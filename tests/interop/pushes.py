@@ -14,7 +14,7 @@ import attrs
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import PushType, RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request, Response
 from protocols.wire.ledger.push import decode_frame
 from protocols.wire.remoting import FLAG_RESPONSE, decode_command

@@ -13,7 +13,7 @@ from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import MAGIC, EntryHeader, encode_header
-from protocols.wire.ledger.json_bodies import encode_request
+from protocols.wire.ledger.java.json_bodies import encode_request
 from protocols.wire.ledger.messages import PushEntryRequest
 from tests.interop.mixed import JAVA, OURS
 from tests.interop.tally import NEEDED, Tally

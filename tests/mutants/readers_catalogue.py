@@ -44,7 +44,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "if is_new and decision.state is None else", "if False else"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_new_share_at_the_end"}),
     ("removed-member-followed", "a reader without native frames follows a member that was removed", (
-        Patch("dledger.client.reading.tail", "if answer.leader_id is None and connection",
+        Patch("dledger.client.reading.tail_reading", "if answer.leader_id is None and connection",
               "if False and connection"),
     ), {"test": "tests.client.test_tail.RemotingTests.test_cut_off_member_is_left_over_remoting"}),
     ("beats-pile-up", "a peer that hangs is sent heartbeats without bound", (

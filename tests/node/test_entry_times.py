@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry, entries_of
 from dledger.core.state.peer_knowledge import PeerKnowledge
-from dledger.node.requests.entry_times import EntryTimes
+from dledger.node.requests.entry_times import CLOCK_BEHIND_MS, EntryTimes
 from dledger.storage.files.time_table import NotedTime, TimeTable
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest, MetadataRequest
@@ -48,8 +50,10 @@ class DueTests(SynchronousTestCase):
         self.ledger = FakeLedger()
         self.leading = FakeLeading()
         self.now_ms = 5000
+        self.events: list[tuple[str, Mapping[str, object]]] = []
         self.times = EntryTimes(
-            100, ledger=self.ledger, leading=self.leading, wall_s=lambda: self.now_ms / 1000
+            100, ledger=self.ledger, leading=self.leading, wall_s=lambda: self.now_ms / 1000,
+            note=lambda event, facts: self.events.append((event, facts)),
         )
 
     def noted(self, index: int, time_ms: int, term: int = 3) -> None:
@@ -71,6 +75,15 @@ class DueTests(SynchronousTestCase):
         self.assertIsNone(self.due())
         self.now_ms = 5100
         self.assertEqual(self.due(), 5100)
+
+    def test_clock_that_is_far_behind_is_reported(self) -> None:
+        """An operator must know why times do not go on: this clock is wrong, or another one was."""
+        self.noted(0, 5000 + CLOCK_BEHIND_MS - 1)
+        self.due()
+        self.assertEqual(self.events, [])
+        self.now_ms -= 1
+        self.due()
+        self.assertEqual(self.events, [("clock-behind", {"seconds": 60})])
 
     def test_each_term_begins_with_a_time(self) -> None:
         """A new leader begins with one, at once."""

@@ -20,11 +20,12 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.memory_store import MemoryStore
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger import json_bodies, push
+from protocols.wire.ledger import push
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.java import json_bodies
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

@@ -10,7 +10,7 @@ from dledger.node.service import MemberService
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
-from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -31,7 +31,7 @@ from dledger.node.connections.peers import (
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request
+from protocols.wire.ledger.java.json_bodies import decode_request
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

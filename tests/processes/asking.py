@@ -15,7 +15,7 @@ from typing import Self
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_response, encode_request
+from protocols.wire.ledger.java.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command

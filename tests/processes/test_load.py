@@ -18,7 +18,7 @@ from benchmarks.turns import quantile_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command

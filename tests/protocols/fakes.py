@@ -16,7 +16,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.framing import FrameBuffer
-from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_response, encode_request, encode_response
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest, MetadataRequest, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command

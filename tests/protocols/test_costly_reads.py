@@ -8,10 +8,10 @@ import weakref
 from protocols.ledger.connection import FRAMES_MAX, PIECE_PRICE, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.loose import LOOSE_PER_READ
-from protocols.put_off import SLICE_BYTES, PutOffReads
+from protocols.put_off import SHORT_READ_BYTES, SLICE_BYTES, PutOffReads
 from protocols.turn import READS_S
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
+from protocols.wire.ledger.java.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
 from protocols.wire.ledger.messages import AppendRequest, PullRequest, Request
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import ASK, BEAT, native_request, remoting_request, unplug
@@ -22,13 +22,26 @@ class CostlyReadTests(ServerTestCase):
     """One connection among others."""
 
     def test_late_turn(self) -> None:
-        """A read of a client waits for the next turn, and no more is read meanwhile; order is kept."""
+        """A read of a client waits for the next turn; order is kept."""
         self.connection.turn.is_late = True
         self.connection.dataReceived(remoting_request(ASK, 1))
         self.connection.dataReceived(remoting_request(BEAT, 2))
-        self.assertEqual((self.sink.requests, self.transport.producerState), ([], "paused"))
+        self.assertEqual(self.sink.requests, [])
         self.connection.turn.next_reads()
         self.assertEqual([request for _, request in self.sink.requests], [ASK, BEAT])
+        self.assertEqual(self.transport.producerState, "producing")
+
+    def test_no_more_is_read_while_many_bytes_wait(self) -> None:
+        """A short read that waits for one turn does not stop the reading, which costs two system calls."""
+        frame = remoting_request(BEAT, 1)
+        self.connection.turn.is_late = True
+        few = SHORT_READ_BYTES // len(frame)
+        self.connection.dataReceived(frame * few)
+        self.assertEqual((self.sink.requests, self.transport.producerState), ([], "producing"))
+        self.connection.dataReceived(frame)
+        self.assertEqual((self.sink.requests, self.transport.producerState), ([], "paused"))
+        self.connection.turn.next_reads()
+        self.assertEqual(len(self.sink.requests), few + 1)
         self.assertEqual(self.transport.producerState, "producing")
 
     def test_late_turn_of_a_peer(self) -> None:
@@ -55,7 +68,8 @@ class CostlyReadTests(ServerTestCase):
         self.connection.dataReceived(remoting_request(ASK, count + 1))
         seen = []
         while self.connection.put_off.is_waiting:
-            self.assertEqual(self.transport.producerState, "paused")
+            is_full = self.connection.put_off.waiting_bytes > SHORT_READ_BYTES
+            self.assertEqual(self.transport.producerState, "paused" if is_full else "producing")
             turn.is_late = True
             (_cost, _serial, read) = turn.long_reads.pop() if turn.long_reads else turn.short_reads.pop()
             read()

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import GetRequest, GetResponse
 from protocols.wire.remoting import decode_command

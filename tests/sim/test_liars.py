@@ -15,9 +15,9 @@ from dledger.testing.group.injection.lies import SUBJECTS, Lies
 from dledger.testing.group.liars import LyingCluster, run_lying_schedule
 from dledger.testing.group.members.cluster import GroupOptions
 from protocols.wire.ledger.bounds import check_bounds
-from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataResponse, PushEntryRequest, Request
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
+from protocols.wire.ledger.record_checks import check_records
 
 
 class ScheduleTests(SynchronousTestCase):

@@ -16,7 +16,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer, FrameError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import pack_record
-from protocols.wire.ledger.json_bodies import encode_response
+from protocols.wire.ledger.java.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     MetadataRequest,
     MetadataResponse,

@@ -15,7 +15,7 @@ from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.remoting import decode_command, encode_answer
 from tests.spark.members import FakeMember, records_of

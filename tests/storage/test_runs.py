@@ -20,12 +20,13 @@ from dledger.storage.files.records import (
     pack_bodies,
     walk_records,
 )
-from dledger.storage.files.runs import RUN_MAX, RUN_MIN, check_run, run_at
+from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.runs import RUN_MAX, RUN_MIN, run_at
 
 FILE = 1 << 20
 PREVIOUS = 77

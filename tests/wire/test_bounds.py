@@ -8,11 +8,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.ledger.push import NativeReader
 from protocols.wire.errors import WireError
-from protocols.wire.ledger import json_bodies, push
+from protocols.wire.ledger import push
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.java import json_bodies
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendRequest,

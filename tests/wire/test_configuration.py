@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import MEMBERS_MAX, RequestCode
-from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import decode_response, encode_request, encode_response
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, decode_told, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from protocols.wire.ledger.own.configuration import (

@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of, struct_of, struct_of_some
-from protocols.wire.ledger import entry
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
@@ -27,12 +26,12 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT_DECLARATION,
     EntryHeader,
     bodies_of,
-    check_records,
     decode_header,
     encode_header,
     iterate_records,
     pack_record,
 )
+from protocols.wire.ledger.record_checks import check_any_number, check_records
 from tests.wire.golden import HELLO
 from tests.wire.values import batches, bodies, house, ints, longs
 
@@ -269,6 +268,6 @@ class BatchTests(SynchronousTestCase):
             for first_index, term in ((4, 2), (number, 2), (4, number)):
                 batch = EntryBatch(first_index=first_index, count=1, term=term, records=header + b"xxxx")
                 for one in (batch, attrs.evolve(batch, records=header), attrs.evolve(batch, records=b"")):
-                    expected = verdict(one, entry.check_any_number)
+                    expected = verdict(one, check_any_number)
                     self.assertEqual(verdict(one), expected, (name, number))
         check_records(EntryBatch(first_index=4, count=1, term=2, records=sound))

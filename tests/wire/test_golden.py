@@ -7,9 +7,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import IncompatibleError
 from protocols.wire.framing import Frame, FrameBuffer
-from protocols.wire.ledger import json_bodies
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.java import json_bodies
+from protocols.wire.ledger.java.json_bodies import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push_layout import JSON_ONLY
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command

@@ -14,13 +14,18 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.ledger.codes import PushType, RequestCode
-from protocols.wire.ledger.java_shapes import (
+from protocols.wire.ledger.java.java_shapes import (
     read_append,
     read_push,
     write_append_answer,
     write_push_answer,
 )
-from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,

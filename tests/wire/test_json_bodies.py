@@ -16,7 +16,7 @@ from protocols.wire.errors import BodyError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import decode_header
-from protocols.wire.ledger.json_bodies import (
+from protocols.wire.ledger.java.json_bodies import (
     PEERS_MAX,
     decode_request,
     decode_response,

@@ -19,7 +19,7 @@ from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
-from protocols.wire.ledger.json_bodies import decode_request, encode_request
+from protocols.wire.ledger.java.json_bodies import decode_request, encode_request
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -19,8 +19,8 @@ from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
 from dledger.base.process.time_search import Search, TimeSearch, search_leaders
-from dledger.client.answers.values import Entry
-from dledger.client.reading.look_back import Part, entries_after, entry_before
+from dledger.client.answers.values import Entry, entries_after
+from dledger.client.reading.look_back import Part, entry_before
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError

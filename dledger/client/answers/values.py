@@ -246,6 +246,13 @@ def entries_of(
     return entries
 
 
+def entries_after(before: Entry | None, batch: EntryBatch) -> list[Entry]:
+    """The entries of a batch, as of L{entries_of}. @param before: the one before them; None: not known."""
+    if before is None:
+        return entries_of(batch)
+    return entries_of(batch, term_before=before.term, time_before=before.time_ms)
+
+
 def _time_from(body: bytes) -> int | None:
     """The time that a time entry gives; None: it is damaged, or of a later version."""
     try:

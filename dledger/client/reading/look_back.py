@@ -22,13 +22,12 @@ from twisted.internet.task import deferLater
 
 from dledger.base.process.timing import Backoff
 from dledger.client.answers.errors import told
-from dledger.client.answers.values import Entry, entries_of
+from dledger.client.answers.values import Entry, entries_after
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import PullRequest, PullResponse, Response
 from protocols.wire.ledger.own.time_entries import LOOK_BACK_BYTES, LOOK_BACK_ENTRIES
 
@@ -54,13 +53,6 @@ class Part(NamedTuple):
 #: From first and last index, both inclusive, and the entry before the first one (None: not known) to what a
 #: member gives of them: it may give fewer.
 Pull = Callable[[int, int, Entry | None], Awaitable[Part]]
-
-
-def entries_after(before: Entry | None, batch: EntryBatch) -> list[Entry]:
-    """The entries of a batch, as of L{entries_of}. @param before: the one before them; None: not known."""
-    if before is None:
-        return entries_of(batch)
-    return entries_of(batch, term_before=before.term, time_before=before.time_ms)
 
 
 def shows_times(link: MemberLink) -> bool:

@@ -69,6 +69,9 @@ class TimedTail(Protocol):
     def __aiter__(self) -> AsyncIterator[Entry]:
         """Itself."""
 
+    async def find_begin(self) -> int:
+        """The index at which it begins."""
+
     def close(self) -> None:
         """No more are wanted."""
 
@@ -88,6 +91,21 @@ class TimedLog(Protocol):
         looks_back: bool = True,
     ) -> TimedTail:
         """Entries from an index on, the log's own, too. @param looks_back: the first one has its time."""
+
+
+async def find_begin(log: TimedLog, wanted: int | datetime, timeout_s: float) -> int:
+    """
+    The index of a time, or of the first of the last -C{wanted} entries of programs.
+
+    @raise DLedgerError: as of L{find_time}, or no member has reported in time.
+    """
+    if isinstance(wanted, datetime):
+        return await find_time(log, milliseconds(wanted), timeout_s)
+    tail = log.tail(wanted, True, timeout_s=timeout_s, control=False)
+    try:
+        return await tail.find_begin()
+    finally:
+        tail.close()
 
 
 async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:

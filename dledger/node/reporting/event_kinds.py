@@ -87,6 +87,10 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     # Appends.
     "append-refused": _warn("the store has refused the leader's own entries", ("code",)),
     "append-too-large": _warn("a client sends bodies that no file has room for", ()),
+    "clock-behind": _warn(
+        "the leader's clock is a minute or more behind the time of the log's last entries: new entries get "
+        "that time until it has come there", (),
+    ),
     # The store.
     "disk-full": _error("there is no room for entries", ()),
     "disk-has-room": _info("there is room again", ()),

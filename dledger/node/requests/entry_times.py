@@ -15,7 +15,7 @@ Rule 5: while damaged entries may be time entries, none is written, and entries 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.core.state.inputs import AppendProposed, Proposal
@@ -28,6 +28,9 @@ from protocols.wire.ledger.own.time_entries import (
     TIME_SPAN_ENTRIES,
     encode_time_entry,
 )
+
+#: The clock of a leader is reported when the log has a time that is later by this, milliseconds.
+CLOCK_BEHIND_MS = 60_000
 
 
 class TimedLedger(Protocol):
@@ -75,16 +78,19 @@ class EntryTimes:
     """Decides from what the ledger has; keeps only where the last time entry of this leader was proposed."""
 
     def __init__(
-        self, every_ms: int, *, ledger: TimedLedger, leading: Leading, wall_s: Callable[[], float]
+        self, every_ms: int, *, ledger: TimedLedger, leading: Leading, wall_s: Callable[[], float],
+        note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """
         @param every_ms: a time entry is written when the one before is this old, and bodies come.
         @param wall_s: seconds since 1970.
+        @param note: writes an event down.
         """
         self._every_ms = every_ms
         self._ledger = ledger
         self._leading = leading
         self._wall_s = wall_s
+        self._note = note
         self._position = 0
 
     def due(self, *, is_conditional: bool = False) -> bytes | None:
@@ -101,6 +107,8 @@ class EntryTimes:
             return None
         now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
         if last is not None:
+            if last.time_ms - now_ms >= CLOCK_BEHIND_MS:
+                self._note("clock-behind", {"seconds": (last.time_ms - now_ms) // 1000})
             now_ms = max(now_ms, last.time_ms)
             is_at_end = last.term == leading.term and last.index == self._ledger.ledger_end_index
             if (is_conditional and is_at_end) or (

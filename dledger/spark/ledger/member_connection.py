@@ -27,7 +27,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of, struct_of_some
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.json_bodies import decode_response, encode_request
+from protocols.wire.ledger.java.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import (
     UNCHECKED,
     AppendOnceRequest,

@@ -22,7 +22,7 @@ from construct import Int32sb, Struct
 from dledger.base.disk.unreadable import FILLER_WORD
 from dledger.ledger.config import MAX_RECORD_BYTES
 from dledger.storage.files.body_stamps import Stamp
-from dledger.storage.files.runs import RUN_MIN, check_run, run_at
+from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
@@ -40,6 +40,7 @@ from protocols.wire.ledger.entry import (
 )
 from protocols.wire.ledger.own.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, PRODUCER_FIRST_BYTE
+from protocols.wire.ledger.runs import RUN_MIN, run_at
 
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)

@@ -61,7 +61,8 @@ _INDEXES: Mapping[type[LedgerMessage], tuple[str, ...]] = {
 
 def check_bounds(message: LedgerMessage) -> None:
     """
-    Check the numbers of a decoded message; L{protocols.wire.ledger.entry.check_records} checks its entries.
+    Check the numbers of a decoded message; L{protocols.wire.ledger.record_checks.check_records} checks its
+    entries.
 
     @raise BodyError: a term, an index or a position is above its bound, or an interval is negative.
     """

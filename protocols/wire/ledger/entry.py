@@ -22,7 +22,6 @@ from construct import Int32sb, Int64sb, Struct
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.values import value_class
 
 ENTRY_HEADER_DECLARATION = Struct(
@@ -175,64 +174,3 @@ def bodies_of(batch: EntryBatch) -> list[bytes]:
     if offset != len(records):
         raise WireError(f"batch: {len(records) - offset} bytes after its {batch.count} entries")
     return bodies
-
-
-def check_records(batch: EntryBatch) -> None:
-    """
-    Check a batch: sizes add up, indexes are consecutive, terms never fall, no number is above its bound.
-
-    The store checks positions and checksums, because it knows the preceding record.
-
-    @raise WireError: the first disagreement.
-    """
-    records = batch.records
-    length = len(records)
-    if batch.count == 1 and length >= ENTRY_HEADER_SIZE:
-        _, size, index, term, pos, _, _, _, body_length = ENTRY_HEADER.unpack_from(records)
-        if (
-            size == length == ENTRY_HEADER_SIZE + body_length and index == batch.first_index
-            and term == batch.term and 0 <= index <= INDEX_MAX and 0 <= term <= TERM_MAX
-            and pos <= POSITION_MAX
-        ):
-            return
-    check_any_number(batch)
-
-
-def check_any_number(batch: EntryBatch) -> None:
-    """L{check_records}, entry by entry."""
-    records = batch.records
-    length = len(records)
-    unpack = ENTRY_HEADER.unpack_from
-    offset = 0
-    index = batch.first_index
-    last_term = 0
-    if index < 0 or batch.count < 1:
-        raise WireError(f"batch: first_index={index}, count={batch.count}; at least 0 and 1 are needed")
-    if batch.count * ENTRY_HEADER_SIZE > length:
-        raise WireError(f"batch: {length} bytes are too few for {batch.count} entries")
-    for _ in range(batch.count):
-        if length - offset < ENTRY_HEADER_SIZE:
-            raise WireError(f"batch: {length - offset} bytes left of a {ENTRY_HEADER_SIZE}-byte header")
-        _, size, found, term, _, _, _, _, body_length = unpack(records, offset)
-        offset += size
-        if body_length < 0 or size != ENTRY_HEADER_SIZE + body_length or offset > length:
-            raise WireError(
-                f"entry {found}: size={size}, body_length={body_length}, {length - offset + size} bytes left"
-            )
-        if found != index:
-            raise WireError(f"batch: entry {found} where entry {index} belongs")
-        if term < last_term:
-            raise WireError(f"entry {found}: term={term}, at least {last_term} is needed here")
-        last_term = term
-        index += 1
-    if offset != length:
-        raise WireError(f"batch: {length - offset} bytes after its {batch.count} entries")
-    if last_term != batch.term:
-        raise WireError(f"batch: term={batch.term} but its last entry has {last_term}")
-    # Of indexes and terms, which rise, the last ones are the highest; the store knows all further positions.
-    pos = unpack(records, 0)[4]
-    if index - 1 > INDEX_MAX or last_term > TERM_MAX or pos > POSITION_MAX:
-        raise WireError(
-            f"batch: index={index - 1}, term={last_term}, pos={pos}; at most {INDEX_MAX}, {TERM_MAX} and "
-            f"{POSITION_MAX} are allowed"
-        )

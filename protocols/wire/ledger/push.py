@@ -35,7 +35,7 @@ from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX, check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,
@@ -69,6 +69,7 @@ from protocols.wire.ledger.push_layout import (
     REQUEST_DECLARATIONS,
     RESPONSE_DECLARATIONS,
 )
+from protocols.wire.ledger.record_checks import check_records
 from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER,

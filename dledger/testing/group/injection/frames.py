@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterator
 from dledger.testing.world.streams import StreamEnd
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.java.json_bodies import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FIRST_BYTE

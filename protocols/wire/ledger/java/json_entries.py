@@ -23,7 +23,8 @@ from protocols.wire.fastjson import (
     write_bytes,
 )
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, iterate_records
+from protocols.wire.ledger.record_checks import check_records
 
 _ENTRY_KEYS = ("magic", "index", "term", "pos", "channel", "chainCrc", "bodyCrc", "body", "size")
 _ENTRY_NAMES = {folded(name): name for name in _ENTRY_KEYS}

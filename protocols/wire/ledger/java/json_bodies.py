@@ -42,13 +42,13 @@ from protocols.wire.fastjson import (
 )
 from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
-from protocols.wire.ledger.java_shapes import (
+from protocols.wire.ledger.java.java_shapes import (
     read_append,
     read_push,
     write_append_answer,
     write_push_answer,
 )
-from protocols.wire.ledger.json_entries import entries_of_json, json_int, json_long, json_of_entries
+from protocols.wire.ledger.java.json_entries import entries_of_json, json_int, json_long, json_of_entries
 from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (

@@ -6,8 +6,8 @@ A Java leader sends one frame for each entry, and a follower answers each; a cli
 Java always writes the keys of an object in the same order, so one regular expression recognises those frames.
 
 Rule: these functions either return exactly the result of the general ones
-(L{protocols.wire.ledger.json_bodies}), or None; then the caller uses the general ones. None for very long
-numbers, escapes, other keys and other orders.
+(L{protocols.wire.ledger.java.json_bodies}), or None; then the caller uses the general ones. None for very
+long numbers, escapes, other keys and other orders.
 
 Source: fastjson sorts keys; the shapes are those of PushEntryRequest in 0.3.1.2.
 """

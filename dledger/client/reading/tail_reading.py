@@ -1,0 +1,455 @@
+# -*- test-case-name: tests.client.test_tail -*-
+"""
+Reading committed entries from an index on, batch by batch, without a gap and without a repeat.
+
+Rule 1: the reader keeps the next index; a member that sends any other index is left.
+Rule 2: any member serves the entries that it knows to be committed, so a lost member is replaced by
+another one: followers first, the leader last.
+Rule 3: at most two batches are requested ahead of the reader; an idle reader is not sent more. The second
+one is on its way while the first one is checked and taken apart.
+Rule 4: all entries are of one group, by the id that its members report. In the log of a group that was
+restored from a backup an index means another entry, so a tail ends there with an error. Within one group, a
+member that has less than the reader is one that lags.
+
+Our members are asked with PULL over native frames (long poll). Over remoting, entries are read one
+by one with GET: our members return only committed ones; B{a Java leader also returns entries that are not
+committed yet}, which may be gone later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.process.timing import Backoff, Gathering
+from dledger.base.sending.ahead import ReadingAhead
+from dledger.client.answers.errors import told
+from dledger.client.answers.values import Entry, entries_of
+from dledger.client.links.connection import MemberLink, RequestLost
+from dledger.client.links.members import Members, refuse_another_group
+from dledger.client.reading.look_back import entry_before, pulling, shows_times
+from dledger.client.reading.tail_options import TailOptions
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.entry import decode_header
+from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
+
+#: Number of GETs under way at once, where a member has no PULL.
+_GETS_AT_ONCE = 32
+#: Seconds before the end of the log is polled again, where there is no long poll.
+_POLL_S = 0.1
+#: Entries that are looked at in one piece to find the last ones that are shown, unless more are wanted.
+_LOOK_BACK_MAX = 65_536
+
+
+#: A batch in the form in which a program gets it.
+_B = TypeVar("_B", bound=Sequence[Entry])
+
+
+class _Asked(NamedTuple):
+    """A PULL under way: whom it asks, from which index on, since when; its answer, or why there is none."""
+
+    connection: MemberLink
+    begin_index: int
+    asked_s: float
+    answer: Deferred[Response | BaseException]
+
+
+class TailReading(ReadingAhead[_B], Generic[_B]):
+    """
+    Base class: asks for batches; a subclass says in which form a program gets them.
+
+    @ivar next_index: index of the next entry that L{next_batch} will ask for; -1 until known.
+    """
+
+    log = Logger()
+
+    def __init__(self, members: Members, clock: IReactorTime, options: TailOptions) -> None:
+        super().__init__(self._nothing)
+        self.options = options
+        self.next_index = options.from_index if options.from_index >= 0 else -1
+        self._members = members
+        # An index that the program names is one of the log that it knows.
+        self._group_id = members.group_id if options.from_index > 0 else ""
+        self._clock = clock
+        self._wait_ms = options.wait_ms if options.follow else 0
+        self._before: Entry | None = None  # the one before C{next_index}; None: not known
+        self._end_index = -1  # last index wanted, inclusive; -1: not known
+        self._is_placed = False
+        self._connection: MemberLink | None = None
+        self._gets_only: set[str] = set()
+        self._untried: deque[str] = deque()
+        self._expired: dict[str, int] = {}
+        self._problem: DLedgerError | None = None
+        self._backoff = Backoff(rng=members.rng)
+        self._served_s = clock.seconds()
+        self._asked: _Asked | None = None
+
+    @staticmethod
+    def _nothing() -> _B:
+        """A batch without entries: the end."""
+        raise NotImplementedError
+
+    def _opened(self, batches: list[EntryBatch]) -> tuple[_B, Entry]:
+        """
+        Batches as a program gets them, without what is not shown; and the last entry, shown or not.
+
+        @raise WireError: a record is malformed, or differs from its checksum.
+        """
+        raise NotImplementedError
+
+    def next_batch(self) -> Deferred[_B]:
+        """
+        @return: fires with one or more consecutive entries; with none at the end (never when
+            following). Fails with L{Expired<dledger.client.answers.errors.Expired>} (the fact C{first_index}
+            is the first index that some member still has),
+            L{Restored<dledger.client.answers.errors.Restored>}, or the last problem when no member serves.
+            Cancelling, or calling L{close}, ends the tail.
+        """
+        return self._next_batch()
+
+    async def find_begin(self) -> int:
+        """The index at which it begins. @raise DLedgerError: no member has reported in time."""
+        try:
+            while not self._is_placed:
+                await self._place()
+        except DLedgerError as error:
+            raise told(error) from None
+        return self.next_index
+
+    # One batch
+
+    async def _read_on(self) -> _B:
+        try:
+            return await self._read_batch()
+        except DLedgerError as error:
+            raise told(error) from None
+
+    async def _read_batch(self) -> _B:
+        while not self._is_done:
+            if not self._is_placed:
+                await self._place()
+            if self._end_index >= 0 and self.next_index > self._end_index:
+                break
+            connection = await self._source()
+            if connection is None:
+                continue
+            self._check_group(connection)
+            batches: list[EntryBatch] | None
+            try:
+                if connection.native and connection.member_id not in self._gets_only:
+                    batches = await self._pull_from(connection)
+                else:
+                    batches = await self._get_from(connection)
+                if batches:
+                    await self._ask_before(batches[0])
+                    opened, last = self._opened(batches)
+            except (RequestLost, DLedgerError) as error:
+                self._leave(connection, error)
+                continue
+            except WireError as error:
+                connection.abort(str(error))
+                self._leave(connection, RequestLost(str(error)))
+                continue
+            if batches:
+                if not await self._is_same_group(connection):
+                    continue
+                self.next_index = batches[-1].last_index + 1
+                self._before = last
+                self._served()
+                if opened:
+                    return opened
+            if batches is None:
+                break
+        self._is_done = True
+        self._forget_asked()
+        return self._nothing()
+
+    async def _ask_before(self, batch: EntryBatch) -> None:
+        """
+        An empty entry that comes first may be a leader's: that is known by the term of the entry before.
+
+        @raise RequestLost, DLedgerError, WireError: the member did not say that.
+        """
+        first, connection = decode_header(batch.records), self._connection
+        if first.body_length or first.channel or self._before or not first.index or connection is None:
+            return
+        index, who = first.index - 1, connection.member_id
+        request: PullRequest | GetRequest = GetRequest(
+            group=self._members.group, remote_id=who, begin_index=index, consistency=Consistency.COMMITTED,
+        )
+        if connection.native and who not in self._gets_only:
+            request = PullRequest(
+                group=self._members.group, remote_id=who, begin_index=index, end_index=index,
+                max_bytes=1, wait_ms=0,
+            )
+        answer: Response = await connection.ask(request, self.options.answer_timeout_s)
+        assert isinstance(answer, GetResponse | PullResponse)
+        if answer.code is ResponseCode.SUCCESS and answer.entries is not None:
+            before = entries_of(answer.entries)[-1]
+            if before.index == index:
+                self._before = before
+        elif answer.code not in (ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.INDEX_OUT_OF_RANGE):
+            raise DLedgerError(answer.code, member_id=who, index=index)
+
+    def _check_group(self, connection: MemberLink) -> None:
+        """@raise DLedgerError: GROUP_RESTORED."""
+        refuse_another_group(connection, self._group_id, index=self.next_index)
+        told = connection.metadata
+        if told is not None and told.is_group_known:
+            self._group_id = told.group_id
+
+    async def _is_same_group(self, connection: MemberLink) -> bool:
+        """Whether entries are of the group. A member that did not know its id when it was asked is asked."""
+        told = connection.metadata
+        if self._group_id and connection.wire_version and told is not None and not told.is_group_known:
+            try:
+                await self._members.metadata(connection)
+            except (RequestLost, DLedgerError) as error:
+                self._leave(connection, error)
+                return False
+        self._check_group(connection)
+        return True
+
+    def _served(self) -> None:
+        self._served_s = self._clock.seconds()
+        self._backoff.reset()
+        self._untried.clear()
+        self._expired.clear()
+        self._problem = None
+
+    async def _place(self) -> None:
+        """Find where to begin and, unless following, where to end."""
+        if self.options.follow and self.options.from_index >= 0:
+            self._is_placed = True
+            return
+        answers = await self._members.ask_all(self.options.answer_timeout_s)
+        infos = [info for info in answers if not info.problem]
+        if not infos:
+            problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
+            self._problem = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no member answers ({problems})")
+            await self._pause()
+            return
+        committed = max(info.committed_index for info in infos)
+        if committed < -1:
+            if self.options.from_index < 0:
+                raise DLedgerError(
+                    ResponseCode.UNSUPPORTED,
+                    reason="these members do not report their end index: give a first index of 0 or more",
+                )
+        elif self.options.from_index < 0:
+            begins = [info.begin_index for info in infos if info.begin_index >= 0]
+            begin = max(min(begins, default=0), 0)
+            self.next_index = max(committed + 1 + self.options.from_index, begin)
+            if not self.options.control:
+                self.next_index = await self._behind_control(committed, begin)
+        self._is_placed = True
+        if not self.options.follow and committed >= -1:
+            self._end_index = committed
+            if committed < max(self.next_index, 0):
+                self._is_done = True
+
+    async def _behind_control(self, committed: int, begin: int) -> int:
+        """Index of the first of the last entries that are wanted, not counting those that are not shown."""
+        wanted, first, step = -self.options.from_index, committed + 1, 0
+        while wanted and first > begin:
+            step = min(max(2 * step, wanted), max(wanted, _LOOK_BACK_MAX))
+            end, first = first, max(first - step, begin)
+            options = attrs.evolve(self.options, from_index=first, follow=False, control=False)
+            part = type(self)(self._members, self._clock, options)
+            part.next_index = first
+            part._end_index = end - 1
+            part._is_placed = True
+            part._group_id = self._group_id
+            shown: list[int] = []
+            while entries := await part.next_batch():
+                shown += [entry.index for entry in entries]
+            self._group_id = part._group_id
+            if len(shown) >= wanted:
+                return shown[-wanted]
+            wanted -= len(shown)
+        return first
+
+    async def _source(self) -> MemberLink | None:
+        connection = self._connection
+        if connection is not None and connection.is_connected:
+            return connection
+        if not self._untried:
+            if self._expired:
+                first_index = min(self._expired.values())
+                raise DLedgerError(
+                    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN,
+                    index=self.next_index,
+                    first_index=first_index,
+                    reason=f"entry {self.next_index} has expired; the first remaining entry is {first_index}",
+                )
+            if self._problem is not None:
+                await self._pause()
+            leader_id = self._members.leader_id
+            others = [member_id for member_id in self._members.addresses if member_id != leader_id]
+            self._members.rng.shuffle(others)
+            self._untried.extend(others)
+            if leader_id is not None:
+                self._untried.append(leader_id)
+        member_id = self._untried.popleft()
+        try:
+            self._connection = await self._members.connection(member_id)
+        except Exception as error:
+            self._note(member_id, error)
+            return None
+        return self._connection
+
+    def _leave(self, connection: MemberLink, error: Exception) -> None:
+        if isinstance(error, DLedgerError) and error.code is ResponseCode.TIMEOUT:
+            connection.abort(str(error.facts.get("reason", "time-out")))
+        self._connection = None
+        self._forget_asked()
+        self._note(connection.member_id, error)
+
+    def _note(self, member_id: str, error: Exception) -> None:
+        self.log.info("tail at {index} leaves {peer_id}: {reason}",
+                      index=self.next_index, peer_id=member_id, reason=str(error))
+        self._problem = (
+            error if isinstance(error, DLedgerError)
+            else DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{member_id}: {error}")
+        )
+
+    async def _pause(self) -> None:
+        waited_s = self._clock.seconds() - self._served_s
+        if self.options.timeout_s is not None and waited_s >= self.options.timeout_s:
+            assert self._problem is not None
+            raise self._problem
+        await deferLater(self._clock, self._backoff.next_s())
+
+    async def _pull_from(self, connection: MemberLink) -> list[EntryBatch]:
+        asked, self._asked = self._asked, None
+        if asked is None or asked.connection is not connection or asked.begin_index != self.next_index:
+            asked = self._ask(connection, self.next_index)
+        answer = await asked.answer
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, PullResponse)
+        if answer.code is ResponseCode.UNSUPPORTED:
+            self._gets_only.add(connection.member_id)
+            return []
+        if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            self._expired[connection.member_id] = answer.ledger_begin_index
+        if answer.code is not ResponseCode.SUCCESS:
+            raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
+        if answer.entries is None:
+            if answer.leader_id is None or self._end_index >= 0:
+                # The member is cut off from its group, was removed, or lags behind the end index.
+                raise RequestLost(f"{connection.member_id} has no entry after {answer.committed_index}")
+            self._served()
+            if self._clock.seconds() - asked.asked_s < self._wait_ms / 2000:
+                await deferLater(self._clock, _POLL_S)  # too many readers wait there already: poll
+            return []
+        if answer.entries.first_index != self.next_index:
+            raise WireError(f"asked for entry {self.next_index}, received {answer.entries.first_index}")
+        following = answer.entries.last_index + 1
+        is_wanted = self._end_index < 0 or following <= self._end_index
+        if is_wanted and following <= answer.committed_index and not self._is_done:
+            self._asked = self._ask(connection, following)
+        await self._look_back(connection)
+        return [answer.entries]
+
+    def _ask(self, connection: MemberLink, begin_index: int) -> _Asked:
+        answer = connection.ask(PullRequest(
+            group=self._members.group, remote_id=connection.member_id, begin_index=begin_index,
+            end_index=self._end_index, max_bytes=self.options.batch_bytes_max, wait_ms=self._wait_ms,
+        ), self.options.answer_timeout_s + self._wait_ms / 1000)
+        # (An answer that nobody waits for is no error.)
+        return _Asked(connection, begin_index, self._clock.seconds(), answer.addErrback(_error_of))
+
+    def _forget_asked(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.answer.cancel()
+
+    def close(self) -> None:
+        """See L{ReadingAhead.close}."""
+        super().close()
+        self._forget_asked()
+
+    async def _look_back(self, connection: MemberLink) -> None:
+        """
+        A tail that begins in the middle of a log with times learns the entry before.
+
+        @raise RequestLost, DLedgerError, WireError: the member did not say that.
+        """
+        if self._before is not None or self.next_index < 1 or not (
+            self.options.looks_back and shows_times(connection)
+        ):
+            return
+        self._before = await entry_before(
+            self.next_index, pulling(connection, self._members.group, self.options.answer_timeout_s)
+        )
+
+    async def _get_from(self, connection: MemberLink) -> list[EntryBatch] | None:
+        """As L{_pull_from}, with GET; None at the end."""
+        is_java = connection.wire_version < 1
+        if is_java and self._members.leader_id != connection.member_id:
+            leader = await self._members.leader()
+            if leader is None:
+                raise RequestLost("no leader found")
+            self._connection = connection = leader
+        first = self.next_index
+        last = first + _GETS_AT_ONCE - 1
+        if self._end_index >= 0:
+            last = min(last, self._end_index)
+        asked = {
+            str(index): connection.ask(
+                GetRequest(
+                    group=self._members.group, remote_id=connection.member_id, begin_index=index,
+                    consistency=Consistency.COMMITTED,
+                ),
+                self.options.answer_timeout_s,
+            )
+            for index in range(first, last + 1)
+        }
+        answers = await Gathering(self._clock, asked, deadline_s=2 * self.options.answer_timeout_s).outcome
+        batches: list[EntryBatch] = []
+        for index in range(first, last + 1):
+            answer = answers.get(str(index))
+            if not isinstance(answer, GetResponse):
+                if batches:
+                    break
+                raise RequestLost(f"{connection.member_id} did not answer GET")
+            if answer.code is not ResponseCode.SUCCESS or answer.entries is None:
+                if not batches:
+                    return await self._no_entry(connection, answer)
+                break
+            if answer.entries.first_index != index:
+                raise WireError(f"asked for entry {index}, received {answer.entries.first_index}")
+            batches.append(answer.entries)
+        return batches
+
+    async def _no_entry(self, connection: MemberLink, answer: GetResponse) -> list[EntryBatch] | None:
+        if answer.code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
+            if not self.options.follow:
+                return None if self._end_index < 0 else []
+            if answer.leader_id is None and connection.wire_version >= 1:
+                raise RequestLost(f"{connection.member_id} is cut off from its group, or no member of it")
+            self._served()
+            await deferLater(self._clock, _POLL_S)
+            return []
+        if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            # GET does not report the first remaining index.
+            self._expired[connection.member_id] = self.next_index + 1
+        raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
+
+
+def _error_of(failure: Failure) -> BaseException:
+    assert failure.value is not None
+    return failure.value

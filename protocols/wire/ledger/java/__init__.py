@@ -1,0 +1,1 @@
+"""The messages of the ledger in the JSON frames of Java DLedger."""
