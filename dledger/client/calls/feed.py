@@ -26,7 +26,7 @@ _WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class Submit(Protocol):
-    """See L{LogClient.submit<dledger.client.client.LogClient.submit>}."""
+    """The part of L{LogClient<dledger.client.client.LogClient>} that is needed here."""
 
     def __call__(
         self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
