@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.raft_broker.test_raft_log -*-
 """
-The committed part of a ledger as a L{MessageLog}: the messages of a broker.
+The committed part of a ledger as a L{StoredLog}: the messages of a broker.
 
 Each entry has one record, after a header of 48 bytes; a blank fills the rest of a file. The files are read
 through handles of their own: they are those of the member in this process, which alone writes.
@@ -13,6 +13,8 @@ Source: DLedgerCommitLog.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from typing import Protocol
+
+from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
@@ -45,7 +47,7 @@ class CommittedLedger(Protocol):
 
 class RaftLog:
     """
-    A L{MessageLog}.
+    A L{StoredLog}; the member alone flushes and closes the ledger.
 
     Invariant: C{begin_offset <= record_end}.
 
@@ -160,6 +162,20 @@ class RaftLog:
             data = self.read(offset, min(max(START.unpack(data)[0], START_SIZE), self._record_size_max))
         return problem_of(data, offset, room, self._record_size_max)
 
-    def close(self) -> None:
-        """Release the handles."""
+    # -- StoredLog -------------------------------------------------------------------------------
+
+    def flush(self) -> Deferred[int]:
+        """See L{StoredLog}: the member flushes."""
+        return succeed(self.flushed_offset)
+
+    def idle(self) -> Deferred[None]:
+        """See L{StoredLog}: no flush is ever under way here."""
+        return succeed(None)
+
+    def clean_close(self) -> None:
+        """See L{StoredLog}: there is nothing to record."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """See L{StoredLog}."""
         self._files.show((), self.file_size)

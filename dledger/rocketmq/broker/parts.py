@@ -140,9 +140,7 @@ class BrokerParts(BrokerEvents):
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
         self.store.queues.begins_at = self.metadata.topics.begins_at
-        if isinstance(self.store, CommitLogStore):  # a raft log has the metadata, too
-            log = self.store.log
-            self.metadata.flush_log = lambda: log.flush().addCallback(lambda _: None)
+        self.metadata.flush_log = lambda: self.store.log.flush().addCallback(lambda _: None)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,

@@ -373,7 +373,7 @@ class BrokerService(Service):
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)
                 await store.checkpoint()
-                await store.idle()
+                await store.log.idle()
                 store.abandon()
                 return
             await store.close()
