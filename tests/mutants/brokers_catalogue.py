@@ -184,7 +184,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(COPY, "            self._forget_offsets(before)\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("offsets-before-the-log", "a slave takes offsets over before its log has what they tell of", (
-        Patch(COPY, "            await self.reached()\n", "            pass\n"),
+        Patch(COPY, "            await self._own_log.reached()\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("table-before-the-log", "a table is on the disk before the messages that it tells of", (
         Patch(FILES, "            await self.flush_log()\n", ""),

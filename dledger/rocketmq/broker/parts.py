@@ -59,6 +59,7 @@ from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
 from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.door.stored_topics import stored_topics
 from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
@@ -73,7 +74,7 @@ from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
 from dledger.rocketmq.broker.puts.tracing import traced
 from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
-from dledger.rocketmq.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
+from dledger.rocketmq.broker.replication import CommitLogKind, LogKind
 from dledger.rocketmq.broker.replies import ReplyCommands
 from dledger.rocketmq.broker.route_questions import RouteQuestions
 from dledger.rocketmq.broker.sending.long_sends import LongSends
@@ -84,7 +85,7 @@ from dledger.rocketmq.broker.sending.sends import Sends
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log_reads import LogReads
 from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
-from dledger.rocketmq.broker.stored_topics import stored_topics
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.transactions.check import TransactionCheckService
 from dledger.rocketmq.broker.transactions.commands import TransactionCommands
 from dledger.rocketmq.broker.transactions.ends import TransactionEnds

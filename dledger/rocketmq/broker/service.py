@@ -46,8 +46,9 @@ from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
-from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication, LogKind
+from dledger.rocketmq.broker.replication import HAReplication, LogKind
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
 
