@@ -51,6 +51,7 @@ from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
 from dledger.rocketmq.broker.consuming.offset_commands import OffsetCommands
 from dledger.rocketmq.broker.consuming.producers import ProducerTable
+from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.consuming.visible import all_visible
@@ -219,9 +220,9 @@ class BrokerParts(BrokerEvents):
         visible = all_visible if gate is None else gate.visible
         self.consumer_table = ConsumerTable()
         self.producer_table = ProducerTable()
+        reading = PullReading(config, metadata, self.consumer_table, wall_ms=wall_ms, visible=visible)
         self.pulls = PullCommands(
-            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
-            slow_bytes=slow_bytes, visible=visible,
+            config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.pulls.progress.trace = self._around.trace
         self.consumers = ConsumerCommands(
