@@ -33,6 +33,7 @@ PROPERTIES = "dledger.rocketmq.broker.puts.send_properties"
 RETRIES = "dledger.rocketmq.broker.popping.retries"
 REVIVE = "dledger.rocketmq.broker.popping.revive"
 RULES = "dledger.rocketmq.broker.puts.rules"
+TAKING = "dledger.rocketmq.broker.popping.taking"
 TIMERS = "dledger.rocketmq.broker.delays.timers"
 TABLES = "dledger.rocketmq.broker.metadata.tables"
 
@@ -50,7 +51,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(BEGINS, "if is_first or self._is_young(queue, begin):", "if is_first:"),
     ), _POP_TESTS),
     ("pop-begin-not-kept", "what comes between the first pops of a group is passed over", (
-        Patch(POPS, "if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:", "if False:"),
+        Patch(TAKING, "if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:", "if False:"),
     ), _POP_TESTS),
     ("pop-retry-of-anybody", "a group gets the retries of another whose name joins to the same", (
         Patch(RETRIES, "if origin != group and not (origin is None and is_only_ours):", "if False:"),
@@ -117,7 +118,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
     ), _ORDER_TESTS),
     ("order-with-retries", "a question before a pop in order reports retries", (
-        Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
+        Patch(TAKING, "retries = () if pop.in_order else ", "retries = "),
     ), _ORDER_TESTS),
     ("order-forgotten", "the next run of a broker does not know what was given in order", (
         Patch("dledger.rocketmq.broker.metadata.files", "self.changed_options, self.order_info,",

@@ -66,9 +66,13 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
+from dledger.rocketmq.broker.popping.giving import PopGiving
 from dledger.rocketmq.broker.popping.in_order import InOrder
+from dledger.rocketmq.broker.popping.pop_reading import PopReading
 from dledger.rocketmq.broker.popping.pops import PopCommands
+from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService
+from dledger.rocketmq.broker.popping.taking import PopTaking
 from dledger.rocketmq.broker.puts.answers import SendAnswers
 from dledger.rocketmq.broker.puts.puts import PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
@@ -245,9 +249,13 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
         )
         in_order = InOrder(metadata, wall_ms=wall_ms)
+        retries = RetryTopics(config, metadata)
+        taking = PopTaking(config, store, metadata, self.revive, in_order, retries, wall_ms=wall_ms)
         self.pops = PopCommands(
-            config, store, metadata, self.pipeline, self.revive, in_order, own=self.own, clock=clock,
-            wall_ms=wall_ms, progress=self.pulls.progress,
+            PopReading(config, metadata, self.pipeline, retries, wall_ms=wall_ms), taking, PopGiving(
+                taking, metadata, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
+                progress=self.pulls.progress,
+            ), in_order, retries, clock=clock, wall_ms=wall_ms,
         )
         self.pop_acks = PopAcks(
             config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
