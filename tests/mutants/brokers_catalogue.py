@@ -13,7 +13,6 @@ ACKS = "dledger.rocketmq.broker.popping.acks"
 ADMIN = "dledger.rocketmq.broker.admin.commands"
 BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
-CHECK = "dledger.rocketmq.broker.transactions.check"
 COMMANDS = "dledger.rocketmq.broker.transactions.commands"
 COPY = "dledger.rocketmq.broker.metadata.slave_synchronize"
 CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
@@ -21,6 +20,7 @@ ENDS = "dledger.rocketmq.broker.transactions.ends"
 FILES = "dledger.rocketmq.broker.metadata.files"
 HALVES = "dledger.rocketmq.broker.puts.halves"
 INDEX = "dledger.rocketmq.broker.store.index.key_index"
+JUDGE = "dledger.rocketmq.broker.transactions.half_judge"
 LOST = "dledger.rocketmq.broker.lost_topics"
 LONG = "dledger.rocketmq.broker.sending.long_sends"
 MASTER = "dledger.rocketmq.broker.ha.master"
@@ -153,7 +153,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), _END_TESTS),
     ("late-end", "an end of the first half message leaves its copy open", (
         Patch(ENDS, "        return self._copies.get(first)\n", "        return None\n"),
-        Patch(CHECK, "if self._ends.kind_of(first) is not None:", "if False:"),
+        Patch(JUDGE, "if self._ends.kind_of(first) is not None:", "if False:"),
     ), _END_TESTS),
     ("age-by-producer", "the clock of the producer decides when it is asked", (
         Patch(HALVES, "if first is not None and is_copy else half.store_timestamp)",

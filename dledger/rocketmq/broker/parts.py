@@ -94,6 +94,9 @@ from dledger.rocketmq.broker.surroundings import BrokerSurroundings, Replication
 from dledger.rocketmq.broker.transactions.check import TransactionCheckService
 from dledger.rocketmq.broker.transactions.commands import TransactionCommands
 from dledger.rocketmq.broker.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.transactions.half_judge import HalfJudge
+from dledger.rocketmq.broker.transactions.half_progress import HalfProgress
+from dledger.rocketmq.broker.transactions.questions import ProducerQuestions
 from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.values.hosts import ChangeHosts
 from protocols.turn import Turn
@@ -242,8 +245,10 @@ class BrokerParts(BrokerEvents):
             commits=self.lost_topics.commits,
         )
         self.checks_of_halves = TransactionCheckService(
-            config, store, metadata, self.pipeline, self.producer_table, ends, own=self.own, clock=clock,
-            wall_ms=wall_ms, rights=gate,
+            config, store, self.pipeline, ends, HalfProgress(store, metadata, wall_ms=wall_ms),
+            HalfJudge(config, store, metadata, self.pipeline, ends, own=self.own, wall_ms=wall_ms),
+            ProducerQuestions(config, self.producer_table, own=self.own, wall_ms=wall_ms, rights=gate),
+            clock=clock,
         )
         self.revive = ReviveService(
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
