@@ -68,7 +68,7 @@ from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
 from dledger.rocketmq.broker.popping.giving import PopGiving
 from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pop_reading import PopReading
+from dledger.rocketmq.broker.popping.pop_requests import PopReading
 from dledger.rocketmq.broker.popping.pops import PopCommands
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService

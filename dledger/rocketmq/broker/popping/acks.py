@@ -40,7 +40,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     pop_retry_topic,
 )
 from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pop_reading import INVISIBLE_MS_MAX
+from dledger.rocketmq.broker.popping.pop_requests import INVISIBLE_MS_MAX
 from dledger.rocketmq.broker.popping.revive import ReviveService
 from dledger.rocketmq.broker.puts.answers import told_of
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline

@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     offsets_info,
     receipt_text,
 )
-from dledger.rocketmq.broker.popping.pop_reading import Pop
+from dledger.rocketmq.broker.popping.pop_requests import PopRequest
 from dledger.rocketmq.broker.store.queries import GetStatus
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -82,9 +82,14 @@ def answer_fields(points: Sequence[CheckPoint], *, revive_queue: int, rest: int)
 
 
 def answer_none(
-    connection: CommandConnection, request: RemotingCommand, pop: Pop, code: Code, now_ms: int
+    connection: CommandConnection, request: RemotingCommand, pop: PopRequest, code: Code, now_ms: int
 ) -> None:
-    """Answer that there are no messages. @param now_ms: milliseconds since 1970."""
+    """
+    Answer a request with no message.
+
+    @param code: why, if it is a pop.
+    @param now_ms: milliseconds since 1970.
+    """
     if pop.takes:
         connection.answer(request, code=code, remark=GetStatus.NO_MESSAGE_IN_QUEUE.value, ext_fields={
             "popTime": str(now_ms), "invisibleTime": str(pop.invisible_ms),

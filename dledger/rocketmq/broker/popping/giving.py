@@ -26,7 +26,7 @@ from dledger.rocketmq.broker.popping.check_points import (
 )
 from dledger.rocketmq.broker.popping.given import Taken, answer_fields, answer_none, body_of
 from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pop_reading import Pop
+from dledger.rocketmq.broker.popping.pop_requests import PopRequest
 from dledger.rocketmq.broker.popping.popped import GroupQueue
 from dledger.rocketmq.broker.popping.revive import ReviveService
 from dledger.rocketmq.broker.popping.taking import PopTaking
@@ -36,9 +36,9 @@ from dledger.rocketmq.broker.store.queries import GetStatus
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
 
-#: Check points of all groups together.
+#: With this many check points of all groups together, no group gets messages.
 CHECK_POINTS_MAX = 262_144
-#: Bytes of messages whose check points are being stored.
+#: With this many bytes of messages whose check points are being stored, no request gets messages.
 PUT_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -76,8 +76,8 @@ class PopGiving:
         return len(self._revive.table) >= CHECK_POINTS_MAX
 
     def give(
-        self, connection: CommandConnection, request: RemotingCommand, pop: Pop, taken: list[Taken],
-        rest: int, given: Callable[[Pop], None],
+        self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest,
+        taken: list[Taken], rest: int, given: Callable[[PopRequest], None],
     ) -> None:
         """
         Answer a pop, now or when the check points are stored.
@@ -108,10 +108,21 @@ class PopGiving:
         revive.follow(put, len(taken), self._stored, *stored)
 
     def _stored(
-        self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand, pop: Pop,
-        taken: list[Taken], rest: int, size: int, table: object, given: Callable[[Pop], None],
+        self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand,
+        pop: PopRequest, taken: list[Taken], rest: int, size: int, table: object,
+        given: Callable[[PopRequest], None],
     ) -> None:
-        """The check points are stored, or not."""
+        """
+        Give the messages whose check points are stored. If they could not be stored, refuse the request.
+
+        @param status: the outcome of the put of the check points.
+        @param taken: the messages of each queue.
+        @param rest: about how many messages are left.
+        @param size: bytes of the messages, reserved until now.
+        @param table: the table of check points when the put began. The broker has another one if it has been
+            a slave meanwhile; its check points were then read again from the log.
+        @param given: see L{give}.
+        """
         self._put_bytes -= size
         connection.account.unreserve(size)
         self._taking.locked.difference_update(_queue_of(one.point) for one in taken)
@@ -125,7 +136,8 @@ class PopGiving:
         taken = [one for one in taken if one.point in points]
         for one in taken:
             key, offsets = one.point.key, self._metadata.consumer_offsets
-            if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
+            if offsets.query(key.group, key.topic, key.queue_id) == one.committed:
+                # Otherwise an administrator or a consumer has set the offset meanwhile, and it stays so.
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, one.records)
@@ -138,9 +150,10 @@ class PopGiving:
         given(pop)
 
     def _give_in_order(
-        self, connection: CommandConnection, request: RemotingCommand, pop: Pop, taken: list[Taken],
+        self, connection: CommandConnection, request: RemotingCommand, pop: PopRequest, taken: list[Taken],
         rest: int,
     ) -> None:
+        """Answer a pop in order, which has no check points to store."""
         points = [one.point for one in taken]
         counts = [self._in_order.given(point, pop.attempt) for point in points]
         records = [record for one in taken for record in one.records]

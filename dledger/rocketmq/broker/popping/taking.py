@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.popping.check_points import CheckPoint, PopKey, kin
 from dledger.rocketmq.broker.popping.first_offsets import FirstOffsets
 from dledger.rocketmq.broker.popping.given import Taken
 from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pop_reading import FROM_FIRST, Pop
+from dledger.rocketmq.broker.popping.pop_requests import FROM_FIRST, PopRequest
 from dledger.rocketmq.broker.popping.popped import GroupQueue
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService
@@ -27,13 +27,15 @@ from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
 
-#: Messages of a queue that a group has not acknowledged, as popInflightMessageThreshold.
+#: With this many messages of a queue not acknowledged by a group, the group gets no more of it
+#: (C{popInflightMessageThreshold}).
 UNACKED_MAX = 10_000
-#: Queues of which one request reads messages.
+#: The most queues from which one request reads messages.
 READS_MAX = 32
-#: Queues of which one request commits the first offset: a topic may have 65,535, and anybody names groups.
+#: The most queues for which one request commits the first offset of its group. (A topic may have 65,535
+#: queues, and every client may name a new group.)
 FIRSTS_MAX = 256
-#: One pop of this number looks at the retries first, as popFromRetryProbability.
+#: One search in this number begins with the topics of retries (C{popFromRetryProbability}).
 RETRIES_FIRST = 5
 
 
@@ -59,47 +61,57 @@ class PopTaking:
         self._retries = retries
         self._wall_ms = wall_ms
         self.begins = FirstOffsets(config, store)
-        self._turns = 0
+        self._searches = 0
         self.locked: set[GroupQueue] = set()
 
-    def queues(self, pop: Pop) -> Iterator[tuple[GroupQueue, int, int]]:
-        """Queues of which messages may be taken; where to begin, and their ends."""
-        self._turns += 1
+    def queues(self, pop: PopRequest) -> Iterator[tuple[GroupQueue, int, int]]:
+        """
+        The queues that have messages for a request now, or in which the offset of the group is after the end.
+        Each search begins with another queue of the topic, so that all queues get their turn.
+
+        @return: the queue, the offset of the first message to take, and the offset after its last message.
+        """
+        self._searches += 1
         firsts = 0
         retries = () if pop.in_order else self._retries.read(pop.topic, pop.group)
         topics = ((pop.topic, pop.queue_id), *((name, -1) for name in retries))
-        for topic, wanted in reversed(topics) if self._turns % RETRIES_FIRST == 0 else topics:
+        for topic, wanted in reversed(topics) if self._searches % RETRIES_FIRST == 0 else topics:
             found = self._metadata.topics.get(topic)
             count = 0 if found is None else found.read_queue_nums
             numbers: Iterable[int] = (wanted,) if wanted >= 0 else range(count)
             for number in numbers:
-                queue_id = number if wanted >= 0 else (number + self._turns) % count
+                queue_id = number if wanted >= 0 else (number + self._searches) % count
                 key = (topic, pop.group, queue_id)
                 if key in self.locked or self._revive.table.count(key) >= UNACKED_MAX:
                     continue
                 if pop.in_order and self._in_order.blocks(key, pop.attempt):
                     continue
                 at = self._metadata.consumer_offsets.query(pop.group, topic, queue_id)
-                if at is not None and kind_of(topic):  # their topic may have been deleted, and made again
+                if at is not None and kind_of(topic):
+                    # If the topic was deleted and made again, its earlier retries are over.
                     at = max(at, self.begins.of(key, is_first=True))
                 elif at is None:
                     at = self.begins.of(key, is_first=pop.init_mode == FROM_FIRST)
                     firsts += 1
                     if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:
-                        # Nothing between two pops is passed over.
+                        # The group keeps this place, so that it gets the messages that arrive until its
+                        # next pop.
                         offsets, now_ms = self._metadata.consumer_offsets, self._wall_ms()
                         offsets.commit(pop.group, topic, queue_id, at, now_ms)
                 queue = self._store.queues.get(topic, queue_id)
                 if queue is not None and at != queue.next_index:
                     yield key, at, queue.next_index
 
-    def take(self, pop: Pop) -> tuple[list[Taken], int, bool]:
+    def take(self, pop: PopRequest) -> tuple[list[Taken], int, bool]:
         """
-        Read messages.
+        Read messages for a request, from one queue after the other until it has enough.
 
-        @return: them, the number of messages that are left, about, and whether some of these were not looked
-            at, because a filter takes time.
-        @raise Refused: they cannot be read.
+        If a filter passes over all messages that were read of a queue, the offset of the group moves past
+        them.
+
+        @return: the messages of each queue; about how many messages are left in the queues; and whether the
+            request should be examined again soon, because offsets have moved and not all messages were read.
+        @raise Refused: messages cannot be read.
         """
         taken: list[Taken] = []
         count, rest, reads, is_cut, has_moved = pop.count_max, 0, 0, False, False
@@ -118,7 +130,8 @@ class PopTaking:
                 rest += max(got.end_offset - got.next_offset, 0)
                 continue
             offsets = tuple(int.from_bytes(record[20:28], "big") for record in got.records)
-            # The check point begins at the first message that the log has.
+            # The check point begins at the first message that was read: before it, from the offset of the
+            # group on, messages may have expired, or the filter may have passed over them.
             key = PopKey(topic, group, queue_id, offsets[0], now_ms, self._config.broker_name)
             taken.append(Taken(
                 CheckPoint(key, pop.invisible_ms, offsets), got.records, got.next_offset,
@@ -129,7 +142,12 @@ class PopTaking:
             rest += max(got.end_offset - got.next_offset, 0)
         return taken, rest, is_cut and has_moved
 
-    def _get(self, pop: Pop, topic: str, queue_id: int, at: int, count: int, bytes_max: int) -> Got:
+    def _get(self, pop: PopRequest, topic: str, queue_id: int, at: int, count: int, bytes_max: int) -> Got:
+        """
+        Read messages of one queue; from the nearest offset that is in the queue, if C{at} is not.
+
+        @raise Refused: they cannot be read.
+        """
         matches = self._retries.belongs(topic, pop.group, codes=pop.codes, matches=pop.matches) or pop.matches
         try:
             for _attempt in range(2):
