@@ -41,6 +41,7 @@ from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
+from dledger.client.links.security import ClientSecurity
 from dledger.client.reading.look_back import TimesBefore, timed_link
 from dledger.client.reading.places import Place, checked_time, find_begin, is_index, place
 from dledger.client.reading.reader_calls import ReaderCalls
@@ -94,8 +95,8 @@ class LogClient:
         self._clock: IReactorTime = reactor
         self._members = Members(
             peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.Random(),
-            tls=dialling(chosen.tls, chosen.group), answer_timeout_s=min(chosen.timeout_s, 1.0),
-            token=chosen.token,
+            security=ClientSecurity(tls=dialling(chosen.tls, chosen.group), token=chosen.token),
+            answer_timeout_s=min(chosen.timeout_s, 1.0),
             endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(chosen.timeout_s, 2.0)),
         )
         rivals = Rivals(self._members, reactor)

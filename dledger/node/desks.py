@@ -55,8 +55,8 @@ class Desks:
             propose = TimedProposals(times, inside.feed, next_token).propose
         self.refusals = Refusals(core, inside.feed, counters)
         self.appends = AppendGate(
-            group=config.group, ledger=store, propose=propose, at_end_of_turn=turn.work,
-            at_end_of_read=turn.soon, seconds=inside.seconds, next_token=next_token, counters=counters,
+            group=config.group, ledger=store, propose=propose, turn=turn, seconds=inside.seconds,
+            next_token=next_token, counters=counters,
             shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
         )
         self.reads = Reads(

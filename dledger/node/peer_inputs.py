@@ -13,7 +13,7 @@ from protocols.wire.ledger.messages import Response
 
 @attrs.frozen
 class PeerInputs:
-    """For L{dledger.node.connections.peers.Peers}. @ivar _feed: takes inputs for the core."""
+    """A L{dledger.node.connections.peers.PeerListener}. @ivar _feed: takes inputs for the core."""
 
     _feed: Callable[..., None]
 

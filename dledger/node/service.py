@@ -187,12 +187,10 @@ class MemberService(MultiService):
             return
         self._server = MemberServer(node.router, node.turn, note=node.note, budgets=Budgets())
         self._limit(self._server)
-        inputs = node.peer_inputs
         dial = self._endpoints.dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
             config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._process.rng,
-            answered=inputs.answered, failed=inputs.failed, connected=inputs.connected,
-            greeting=node.greeting,
+            listener=node.peer_inputs, greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.raft_broker.test_raft_log -*-
 """
-Lets a broker read the committed entries of a ledger as a log of messages.
+Lets a broker read the committed entries of a ledger as a L{StoredLog} of messages.
 
 An entry is a header of 48 bytes and a record, its body. A blank fills the rest of a file that is too small
 for the next entry. The member in this process owns the files, and alone writes them; this module opens them
@@ -17,6 +17,8 @@ Source: DLedgerCommitLog.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from typing import Protocol
+
+from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
@@ -49,7 +51,8 @@ class CommittedLedger(Protocol):
 
 class RaftLog:
     """
-    The committed entries of a ledger, as a L{MessageLog}. Offsets are bytes since the log began.
+    The committed entries of a ledger. Offsets are bytes since the log began. The member alone flushes and
+    closes the ledger.
 
     Invariant: C{begin_offset <= record_end}.
 
@@ -208,6 +211,20 @@ class RaftLog:
             data = self.read(offset, min(max(START.unpack(data)[0], START_SIZE), self._record_size_max))
         return problem_of(data, offset, room, self._record_size_max)
 
-    def close(self) -> None:
-        """Close the files."""
+    # -- StoredLog -------------------------------------------------------------------------------
+
+    def flush(self) -> Deferred[int]:
+        """See L{StoredLog}: the member flushes."""
+        return succeed(self.flushed_offset)
+
+    def idle(self) -> Deferred[None]:
+        """See L{StoredLog}: no flush is ever under way here."""
+        return succeed(None)
+
+    def clean_close(self) -> None:
+        """See L{StoredLog}: there is nothing to record."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """See L{StoredLog}."""
         self._files.show((), self.file_size)

@@ -31,9 +31,9 @@ from dledger.raft_broker.writer import AppendsEntries, RaftWriter
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.basics.role import MASTER_ID
 from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
+from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog, SlaveSynchronize
 from dledger.rocketmq.broker.puts.puts import LogWriter
-from dledger.rocketmq.broker.replication import ReplicationNeeds
+from dledger.rocketmq.broker.surroundings import ReplicationNeeds
 from dledger.values.errors import StoreError
 
 #: The role of a leader for name servers and tools, as in RocketMQ.
@@ -111,9 +111,9 @@ class RaftReplication:
         )
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
-            run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S,
-            local_topics=lambda: {topic for topic, _ in store.queues.keys()},
-            is_stopped=lambda: self._is_carried, topics_copied=offers.copied,
+            run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S, own_log=OwnLog(
+                local_topics=store.queues.topics, is_stopped=lambda: self._is_carried,
+            ), topics_copied=offers.copied,
         )
         self.metadata = MetadataLog(
             needs.metadata, node, around.reactor, wall_ms=lambda: int(around.wall_s() * 1000),

@@ -33,10 +33,10 @@ from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from protocols.wire.ledger.messages import Response
 
 #: Seconds that a follower may take to become the leader when this broker stops.

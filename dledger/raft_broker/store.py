@@ -3,8 +3,9 @@
 The store of a broker on a raft log: the consume queues of the messages in the ledger of its member.
 
 The ledger is the member's. This store has the directory of the broker: the queues, and a small file that
-reports up to where they are complete. Only committed messages are in queues, so no queue is ever cut while
-the broker runs; a start cuts the units after the recorded place, as a crash may have left holes before them.
+reports up to where they are complete (L{dledger.raft_broker.checkpoints}). Only committed messages are in
+queues, so no queue is ever cut while the broker runs; a start cuts the units after the recorded place, as a
+crash may have left holes before them.
 
 Source: DefaultMessageStore.load, DLedgerCommitLog.recover (4.9.8); differs: docs/raft-broker.md.
 """
@@ -13,87 +14,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
-from zlib import crc32
 
-from construct import Int32ub, Int64sb, Struct
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.process.threads import RunInThread
+from dledger.raft_broker.checkpoints import (
+    DISPATCHED_NAME,
+    UNITS_UNKNOWN,
+    Dispatched,
+    RaftCheckpoints,
+    decode_dispatched,
+    encode_dispatched,
+    units_of,
+)
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.index.key_index import KeyIndex
+from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, lock_store
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from dledger.rocketmq.broker.store.records.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
-    Checkpoint,
     decode_checkpoint,
-    encode_checkpoint,
     read_small,
 )
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import (
-    MessageStore,
-    OpenedFiles,
-    StoreSurroundings,
-    lock_store,
-    run_steps,
-)
+from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
-from protocols.wire.layout import struct_of
-
-#: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
-DISPATCHED_NAME = "dispatched"
-_MARK_DECLARATION = Struct(
-    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb
-)
-_MARK = struct_of(_MARK_DECLARATION)
-#: In a mark that was lowered since.
-UNITS_UNKNOWN = -1
-_CRC = struct_of(Struct("crc" / Int32ub))
-
-
-class Dispatched(NamedTuple):
-    """
-    Up to where the queues are complete.
-
-    @ivar offset: of the log: all messages before it are in their queues.
-    @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
-        added up; or L{UNITS_UNKNOWN}.
-    @ivar metadata_from: metadata in the log before it are in the tables. They stay there while queues are
-        built again: what came from a master of RocketMQ since is not in the log.
-    """
-
-    offset: int
-    units: int
-    metadata_from: int
-
-
-def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
-    """The bytes of the file: the mark, the size of the log's files, and their checksum."""
-    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from)
-    return data + _CRC.pack(crc32(data))
-
-
-def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
-    """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
-    if data is None or len(data) != _MARK.size + _CRC.size:
-        return None
-    offset, size, units, metadata_from = _MARK.unpack_from(data)
-    if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
-        return None
-    return Dispatched(offset, units, metadata_from)
-
-
-def _units_of(queues: ConsumeQueues) -> int:
-    return sum(queues.next_indexes().values())
 
 
 class RaftStore(MessageStore):
@@ -147,7 +100,7 @@ class RaftStore(MessageStore):
                 ), dispatch,
             )
         except BaseException as error:
-            log.close()
+            log.abandon()
             lock.close()
             if isinstance(error, OSError):
                 raise StoreError(f"{config.store_path_root_dir} cannot be opened: {error}") from error
@@ -173,7 +126,7 @@ class RaftStore(MessageStore):
             losing=lambda: disk.write_file(path, lowered),
         )
         is_known = mark is not None and mark.offset == known and mark.units != UNITS_UNKNOWN
-        found = _units_of(queues)
+        found = units_of(queues)
         if mark is None or not is_known or queues.has_lost or found == mark.units:
             return queues, known
         queues.close()
@@ -189,10 +142,11 @@ class RaftStore(MessageStore):
         entries: EntryDispatch,
     ) -> None:
         """@param entries: the dispatcher of C{opened}."""
-        super().__init__(config, opened, around, gives_way=False, bad_records=BadRecords())
+        super().__init__(
+            config, opened, around, RaftCheckpoints(config.store_path_root_dir, opened, around),
+            gives_way=False, bad_records=BadRecords(),
+        )
         self._entries = entries
-        self._units = 0
-        self._is_metadata_kept = True
 
     def forget_topic(self, topic: str) -> None:
         """
@@ -215,29 +169,3 @@ class RaftStore(MessageStore):
                 self.indexing.index.expire(self.log.begin_offset)
         except OSError as error:
             raise StoreError(f"deleting old files of queues: {error}") from error
-
-    async def _before_checkpoint(self) -> None:
-        """See L{MessageStore._before_checkpoint}. The checkpoint's offset is that of this moment, too."""
-        self._units = _units_of(self.queues)
-        try:
-            await self._events.keep_metadata()
-            self._is_metadata_kept = True
-        except StoreError:  # whoever writes them every second reports it
-            self._is_metadata_kept = False
-
-    async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
-        if not self._is_metadata_kept:
-            return  # the next start reads these metadata again
-        root, disk = self.config.store_path_root_dir, self._disk
-        times = Checkpoint(
-            physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
-            index_msg_timestamp=self._indexed_ms,
-        )
-        mark = encode_dispatched(Dispatched(offset, self._units, offset), self.log.file_size)
-        await self._run_in_thread(lambda: run_steps([
-            lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),
-            lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
-        ]))
-
-    def _abandon_log(self) -> None:
-        self.log.close()

@@ -18,7 +18,7 @@ from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
-from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication
+from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log.log_start import inspect_log
@@ -26,6 +26,7 @@ from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_NAME, Ab
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage, lay_out, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings
 from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties, make_message
 
 #: Files so small that every test meets blanks and new files.

@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.links.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
+from dledger.client.links.security import ClientSecurity
 from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -34,7 +35,7 @@ class MembersTests(SynchronousTestCase):
         """Members of the fake group."""
         members = Members(
             self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
-            wire=wire, rng=random.Random(1), **options,
+            wire=wire, rng=random.Random(1), security=ClientSecurity(**options),
         )
         self.made += 1
         self.addCleanup(self.close, members)
@@ -75,10 +76,11 @@ class MembersTests(SynchronousTestCase):
         self.assertIn("is not shown to", members.problems["n1"])
         self.assertNotIn("secret", members.problems["n1"])
         members.addresses["n1"] = members.given["n1"] = "127.0.0.1:1"
-        members._check_secret("127.0.0.1:1")
+        ClientSecurity(token=ClientToken("secret")).check("127.0.0.1:1")
         with self.assertRaises(ValueError):
             Members(self.group.peers, group="default", clock=self.clock, wire="binary",
-                    endpoint_for=self.group.endpoint_for, rng=random.Random(1), token=ClientToken("secret"))
+                    endpoint_for=self.group.endpoint_for, rng=random.Random(1),
+                    security=ClientSecurity(token=ClientToken("secret")))
 
     def test_token_by_tls(self) -> None:
         """There it is shown to everybody who has proved to be the member."""

@@ -13,7 +13,6 @@ ACKS = "dledger.rocketmq.broker.popping.acks"
 ADMIN = "dledger.rocketmq.broker.admin.commands"
 BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
-CHECK = "dledger.rocketmq.broker.transactions.check"
 COMMANDS = "dledger.rocketmq.broker.transactions.commands"
 COPY = "dledger.rocketmq.broker.metadata.slave_synchronize"
 CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
@@ -21,6 +20,7 @@ ENDS = "dledger.rocketmq.broker.transactions.ends"
 FILES = "dledger.rocketmq.broker.metadata.files"
 HALVES = "dledger.rocketmq.broker.puts.halves"
 INDEX = "dledger.rocketmq.broker.store.index.key_index"
+JUDGE = "dledger.rocketmq.broker.transactions.half_judge"
 LOST = "dledger.rocketmq.broker.lost_topics"
 LONG = "dledger.rocketmq.broker.sending.long_sends"
 MASTER = "dledger.rocketmq.broker.ha.master"
@@ -33,6 +33,7 @@ PROPERTIES = "dledger.rocketmq.broker.puts.send_properties"
 RETRIES = "dledger.rocketmq.broker.popping.retries"
 REVIVE = "dledger.rocketmq.broker.popping.revive"
 RULES = "dledger.rocketmq.broker.puts.rules"
+TAKING = "dledger.rocketmq.broker.popping.taking"
 TIMERS = "dledger.rocketmq.broker.delays.timers"
 TABLES = "dledger.rocketmq.broker.metadata.tables"
 
@@ -50,7 +51,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(BEGINS, "if is_first or self._is_young(queue, begin):", "if is_first:"),
     ), _POP_TESTS),
     ("pop-begin-not-kept", "what comes between the first pops of a group is passed over", (
-        Patch(POPS, "if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:", "if False:"),
+        Patch(TAKING, "if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:", "if False:"),
     ), _POP_TESTS),
     ("pop-retry-of-anybody", "a group gets the retries of another whose name joins to the same", (
         Patch(RETRIES, "if origin != group and not (origin is None and is_only_ours):", "if False:"),
@@ -117,7 +118,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
     ), _ORDER_TESTS),
     ("order-with-retries", "a question before a pop in order reports retries", (
-        Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
+        Patch(TAKING, "retries = () if pop.in_order else ", "retries = "),
     ), _ORDER_TESTS),
     ("order-forgotten", "the next run of a broker does not know what was given in order", (
         Patch("dledger.rocketmq.broker.metadata.files", "self.changed_options, self.order_info,",
@@ -152,7 +153,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), _END_TESTS),
     ("late-end", "an end of the first half message leaves its copy open", (
         Patch(ENDS, "        return self._copies.get(first)\n", "        return None\n"),
-        Patch(CHECK, "if self._ends.kind_of(first) is not None:", "if False:"),
+        Patch(JUDGE, "if self._ends.kind_of(first) is not None:", "if False:"),
     ), _END_TESTS),
     ("age-by-producer", "the clock of the producer decides when it is asked", (
         Patch(HALVES, "if first is not None and is_copy else half.store_timestamp)",
@@ -184,7 +185,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(COPY, "            self._forget_offsets(before)\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("offsets-before-the-log", "a slave takes offsets over before its log has what they tell of", (
-        Patch(COPY, "            await self.reached()\n", "            pass\n"),
+        Patch(COPY, "            await self._own_log.reached()\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("table-before-the-log", "a table is on the disk before the messages that it tells of", (
         Patch(FILES, "            await self.flush_log()\n", ""),

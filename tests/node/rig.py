@@ -166,8 +166,7 @@ class FakePeers(Peers):
         super().__init__(
             config=rig.config, dial=lambda _peer_id, _address: cast("Any", None), clock=rig.clock,
             turn=rig.node.turn, rng=random.Random(1),
-            answered=rig.node.peer_inputs.answered, failed=rig.node.peer_inputs.failed,
-            connected=rig.node.peer_inputs.connected, greeting=rig.node.greeting,
+            listener=rig.node.peer_inputs, greeting=rig.node.greeting,
         )
         self._rig = rig
         self.absent: set[str] = set()

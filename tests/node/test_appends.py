@@ -41,7 +41,7 @@ class GateTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.proposed: list[AppendProposed] = []
         self.calls: list[Callable[[], None]] = []
-        self.soon: list[Callable[[], None]] = []
+        self.reads: list[Callable[[], None]] = []
         self.ledger = Ledger()
         self.tokens = 0
         self.now_s, self.counters = 100.0, Counters()
@@ -51,10 +51,17 @@ class GateTestCase(SynchronousTestCase):
         """A gate with a bound of its own."""
         return AppendGate(
             group="g", ledger=self.ledger, propose=self.proposed.append,
-            at_end_of_turn=self.calls.append,
-            at_end_of_read=self.soon.append, seconds=lambda: self.now_s,
+            turn=self, seconds=lambda: self.now_s,
             next_token=self.next_token, counters=self.counters, shared_count_max=shared_count_max,
         )
+
+    def work(self, call: Callable[[], None]) -> None:
+        """At the end of the turn."""
+        self.calls.append(call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """At the end of a read."""
+        self.reads.append(call)
 
     def next_token(self) -> int:
         """1, 2, ..."""
@@ -63,8 +70,8 @@ class GateTestCase(SynchronousTestCase):
 
     def end_turn(self) -> None:
         """Run what was asked for."""
-        calls = [*self.soon, *self.calls]
-        self.soon.clear()
+        calls = [*self.reads, *self.calls]
+        self.reads.clear()
         self.calls.clear()
         for call in calls:
             call()
@@ -102,7 +109,7 @@ class GatherTests(GateTestCase):
         for number in range(5):
             self.gate.append((b"%d" % number,))
         self.assertEqual(self.proposed, [])
-        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
+        self.assertEqual((len(self.reads), len(self.calls)), (1, 0))
         self.end_turn()
         ((proposal,),) = [proposed.proposals for proposed in self.proposed]
         self.assertEqual(proposal.bodies, (b"0", b"1", b"2", b"3", b"4"))
@@ -131,15 +138,15 @@ class GatherTests(GateTestCase):
     def test_only_an_idle_gate_does_not_wait_for_the_turn(self) -> None:
         """While a proposal is on its way, others are gathered; once it is answered, none is on its way."""
         self.gate.append((b"a",))
-        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
+        self.assertEqual((len(self.reads), len(self.calls)), (1, 0))
         self.end_turn()
         self.gate.append((b"b",))
-        self.assertEqual((len(self.soon), len(self.calls)), (0, 1))
+        self.assertEqual((len(self.reads), len(self.calls)), (0, 1))
         self.end_turn()
         self.answer(1, ResponseCode.SUCCESS, 1, index=0)
         self.answer(2, ResponseCode.SUCCESS, 1, index=1)
         self.gate.append((b"c",))
-        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
+        self.assertEqual((len(self.reads), len(self.calls)), (1, 0))
 
     def test_a_proposal_has_a_bound_of_bodies(self) -> None:
         """A proposal is full at its bound of bodies; all of a turn's are still one input."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.node.connections.peers import RETRY_MAX_S
+from dledger.node.connections.redial import RETRY_MAX_S
 from dledger.node.service import MemberService
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

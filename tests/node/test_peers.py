@@ -21,13 +21,11 @@ from dledger.ledger.group_name import GroupName
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import (
     ASK_AGAIN_S,
-    HURRY_S,
     PRESENT_S,
-    RETRY_MAX_S,
     SIGN_OF_LIFE_S,
     Peers,
-    retry_policy,
 )
+from dledger.node.connections.redial import HURRY_S, RETRY_MAX_S
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
@@ -89,6 +87,25 @@ class FakeEndpoint:
         self.attempts.pop(0)[0].errback(Failure(ConnectError()))
 
 
+class Heard:
+    """A listener for a test."""
+
+    def __init__(self, case: PeersTestCase) -> None:
+        self._case = case
+
+    def answered(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
+        """Remember."""
+        self._case.answered.append((peer_id, answers))
+
+    def failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
+        """Remember."""
+        self._case.requests_failed(peer_id, failed, is_incompatible)
+
+    def connected(self, peer_id: str) -> None:
+        """Remember."""
+        self._case.connected.append(peer_id)
+
+
 class PeersTestCase(SynchronousTestCase):
     """Two peers."""
 
@@ -106,8 +123,7 @@ class PeersTestCase(SynchronousTestCase):
         self.peers = Peers(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), clock=self.clock,
             dial=lambda peer_id, _: self.endpoints[peer_id], turn=turn_of(self.clock), rng=random.Random(1),
-            answered=lambda peer_id, answers: self.answered.append((peer_id, answers)),
-            failed=self.requests_failed, connected=self.connected.append, greeting=self.greeting,
+            listener=Heard(self), greeting=self.greeting,
         )
         self.peers.follow({"n1": "h:2", "n2": "h:3"})
         self.peers.start()
@@ -426,14 +442,6 @@ class ConnectionTests(PeersTestCase):
         unplug(connection)
         self.clock.advance(0.1)
         self.assertEqual(len(endpoint.attempts), 1)
-
-    def test_pauses_between_attempts_grow(self) -> None:
-        """Grows, is bounded, and differs between members."""
-        wait_s = retry_policy(random.Random(1))
-        self.assertTrue(all(0 < wait_s(attempt) <= RETRY_MAX_S for attempt in range(2000)))
-        self.assertLess(wait_s(0), 0.06)
-        self.assertGreaterEqual(wait_s(100), RETRY_MAX_S / 2)
-        self.assertNotEqual(wait_s(100), wait_s(100))
 
     def test_an_idle_connection_is_kept_alive(self) -> None:
         """An idle connection is asked something before the other end takes it for dead."""

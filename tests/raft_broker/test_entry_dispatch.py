@@ -26,7 +26,7 @@ class DispatchTests(SynchronousTestCase):
     def dispatch(self, *, bytes_max: int = 1 << 20, committed_index: int | None = None) -> EntryDispatch:
         """Everything that is committed."""
         log = self.ledger.log(committed_index)
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         levels = config_of().delay_levels_ms
         dispatch = EntryDispatch(log, self.queues, levels, offset=0, events=BrokerEvents())
         before = -1
@@ -89,7 +89,7 @@ class DispatchTests(SynchronousTestCase):
         """Where an entry must begin, there is none: the dispatch waits there until it is mended."""
         self.ledger.append(message())
         log = self.ledger.log()
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
         file.pwrite(b"\x07", 3)
         dispatch = EntryDispatch(log, self.queues, (), offset=0, events=BrokerEvents())

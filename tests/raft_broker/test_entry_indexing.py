@@ -27,7 +27,7 @@ class EntryIndexingTests(SynchronousTestCase):
     def index(self, size: int) -> KeyIndex:
         """Everything that is committed."""
         log = self.ledger.log()
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         config = config_of(f"base{size}", max_index_num=100)
         index = KeyIndex.open(config, self.ledger.disk, log, log_end=0, crashed=False, timestamp=0)
         made = EntryIndexing(index, log, clock=Clock())

@@ -19,7 +19,7 @@ class RaftLogTests(SynchronousTestCase):
     def test_an_empty_log_has_no_records(self) -> None:
         """Nothing, until something is committed."""
         log = self.ledger.log()
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         self.assertEqual((log.begin_offset, log.end_offset, log.record_end, log.flushed_offset), (0, 0, 0, 0))
         self.assertEqual(log.read(0, 100), b"")
         self.ledger.append(message())
@@ -34,7 +34,7 @@ class RaftLogTests(SynchronousTestCase):
         """What is after the committed end is neither counted nor read."""
         self.ledger.append(*[message(b"%d" % number) for number in range(5)])
         log = self.ledger.log(2)
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         end = self.ledger.store.position_of(3)
         self.assertEqual((log.record_end, log.ledger_end), (end, self.ledger.store.end_position))
         self.assertEqual(len(log.read(0, 100_000)), end)
@@ -48,7 +48,7 @@ class RaftLogTests(SynchronousTestCase):
     def test_files_made_later_are_read(self) -> None:
         """Files that are made later are read; no read crosses the end of one."""
         log = self.ledger.log()
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         for number in range(20):
             self.ledger.append(message(bytes(900)))
             log.committed(number)
@@ -61,7 +61,7 @@ class RaftLogTests(SynchronousTestCase):
         """A damaged record is named."""
         self.ledger.append(message(b"hello"))
         log = self.ledger.log()
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         path = f"base/dledger-n0/data/{0:020d}"
         file = self.ledger.disk.open(path)
         file.pwrite(b"\xff", 48 + 90)
@@ -71,7 +71,7 @@ class RaftLogTests(SynchronousTestCase):
         """What was dispatched in an earlier run was committed, though the member does not know it yet."""
         self.ledger.append(*[message() for _ in range(4)])
         log = self.ledger.log(0)
-        self.addCleanup(log.close)
+        self.addCleanup(log.abandon)
         log.show_to(self.ledger.store.position_of(3))
         self.assertEqual(log.record_end, self.ledger.store.position_of(3))
         self.assertFalse(log.committed(1))

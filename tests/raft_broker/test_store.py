@@ -9,13 +9,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.raft_broker.store import (
+from dledger.raft_broker.checkpoints import (
     DISPATCHED_NAME,
     Dispatched,
-    RaftStore,
     decode_dispatched,
     encode_dispatched,
 )
+from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.values.errors import DirectoryError, StoreError
 from tests.base.test_unreadable import BadFile
@@ -69,6 +69,31 @@ class KeptTests(SynchronousTestCase):
         mark = decode_dispatched(ledger.disk.read_file(path), store.log.file_size)
         assert mark is not None
         self.assertEqual((mark.offset, mark.metadata_from), (store.reput.offset, store.reput.offset))
+
+    def test_of_one_moment(self) -> None:
+        """Messages that are dispatched during a checkpoint are in neither its place nor its count."""
+        ledger, clock, kept = LedgerOfMessages(), Clock(), _Kept()
+        self.addCleanup(ledger.store.abandon)
+        ledger.append(message(b"one"))
+        store = RaftStore.open(
+            config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=inline,
+            failed=lambda failure: self.fail(str(failure)), events=kept,
+        )
+        self.addCleanup(store.abandon)
+        store.start()
+        clock.pump([0.01] * 20)
+        done, offset = store.checkpoint(), store.reput.offset
+        ledger.append(message(b"two"))
+        store.log.committed(1)
+        store.reput.wake()
+        clock.pump([0.01] * 20)
+        self.assertGreater(store.reput.offset, offset)
+        kept.saves.pop().callback(None)
+        self.successResultOf(done)
+        path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
+        self.assertEqual(
+            decode_dispatched(ledger.disk.read_file(path), store.log.file_size), Dispatched(offset, 1, offset)
+        )
 
 
 class _Kept(BrokerEvents):

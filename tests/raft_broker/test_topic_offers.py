@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.logger import capturedLogs
 
+from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
@@ -60,7 +61,7 @@ class OfferTests(RaftCase):
         self.synchronize = self.replication.synchronize
         self.patch(self.synchronize, "_asker", self.master)
         self.patch(self.offers, "_asker", self.master)
-        self.patch(self.synchronize, "_is_stopped", lambda: False)
+        self.patch(self.synchronize, "_own_log", OwnLog(local_topics=self.broker.store.queues.topics))
         self.synchronize.master_address = "10.0.0.9:10911"
 
     def tearDown(self) -> None:

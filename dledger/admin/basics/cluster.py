@@ -36,6 +36,7 @@ from dledger.base.serving.endpoints import tcp_endpoints
 from dledger.base.tls.securing import Dialling
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.members import Members
+from dledger.client.links.security import ClientSecurity
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.addresses import Address, checked_members, is_loopback, parse_address
@@ -411,7 +412,7 @@ class ClusterSurvey:
                 endpoint_for=tcp_endpoints(self._reactor, self._deadline_s),
                 rng=random.Random(),
                 answer_timeout_s=self._deadline_s,
-                tls=self._node.dialling,
+                security=ClientSecurity(tls=self._node.dialling),
             )
         answer = await self._members.ask(member_id)
         return self._members.info(member_id, answer)

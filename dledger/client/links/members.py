@@ -29,11 +29,10 @@ from twisted.python.failure import Failure
 from dledger.base.process.keeper import Keeper
 from dledger.base.process.timing import Alarm, Gathering
 from dledger.base.serving.endpoints import EndpointFor, connect_with
-from dledger.base.tls.securing import Dialling
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.connection import MemberLink, RequestLost
-from dledger.values.addresses import checked_members, is_loopback, parse_address
-from dledger.values.client_token import ClientToken
+from dledger.client.links.security import NO_SECURITY, ClientSecurity
+from dledger.values.addresses import checked_members
 from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
@@ -81,14 +80,9 @@ class Members:
         wire: str = "auto",
         rng: random.Random,
         answer_timeout_s: float = 1.0,
-        tls: Dialling | None = None,
-        token: ClientToken | None = None,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
-        """
-        @param tls: makes the connections by TLS; None: they are plain.
-        @param token: shown to each member in the first request of a connection.
-        """
-        if token is not None and wire == "binary":
+        if security.token is not None and wire == "binary":
             raise ValueError("a token needs wire=auto or remoting: native METADATA has no room for it")
         if wire not in ("auto", "remoting", "binary"):
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
@@ -104,8 +98,7 @@ class Members:
         self.turn = Turn(clock, self._output_failed)
         self._clock = clock
         self._endpoint_for = endpoint_for
-        self._tls = tls
-        self._token = token
+        self._security = security
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
         self.keepers: dict[str, Keeper[MemberLink]] = {}
@@ -166,20 +159,14 @@ class Members:
         raise failed
 
     async def _connect_at(self, member_id: str, address: str) -> MemberLink:
-        self._check_secret(address)
+        security = self._security
+        security.check(address)
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
-        endpoint = self._endpoint_for(address)
-        if self._tls is not None:
-            endpoint = self._tls.dial(endpoint, member_id)
-        await connect_with(endpoint, link.protocol)
+        await connect_with(security.dial(self._endpoint_for(address), member_id), link.protocol)
         try:
             await self.metadata(link)
         except RequestLost as lost:
-            hint = (
-                "the member may want TLS" if self._tls is None
-                else "the member may have no TLS, or not take this certificate"
-            )
-            raise RequestLost(f"{lost} (before its first answer: {hint})") from None
+            raise RequestLost(f"{lost} (before its first answer: {security.why_silent})") from None
         except Exception:  # not GeneratorExit: Python may collect a story that nobody waits for
             link.abort("the member could not be probed")
             raise
@@ -189,17 +176,6 @@ class Members:
         if not self._is_closed:
             self._refresh.set(REFRESH_S)
         return link
-
-    def _check_secret(self, address: str) -> None:
-        """@raise DLedgerError: everybody on the way to C{address} would read the token."""
-        token = self._token
-        if token is not None and self._tls is None and not (
-            token.is_insecure or is_loopback(parse_address(address)[0])
-        ):
-            raise DLedgerError(
-                ResponseCode.FORBIDDEN, reason=f"the token is not shown to {address} without TLS: give the "
-                "authority of the members' certificates, or say that it may be (insecure)",
-            )
 
     def _lost(self, link: MemberLink) -> None:
         keeper = self.keepers.get(link.member_id)
@@ -220,7 +196,7 @@ class Members:
         is_first = connection.metadata is None
         request = MetadataRequest(
             group=self.group, remote_id=connection.member_id,
-            token=self._token.text if self._token is not None and is_first else "",
+            token=self._security.token_text if is_first else "",
         )
         response: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(response, MetadataResponse)

@@ -21,23 +21,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from twisted.application.internet import ClientService
-from twisted.internet.defer import CancelledError, Deferred, fail, gatherResults
+from twisted.internet.defer import Deferred, fail, gatherResults
 from twisted.internet.interfaces import (
     IAddress,
-    IProtocol,
-    IProtocolFactory,
     IReactorTime,
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import Factory
-from twisted.logger import ILogObserver, LogEvent, Logger
-from twisted.python.failure import Failure
-from zope.interface import implementer
+from twisted.logger import Logger
 
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.greeting import Greeting
+from dledger.node.connections.redial import Redial
 from dledger.node.connections.server import STOOD_STILL_S
 from dledger.values.errors import DLedgerError
 from protocols.connection import IDLE_S, TLS_LOSS
@@ -49,20 +46,11 @@ from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response, VoteRequest
 from protocols.wire.remoting import RemotingCommand
 
-#: Waits between attempts to connect grow from the first bound to the second, in seconds.
-RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 1.0
-RETRY_FACTOR = 1.6
-
 #: Most seconds between two requests on a connection to a member of ours.
 SIGN_OF_LIFE_S = 1.0
 
 #: A member of ours that has answered nothing for this many seconds is not present.
 PRESENT_S = 4.0
-
-#: A member that is spoken for, and not connected, is tried at once, but not sooner than this after the last
-#: time, seconds.
-HURRY_S = 0.2
 
 #: A member is asked for its list, because a caller in its name seems to have a later one, not sooner than
 #: this after the last time, seconds.
@@ -76,23 +64,25 @@ SIGN_OF_LIFE = -1
 
 #: Makes the endpoint to a member from its id and its C{host:port}.
 Dial = Callable[[str, str], IStreamClientEndpoint]
-Answered = Callable[[str, list[tuple[int, Response]]], None]
-Failed = Callable[[str, list[tuple[int, str]], bool], None]
-Connected = Callable[[str], None]
 Told = Callable[[str, MetadataResponse], None]
 
 
-def retry_policy(rng: random.Random) -> Callable[[int], float]:
-    """
-    A function from the attempt's number to the wait before it, in seconds: growing, jittered, at most
-    L{RETRY_MAX_S}.
-    """
+class PeerListener(Protocol):
+    """Hears of the requests to other members: L{dledger.node.peer_inputs.PeerInputs}."""
 
-    def wait_s(attempt: int) -> float:
-        longest = min(RETRY_MAX_S, RETRY_FIRST_S * RETRY_FACTOR ** min(attempt, 32))
-        return longest * rng.uniform(0.5, 1.0)
+    def answered(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
+        """The peer answered these requests. @param answers: request ids and answers."""
 
-    return wait_s
+    def failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
+        """
+        The peer will not answer these requests.
+
+        @param failed: request ids and reasons.
+        @param is_incompatible: it answered them, in another version of the protocol.
+        """
+
+    def connected(self, peer_id: str) -> None:
+        """The connection to the peer is new; called before any request on it."""
 
 
 class Peers:
@@ -100,10 +90,7 @@ class Peers:
     The connections to all other members.
 
     @param dial: makes the endpoint to a member.
-    @param answered: called with C{(peer_id, [(request_id, response), ...])}.
-    @param failed: called with C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is
-        whether the peer answered them in another version of the protocol.
-    @param connected: called with C{(peer_id)} when a connection to it is new, before any request on it.
+    @param listener: hears of every request that L{send} takes, once.
     """
 
     def __init__(
@@ -114,22 +101,19 @@ class Peers:
         clock: IReactorTime,
         turn: Turn,
         rng: random.Random,
-        answered: Answered,
-        failed: Failed,
-        connected: Connected,
+        listener: PeerListener,
         greeting: Greeting,
     ) -> None:
         def make(peer_id: str, address: str) -> _Peer:
             return _Peer(
-                peer_id, config=config, endpoint=dial(peer_id, address), clock=clock, turn=turn, rng=rng,
-                answered=answered, failed=failed, connected=connected, greeting=greeting,
-                told=lambda greeted: self._tell(peer_id, greeted),
+                peer_id, Redial(peer_id, dial(peer_id, address), clock, rng), config=config, turn=turn,
+                listener=listener, greeting=greeting, told=lambda greeted: self._tell(peer_id, greeted),
             )
 
         self._tell: Told = lambda _peer_id, _greeted: None
         self._make = make
         self._turn = turn
-        self._failed = failed
+        self._failed = listener.failed
         self._peers: dict[str, _Peer] = {}
         self._addresses: dict[str, str] = {}
         self._strays: list[tuple[str, int]] = []
@@ -235,47 +219,11 @@ class Peers:
         return sum(peer.wire_errors for peer in self._peers.values())
 
 
-@implementer(ILogObserver)
-def _drop(event: LogEvent) -> None:
-    pass
-
-
-class _QuietClientService(ClientService):
-    """A ClientService that does not log: it would write two lines for each failed attempt."""
-
-    _log = Logger(observer=_drop)
-
-
-@implementer(IStreamClientEndpoint)
-class _WatchedEndpoint:
-    """An endpoint that reports attempts to connect, and those that failed."""
-
-    def __init__(
-        self, endpoint: IStreamClientEndpoint, begins: Callable[[], None], failed: Callable[[Failure], None]
-    ) -> None:
-        self._endpoint = endpoint
-        self._begins = begins
-        self._failed = failed
-
-    def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
-
-        def tell(failure: Failure) -> Failure:
-            self._failed(failure)
-            return failure
-
-        self._begins()
-        attempt: Deferred[IProtocol] = self._endpoint.connect(factory)
-        return attempt.addErrback(tell)
-
-
 class _Peer(Factory):
     """
-    One peer: its ClientService, and the current connection.
+    One peer: the way to it, and the current connection.
 
-    Invariant: C{_connection} is the newest connection, and None once it is lost. C{_unheard} counts the
-    connections since the last answer: a port that accepts but never answers (a proxy whose member is
-    down) is retried with the same growing waits as a port that refuses.
+    Invariant: C{_connection} is the newest connection, and None once it is lost.
     """
 
     log = Logger()
@@ -284,40 +232,30 @@ class _Peer(Factory):
     def __init__(
         self,
         peer_id: str,
+        redial: Redial,
         *,
         config: DLedgerConfig,
-        endpoint: IStreamClientEndpoint,
-        clock: IReactorTime,
         turn: Turn,
-        rng: random.Random,
-        answered: Answered,
-        failed: Failed,
-        connected: Connected,
+        listener: PeerListener,
         greeting: Greeting,
         told: Callable[[MetadataResponse], None],
     ) -> None:
         self._greeting = greeting
         self._tell_told = told
         self._peer_id = peer_id
+        self._redial = redial
         self._config = config
         self._turn = turn
-        self._answered = answered
-        self._failed = failed
-        self._connected = connected
-        watched = _WatchedEndpoint(endpoint, self._trying, self._cannot_connect)
-        policy = retry_policy(rng)
-        self._service = _QuietClientService(
-            watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
-        )
-        self._is_told = False
+        self._answered = listener.answered
+        self._failed = listener.failed
+        self._connected = listener.connected
         self._is_foreign = False
-        self._unheard = 0
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
-        self._heard_s = self._swept_s = self._hurried_s = 0.0
+        self._heard_s = self._swept_s = 0.0
         self._asked_again_s = -ASK_AGAIN_S
-        self._is_waiting = self._is_to_ask = False
+        self._is_to_ask = False
         self._was_used = False
         self._asked: dict[int, Deferred[Response]] = {}
         self._last_token = SIGN_OF_LIFE
@@ -331,7 +269,7 @@ class _Peer(Factory):
     @property
     def is_present(self) -> bool:
         connection = self._connection
-        if connection is None or self._unheard:
+        if connection is None or self._redial.unheard:
             return False
         now_s = self._turn.seconds()
         return (
@@ -343,24 +281,14 @@ class _Peer(Factory):
 
     def hurry(self) -> bool:
         """Do not wait with the next attempt to connect. @return: False."""
-        now_s = self._turn.seconds()
-        if self._is_waiting and now_s - self._hurried_s >= HURRY_S:
-            self._hurried_s = now_s
-            self._service.stopService()
-            self.start()
+        self._redial.hurry(self._turn.seconds())
         return False
 
     def start(self) -> None:
-        self._service.startService()
+        self._redial.start(self)
 
     def stop(self) -> Deferred[None]:
-        stopping: Deferred[None] | None = self._service.stopService()
-        done: Deferred[None] = Deferred()
-        if stopping is None:
-            done.callback(None)
-        else:
-            stopping.chainDeferred(done)
-        return done
+        return self._redial.stop()
 
     def abort(self, reason: str) -> None:
         if self._connection is not None:
@@ -370,19 +298,6 @@ class _Peer(Factory):
         connection: ClientConnection[int] = ClientConnection(self, self._turn, wire=self._config.wire)
         connection.factory = self
         return connection
-
-    def _trying(self) -> None:
-        self._is_waiting = False
-
-    def _cannot_connect(self, failure: Failure) -> None:
-        """Log the first failed attempt since the last connection; the attempts continue."""
-        self._is_waiting = True
-        if not self._is_told and failure.check(CancelledError) is None:
-            self._is_told = True
-            self.log.warn(
-                "peer {peer_id} cannot be reached, retrying: {reason}",
-                peer_id=self._peer_id, reason=failure.getErrorMessage(),
-            )
 
     def send(self, request_id: int, request: Request) -> None:
         connection, self._was_used = self._connection, True
@@ -464,9 +379,7 @@ class _Peer(Factory):
         previous, self._connection = self._connection, connection
         if previous is not None:
             previous.abort("there is a newer connection")
-        self._is_told = False
-        self._unheard += 1
-        if self._unheard == 1:
+        if self._redial.connected():
             self.log.info(
                 "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
             )
@@ -492,7 +405,7 @@ class _Peer(Factory):
                 self._is_foreign = False
                 self.told = told = greeting
             self._answered_beside(beside)
-        self._unheard = 0
+        self._redial.unheard = 0
         self._heard_s = self._turn.seconds()
         if answers:
             self._answered(self._peer_id, answers)
@@ -552,8 +465,7 @@ class _Peer(Factory):
         if self._connection is connection:
             self._connection = None
             self._greeting.lost(self._peer_id)
-            self._is_waiting = True
-            if self._unheard > 1:
+            if not self._redial.lost():
                 return  # only the end of the first of them is logged
             tell = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
             tell("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)

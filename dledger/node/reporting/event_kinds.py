@@ -88,8 +88,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     "append-refused": _warn("the store has refused the leader's own entries", ("code",)),
     "append-too-large": _warn("a client sends bodies that no file has room for", ()),
     "clock-behind": _warn(
-        "the leader's clock is a minute or more behind the time of the log's last entries: new entries get "
-        "that time until it has come there", (),
+        "the clock of the leader is a minute or more behind the log, whose times stand still until then", (),
     ),
     # The store.
     "disk-full": _error("there is no room for entries", ()),

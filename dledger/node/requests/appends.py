@@ -67,6 +67,16 @@ class Positions(Protocol):
         """Stream offset of the record at C{index}."""
 
 
+class TurnEnds(Protocol):
+    """The part of L{protocols.turn.Turn} needed here."""
+
+    def work(self, call: Callable[[], None]) -> None:
+        """Run C{call} when the reactor turn ends."""
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Run C{call} when the bytes read from one connection have been handled."""
+
+
 class _Claim(NamedTuple):
     """
     A caller, and its part of a proposal.
@@ -97,8 +107,6 @@ class AppendGate:
     Invariant: a claim is in C{_claims} (not proposed yet), in C{_pending} (proposed), or answered.
 
     @param propose: feeds the core.
-    @param at_end_of_turn: runs a call when the reactor turn ends.
-    @param at_end_of_read: runs a call when the bytes read from one connection have been handled.
     @param seconds: a monotonic clock; asked once for each turn and each proposal, never for each append.
     """
 
@@ -108,8 +116,7 @@ class AppendGate:
         group: str,
         ledger: Positions,
         propose: Callable[[AppendProposed], None],
-        at_end_of_turn: Callable[[Callable[[], None]], None],
-        at_end_of_read: Callable[[Callable[[], None]], None],
+        turn: TurnEnds,
         next_token: Callable[[], int],
         seconds: Callable[[], float],
         counters: Counters,
@@ -118,8 +125,8 @@ class AppendGate:
         self._group = group
         self._ledger = ledger
         self._propose = propose
-        self._at_end_of_turn = at_end_of_turn
-        self._at_end_of_read = at_end_of_read
+        self._at_end_of_turn = turn.work
+        self._at_end_of_read = turn.soon
         self._next_token = next_token
         self._seconds = seconds
         self._counters = counters

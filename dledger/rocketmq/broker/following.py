@@ -11,24 +11,22 @@ Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.answering.java_json import to_long
 from dledger.rocketmq.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.offers import OfferRefused, RecordOffers
 from dledger.rocketmq.broker.ha.ports import LogPort
 from dledger.rocketmq.broker.ha.service import HAService
 from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
+from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog, SlaveSynchronize
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.broker.store.queues.topic_lives import TopicLives
+from dledger.rocketmq.broker.surroundings import ReplicationNeeds
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode
@@ -85,31 +83,28 @@ class Following:
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
-        own: OwnAddress, clock: IReactorTime, run_in_thread: RunInThread,
-        endpoint_of: Callable[[str], IStreamClientEndpoint], log: LogPort,
-        local_topics: Callable[[], Set[str]] = frozenset,
+        self, needs: ReplicationNeeds, ha: HAService, log: LogPort, queues: ConsumeQueues
     ) -> None:
-        """
-        @param log: our commit log.
-        @param local_topics: returns the topics that have consume queues here.
-        """
-        self._config = config
+        """@param log, queues: our own."""
+        around, own = needs.around, needs.own
+        self._config = needs.config
         self._ha = ha
-        self._client = client
+        self._client = needs.client
         self._own = own
-        self._endpoint_of = endpoint_of
+        self._endpoint_of = around.endpoint_of
         self._log = log
-        self._clock = clock
+        self._clock = around.reactor
         self.ha_address = ""
         self.offers: RecordOffers | None = None
         if ha.slave is not None:
-            self.offers = RecordOffers(log, ha.slave, _Desk(client, self._master_address))
+            self.offers = RecordOffers(log, ha.slave, _Desk(needs.client, self._master_address))
         self.synchronize = SlaveSynchronize(
-            metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
-            local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
+            needs.metadata, needs.client, own_address=lambda: own.text, clock=around.reactor,
+            run_in_thread=around.run_in_thread, own_log=OwnLog(
+                local_topics=queues.topics, reached=self.reached, lives=TopicLives(queues),
+                is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
+            ),
         )
-        self.synchronize.reached = self.reached
 
     def start(self) -> None:
         """Follow the master that the options name; without one, wait for a name server's answer."""

@@ -51,6 +51,7 @@ from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
 from dledger.rocketmq.broker.consuming.offset_commands import OffsetCommands
 from dledger.rocketmq.broker.consuming.producers import ProducerTable
+from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.consuming.visible import all_visible
@@ -59,21 +60,26 @@ from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
 from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.door.stored_topics import stored_topics
 from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
+from dledger.rocketmq.broker.popping.giving import PopGiving
 from dledger.rocketmq.broker.popping.in_order import InOrder
+from dledger.rocketmq.broker.popping.pop_requests import PopReading
 from dledger.rocketmq.broker.popping.pops import PopCommands
+from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService
+from dledger.rocketmq.broker.popping.taking import PopTaking
 from dledger.rocketmq.broker.puts.answers import SendAnswers
 from dledger.rocketmq.broker.puts.puts import PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
 from dledger.rocketmq.broker.puts.tracing import traced
 from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
-from dledger.rocketmq.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
+from dledger.rocketmq.broker.replication import CommitLogKind, LogKind
 from dledger.rocketmq.broker.replies import ReplyCommands
 from dledger.rocketmq.broker.route_questions import RouteQuestions
 from dledger.rocketmq.broker.sending.long_sends import LongSends
@@ -84,10 +90,13 @@ from dledger.rocketmq.broker.sending.sends import Sends
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log_reads import LogReads
 from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
-from dledger.rocketmq.broker.stored_topics import stored_topics
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.transactions.check import TransactionCheckService
 from dledger.rocketmq.broker.transactions.commands import TransactionCommands
 from dledger.rocketmq.broker.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.transactions.half_judge import HalfJudge
+from dledger.rocketmq.broker.transactions.half_progress import HalfProgress
+from dledger.rocketmq.broker.transactions.questions import ProducerQuestions
 from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.values.hosts import ChangeHosts
 from protocols.turn import Turn
@@ -140,9 +149,7 @@ class BrokerParts(BrokerEvents):
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
         self.store.queues.begins_at = self.metadata.topics.begins_at
-        if isinstance(self.store, CommitLogStore):  # a raft log has the metadata, too
-            log = self.store.log
-            self.metadata.flush_log = lambda: log.flush().addCallback(lambda _: None)
+        self.metadata.flush_log = lambda: self.store.log.flush().addCallback(lambda _: None)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
@@ -220,9 +227,9 @@ class BrokerParts(BrokerEvents):
         visible = all_visible if gate is None else gate.visible
         self.consumer_table = ConsumerTable()
         self.producer_table = ProducerTable()
+        reading = PullReading(config, metadata, self.consumer_table, wall_ms=wall_ms, visible=visible)
         self.pulls = PullCommands(
-            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
-            slow_bytes=slow_bytes, visible=visible,
+            config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.pulls.progress.trace = self._around.trace
         self.consumers = ConsumerCommands(
@@ -238,16 +245,22 @@ class BrokerParts(BrokerEvents):
             commits=self.lost_topics.commits,
         )
         self.checks_of_halves = TransactionCheckService(
-            config, store, metadata, self.pipeline, self.producer_table, ends, own=self.own, clock=clock,
-            wall_ms=wall_ms, rights=gate,
+            config, store, self.pipeline, ends, HalfProgress(store, metadata, wall_ms=wall_ms),
+            HalfJudge(config, store, metadata, self.pipeline, ends, own=self.own, wall_ms=wall_ms),
+            ProducerQuestions(config, self.producer_table, own=self.own, wall_ms=wall_ms, rights=gate),
+            clock=clock,
         )
         self.revive = ReviveService(
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
         )
         in_order = InOrder(metadata, wall_ms=wall_ms)
+        retries = RetryTopics(config, metadata)
+        taking = PopTaking(config, store, metadata, self.revive, in_order, retries, wall_ms=wall_ms)
         self.pops = PopCommands(
-            config, store, metadata, self.pipeline, self.revive, in_order, own=self.own, clock=clock,
-            wall_ms=wall_ms, progress=self.pulls.progress,
+            PopReading(config, metadata, self.pipeline, retries, wall_ms=wall_ms), taking, PopGiving(
+                taking, metadata, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
+                progress=self.pulls.progress,
+            ), in_order, retries, clock=clock, wall_ms=wall_ms,
         )
         self.pop_acks = PopAcks(
             config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,

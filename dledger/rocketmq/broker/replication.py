@@ -9,80 +9,26 @@ broker and the ledger.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Protocol
 
-import attrs
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.admin.damaged_records import DamagedRecords
 from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
 from dledger.rocketmq.broker.admin.log_acts import LogActs
 from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.command_client import CommandClient
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.following import Following
 from dledger.rocketmq.broker.ha.service import HAService, HAStatus
 from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
-from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.queues.topic_lives import TopicLives
 from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.upkeep import HouseKeeping
-
-
-@attrs.frozen(kw_only=True)
-class BrokerSurroundings:
-    """
-    The parts that a process gives to its broker: all that it knows of its computer.
-
-    @ivar reactor: its clock should be monotonic.
-    @ivar wall_s: seconds since 1970.
-    @ivar rng: the only source of chance of the broker.
-    @ivar run_in_thread: runs calls that would block the reactor, such as fsyncs.
-    @ivar endpoint_of: makes the endpoint to an address C{host:port}.
-    @ivar failed: called with the reason when the broker cannot continue.
-    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can connect.
-    @ivar trace: makes the spans of messages; None: messages have no spans.
-    """
-
-    reactor: Reactor
-    disk: Disk
-    rng: random.Random
-    wall_s: Callable[[], float]
-    run_in_thread: RunInThread
-    endpoint_of: Callable[[str], IStreamClientEndpoint]
-    failed: Callable[[str], None]
-    ha_listen: IStreamServerEndpoint | None = None
-    trace: MessageTrace | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ReplicationNeeds:
-    """
-    The parts of a broker that its replication uses.
-
-    @ivar client: sends requests to other brokers.
-    @ivar own: the address of this broker.
-    @ivar events: the replication calls them when its log has grown.
-    """
-
-    config: BrokerConfig
-    around: BrokerSurroundings
-    metadata: Metadata
-    client: CommandClient
-    own: OwnAddress
-    events: BrokerEvents
 
 
 class Replication(Protocol):
@@ -217,12 +163,7 @@ class HAReplication:
         )
         self.following: Following | None = None
         if config.is_slave:
-            self.following = Following(
-                config, self.ha, needs.metadata, needs.client, own=needs.own, clock=around.reactor,
-                run_in_thread=around.run_in_thread, endpoint_of=around.endpoint_of, log=store.log,
-                local_topics=lambda: {topic for topic, _ in store.queues.keys()},
-            )
-            self.following.synchronize.lives = TopicLives(store.queues)
+            self.following = Following(needs, self.ha, store.log, store.queues)
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)

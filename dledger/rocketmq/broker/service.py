@@ -46,8 +46,9 @@ from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
-from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication, LogKind
+from dledger.rocketmq.broker.replication import HAReplication, LogKind
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
+from dledger.rocketmq.broker.surroundings import BrokerSurroundings
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
 
@@ -373,7 +374,7 @@ class BrokerService(Service):
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)
                 await store.checkpoint()
-                await store.idle()
+                await store.log.idle()
                 store.abandon()
                 return
             await store.close()

@@ -25,6 +25,7 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminParts,
 )
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.ha.service import HAStatus
 from dledger.rocketmq.broker.metadata.tables import GroupConfig
@@ -50,8 +51,9 @@ class Case(SynchronousTestCase):
         self.saving: Deferred[None] = succeed(None)
         self.told = 0
         pulls = PullCommands(
-            asked.config, asked.store, asked.metadata, ConsumerTable(), clock=asked.clock,
-            wall_ms=asked.wall_ms,
+            asked.config, asked.store, asked.metadata,
+            PullReading(asked.config, asked.metadata, ConsumerTable(), wall_ms=asked.wall_ms),
+            clock=asked.clock, wall_ms=asked.wall_ms,
         )
         self.commands = AdminCommands(
             AdminParts(

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.consuming import pulls
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pull_reading import SUSPEND_MS_MAX, PullReading
 from dledger.rocketmq.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
 from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
 from dledger.rocketmq.broker.metadata.tables import GroupConfig
@@ -53,9 +54,11 @@ class Case(SynchronousTestCase):
         self.addCleanup(self.asked.close)
         self.asked.topic("t")
         self.table = ConsumerTable()
+        asked = self.asked
+        reading = PullReading(asked.config, asked.metadata, self.table, wall_ms=asked.wall_ms)
         self.pulls = PullCommands(
-            self.asked.config, self.asked.store, self.asked.metadata, self.table, clock=self.asked.clock,
-            wall_ms=self.asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
+            asked.config, asked.store, asked.metadata, reading, clock=asked.clock, wall_ms=asked.wall_ms,
+            slow_bytes=slow_bytes, held_max=held_max,
         )
         self.asked.broker.pulls = self.pulls
         self.asked.groups = [self.pulls]
@@ -302,7 +305,7 @@ class HeldTests(Case):
         self.assertEqual(self.pull(sysFlag=HOLD, suspendTimeoutMillis=0).code, Code.PULL_NOT_FOUND)
         self.assertEqual(self.pull(sysFlag=HOLD, suspendTimeoutMillis=-9).code, Code.PULL_NOT_FOUND)
         self.hold(suspendTimeoutMillis=2**62)
-        self.asked.clock.advance(pulls.SUSPEND_MS_MAX / 1000 + 1)
+        self.asked.clock.advance(SUSPEND_MS_MAX / 1000 + 1)
         self.pulls.sweep()
         self.assertEqual(len(self.client.received()), 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, fail, succeed
@@ -17,6 +18,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.slave_synchronize import (
     ITEMS,
     WHOLE,
+    OwnLog,
     Round,
     SlaveSynchronize,
     metadata_answer,
@@ -74,14 +76,17 @@ class SlaveTests(SynchronousTestCase):
         self.metadata = Metadata(self.disk, "base/config", now_ms=1)
         self.master = Master(dict(JAVA_4))
         self.slave = self.slave_of(inline)
-        self.slave.master_address = "m:10911"
 
-    def slave_of(self, run_in_thread: Callable[[Callable[[], None]], Deferred[None]]) -> SlaveSynchronize:
-        """A slave with these threads."""
-        return SlaveSynchronize(
+    def slave_of(
+        self, run_in_thread: Callable[[Callable[[], None]], Deferred[None]], **own_log: Any
+    ) -> SlaveSynchronize:
+        """A slave with these threads, and a log that says so."""
+        slave = SlaveSynchronize(
             self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock,
-            run_in_thread=run_in_thread,
+            run_in_thread=run_in_thread, own_log=OwnLog(**own_log),
         )
+        slave.master_address = "m:10911"
+        return slave
 
     def round(self) -> Round:
         """One round, ended."""
@@ -110,7 +115,7 @@ class SlaveTests(SynchronousTestCase):
             waiting.append(Deferred())
             await waiting[-1]
 
-        self.slave.reached = reached
+        self.slave = self.slave_of(inline, reached=reached)
         round_ = self.slave.synchronize()
         self.assertNoResult(round_)
         self.assertEqual(list(self.metadata.topics.entries), ["C1"])
@@ -154,7 +159,7 @@ class SlaveTests(SynchronousTestCase):
                 seen.append((topic, begins_at))
                 return topic == "X"
 
-        self.slave.lives = Lives()
+        self.slave = self.slave_of(inline, lives=Lives())
         master = Metadata(MemoryDisk(), "c", now_ms=1)
         for begin in (100, 700):
             for topic in ("T", "X"):
@@ -195,11 +200,7 @@ class SlaveTests(SynchronousTestCase):
         """
         A master that lost its tables takes no topic or group away that local queues need; reported once.
         """
-        self.slave = SlaveSynchronize(
-            self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock, run_in_thread=inline,
-            local_topics=lambda: {"Mine", "Unknown"},
-        )
-        self.slave.master_address = "m:10911"
+        self.slave = self.slave_of(inline, local_topics=lambda: {"Mine", "Unknown"})
         for name in ("Mine", "Other"):
             self.metadata.topics.put(TopicConfig(topic_name=name), 5)
             self.metadata.groups.put(GroupConfig(group_name=f"G{name}"), 5)
@@ -217,11 +218,7 @@ class SlaveTests(SynchronousTestCase):
 
     def test_stopped(self) -> None:
         """While replication is stopped, the master may be another one: nothing is asked."""
-        slave = SlaveSynchronize(
-            self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock, run_in_thread=inline,
-            is_stopped=lambda: True,
-        )
-        slave.master_address = "m:10911"
+        slave = self.slave_of(inline, is_stopped=lambda: True)
         self.successResultOf(slave.synchronize())
         self.assertEqual(self.master.asked, [])
 
@@ -351,7 +348,9 @@ class MasterTests(SynchronousTestCase):
         self.assertEqual(len(bodies), 5)
         metadata = Metadata(MemoryDisk(), "c", now_ms=2)
         slave = SlaveSynchronize(
-            metadata, Master(bodies), own_address=lambda: "s:1", clock=Clock(), run_in_thread=inline)
+            metadata, Master(bodies), own_address=lambda: "s:1", clock=Clock(), run_in_thread=inline,
+            own_log=OwnLog(),
+        )
         slave.master_address = "m:1"
         self.assertEqual(len(self.successResultOf(slave.synchronize()).changed), 5)
         self.assertEqual(self.successResultOf(slave.synchronize()), Round())
@@ -379,7 +378,7 @@ class MasterTests(SynchronousTestCase):
 
         metadata = Metadata(MemoryDisk(), "c", now_ms=2)
         slave = SlaveSynchronize(metadata, Asked({}), own_address=lambda: "s:1", clock=Clock(),
-                                 run_in_thread=inline)
+                                 run_in_thread=inline, own_log=OwnLog())
         slave.master_address = "m:1"
         self.successResultOf(slave.synchronize())
         self.assertEqual(seen, [{WHOLE: "true"}, {}, {}, {}, {}])

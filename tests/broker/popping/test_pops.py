@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.popping import pops
+from dledger.rocketmq.broker.popping import pops, taking
 from dledger.rocketmq.broker.popping.pops import NOTIFICATION, POLLING_INFO
 from protocols import budgets
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
@@ -57,7 +57,7 @@ class PopTests(PopCase):
         self.again(init_pop_offset_by_check_msg_in_mem=False)
         self.assertEqual([one.body for one in self.pop(initMode=1, consumerGroup="other")], [b"c"])
         self.again()
-        self.patch(self.parts.pops._begins, "_memory_bytes", 1)
+        self.patch(self.parts.pops.taking.begins, "_memory_bytes", 1)
         self.assertEqual([one.body for one in self.pop(initMode=1, consumerGroup="third")], [b"c"])
 
     def test_a_group_begins_at_its_first_pop(self) -> None:
@@ -77,7 +77,7 @@ class PopTests(PopCase):
 
     def test_begins_some_at_a_time(self) -> None:
         """One request makes a bounded number of offsets; the next one goes on."""
-        self.patch(pops, "FIRSTS_MAX", 3)
+        self.patch(taking, "FIRSTS_MAX", 3)
         topics, offsets = self.parts.metadata.topics, self.parts.metadata.consumer_offsets
         topics.put(TopicConfig(topic_name="T1", read_queue_nums=8, write_queue_nums=8), 1)
         for known in (3, 6, 8):
@@ -86,7 +86,7 @@ class PopTests(PopCase):
 
     def test_a_group_holds_a_bounded_number(self) -> None:
         """A group that acknowledges nothing gets no more, until something is done."""
-        self.patch(pops, "UNACKED_MAX", 2)
+        self.patch(taking, "UNACKED_MAX", 2)
         self.send(b"a", b"b", b"c", b"d")
         first = self.pop(maxMsgNums=2)
         self.assertEqual(self.pop(), [])

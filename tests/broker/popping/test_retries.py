@@ -7,7 +7,7 @@ from typing import Any
 
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
-from dledger.rocketmq.broker.popping import pops
+from dledger.rocketmq.broker.popping import taking
 from dledger.rocketmq.broker.popping.check_points import RECEIPT_BYTES_MAX, pop_retry_topic
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from tests.broker.popping.rig import Given, PopCase, pop_of
@@ -184,7 +184,7 @@ class FilterTests(PopCase):
 
     def test_a_filter_looks_on_at_once(self) -> None:
         """The request does not wait for the next second while messages are left."""
-        self.patch(pops, "READS_MAX", 1)
+        self.patch(taking, "READS_MAX", 1)
         for number in range(6):
             self.send(b"%d" % number, queue=number % 3, properties="TAGS\x01A\x02")
         self.send(b"wanted", queue=2, properties="TAGS\x01B\x02")

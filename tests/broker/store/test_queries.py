@@ -10,7 +10,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store import queries
-from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages, offset_at, record_at
+from dledger.rocketmq.broker.store.queries import (
+    GetStatus,
+    Got,
+    get_messages,
+    offset_at,
+    record_at,
+    stored_ms,
+)
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import decode_message, java_hash
 from tests.broker.support import LOG_SIZE, Opened, message
@@ -161,6 +168,24 @@ class QueriesTests(SynchronousTestCase):
         for timestamp, offset in ((0, 0), (1_000, 0), (1_001, 1), (1_150, 15), (1_290, 29), (1_291, 30)):
             self.assertEqual(offset_at(self.store, "T1", 0, timestamp), offset, timestamp)
         self.assertEqual(offset_at(self.store, "None", 0, 5), 0)
+
+    def test_times_count_without_records(self) -> None:
+        """Files of the log are gone, those of the queues are not: such messages were stored before."""
+        self.store.log.flush()
+
+        def fail(begin: int) -> None:
+            raise OSError("no")
+
+        self.patch(self.store.queues, "expire", fail)
+        self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None and queue.begin_index == 0
+        units = queue.read(0, 30)
+        (first, *_) = [unit.queue_offset for unit in units if unit.offset >= self.store.log.begin_offset]
+        self.assertGreater(first, 0)
+        for timestamp, offset in ((0, first), (1_000, first), (1_280, 28)):
+            self.assertEqual(offset_at(self.store, "T1", 0, timestamp), offset)
+        self.assertEqual([stored_ms(self.store, units[at]) for at in (0, first)], [0, 1_000 + 10 * first])
 
     def test_a_failing_disk_is_an_error(self) -> None:
         """A store error, not an empty answer."""

@@ -137,7 +137,7 @@ class CheckTests(TransactionCase):
         self.end(later)
         self.wait(60)
         checks = self.parts.checks_of_halves
-        self.assertEqual(checks._ended, set())
+        self.assertEqual(checks.progress.ended, set())
         self.assertEqual(checks.asked, 0)
 
     def test_a_message_without_a_producer_is_kept(self) -> None:

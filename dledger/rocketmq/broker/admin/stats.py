@@ -23,7 +23,7 @@ from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.slave_synchronize import ITEMS, WHOLE, metadata_answer
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.records.records import store_timestamp_of
+from dledger.rocketmq.broker.store.queries import stored_ms
 from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
@@ -40,8 +40,6 @@ CONSUMER_NOT_ONLINE = 206
 
 #: The most queues in one answer: each takes up to 200 bytes, and reads of the store.
 QUEUES_MAX = 16_384
-
-_HEAD_BYTES = 128
 
 
 def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: object) -> bytes:
@@ -114,7 +112,7 @@ class StatsCommands(CommandGroup):
             return 0
         try:
             (unit,) = queue.read(index, 1)
-            return store_timestamp_of(self._store.log.read(unit.offset, min(unit.size, _HEAD_BYTES)))
+            return stored_ms(self._store, unit)
         except OSError as error:
             raise Refused(Code.SYSTEM_ERROR, f"reading {topic}, queue {queue_id}: {error}") from error
 

@@ -33,9 +33,8 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.queries import offset_at, record_at
+from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.records.records import store_timestamp_of
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
@@ -54,9 +53,6 @@ VIEW_MESSAGE_BY_ID = 33
 QUEUE_ID_MAX = 65_535
 
 _T = TypeVar("_T")
-
-#: Bytes of a record that contain its store timestamp.
-_HEAD_BYTES = 128
 
 
 class OffsetCommands(CommandGroup):
@@ -185,12 +181,12 @@ class OffsetCommands(CommandGroup):
         queue, begin = self._queue(request)
         timestamp_ms = -1
         if queue is not None and begin < queue.next_index:
-            timestamp_ms = _reading(lambda: self._stored_ms(queue, begin))
+            timestamp_ms = _reading(lambda: self._stored_ms(queue, begin)) or -1
         connection.answer(request, ext_fields={"timestamp": str(timestamp_ms)})
 
     def _stored_ms(self, queue: ConsumeQueue, index: int) -> int:
         (unit,) = queue.read(index, 1)
-        return store_timestamp_of(self._store.log.read(unit.offset, min(unit.size, _HEAD_BYTES)))
+        return stored_ms(self._store, unit)
 
     # -- one message -----------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -42,42 +41,20 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import find_group
-from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
-from dledger.rocketmq.broker.consuming.sql92 import SqlFilter
-from dledger.rocketmq.broker.consuming.subscriptions import (
-    BROADCASTING,
-    SUB_ALL,
-    TAG,
-    Subscription,
-    filter_of,
-    parse_subscription,
-)
-from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
+from dledger.rocketmq.broker.consuming.pull_reading import FLAG_COMMIT_OFFSET, Key, Pull, PullReading
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, GroupConfig
 from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.errors import WireError
-from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.message import decode_message
 
 PULL_MESSAGE = 11
 LITE_PULL_MESSAGE = 361
 
-#: Bits of C{sysFlag}.
-FLAG_COMMIT_OFFSET, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
-
 #: The most held requests of all connections together.
 HELD_MAX = 65_536
-#: The longest wait; consumers ask for 15 s or 20 s.
-SUSPEND_MS_MAX = 600_000
-#: The wait without long polling.
-SHORT_POLLING_MS = 1_000
 #: The most requests that one turn examines because messages have arrived.
 WOKEN_MAX = 64
 #: Bytes of answers in one turn, for all connections, after which further requests wait for the next turn.
@@ -85,9 +62,6 @@ TURN_BYTES_MAX = 4 * 1024 * 1024
 
 #: To examine the properties of a message takes the time of this number of bytes of answers.
 EXAMINED_BYTES = 16 * 1024
-
-#: Topic and number of a queue.
-Key = tuple[str, int]
 
 _CODES = {
     GetStatus.FOUND: Code.SUCCESS,
@@ -108,26 +82,6 @@ def usual_slow_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
-@attrs.frozen(kw_only=True)
-class _Pull:
-    """
-    The parameters of a request.
-
-    @ivar codes: hashes of the requested tags; None for any.
-    @ivar matches: whether a record is wanted; None for any.
-    @ivar suspend_ms: longest time to hold it; 0: do not hold it.
-    """
-
-    group: GroupConfig
-    key: Key
-    offset: int
-    count_max: int
-    bytes_max: int
-    codes: frozenset[int] | None
-    matches: Callable[[bytes], bool] | None
-    suspend_ms: int
-
-
 @attrs.define(eq=False)
 class _Held(HeldRequest):
     """
@@ -139,7 +93,7 @@ class _Held(HeldRequest):
         answered at any time.
     """
 
-    pull: _Pull
+    pull: Pull
     has_moved: bool = False
     is_postponed: bool = False
 
@@ -158,25 +112,22 @@ class PullCommands(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, reading: PullReading, *,
         clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0, held_max: int = HELD_MAX,
-        visible: VisibleTo = all_visible,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param visible: what the sender of a request may see of its topic.
         @param slow_bytes: a consumer further than this behind the end of the log is directed to a slave, if
             C{slave_read_enable} allows it; 0: never.
         """
         self._config = config
         self._store = store
         self._metadata = metadata
-        self._table = table
+        self._reading = reading
         self._clock = clock
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
         self._held_max = held_max
-        self._visible = visible
         self._held: HeldRequests[Key, _Held] = HeldRequests()
         self._call: IDelayedCall | None = None
         self._turn_bytes = 0
@@ -199,7 +150,7 @@ class PullCommands(CommandGroup):
 
     def _pull(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
-        pull = self._read(connection, request)
+        pull = self._reading.read(connection, request)
         flags = fields.number("sysFlag")
         commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
         is_clogged = not connection.may_answer
@@ -220,77 +171,13 @@ class PullCommands(CommandGroup):
         if flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave:
             self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
 
-    def _read(self, connection: CommandConnection, request: RemotingCommand) -> _Pull:
-        """@raise Refused: a field, a permission or the subscription forbids an answer with messages."""
-        config, fields = self._config, Fields(request.ext_fields)
-        group_name, topic = fields.text("consumerGroup"), fields.text("topic")
-        queue_id, flags = fields.number("queueId"), fields.number("sysFlag")
-        if not config.broker_permission & PERM_READ:
-            raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
-        group = find_group(self._metadata, config, group_name, self._wall_ms())
-        if group is None:
-            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown_bare(group_name)}] does not exist")
-        if not group.consume_enable:
-            raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
-        self._check_queue(topic, queue_id)
-        subscription = self._subscription(fields, group, topic, flags)
-        expression = filter_of(subscription, is_enabled=config.enable_property_filter)
-        suspend_ms = 0
-        if flags & FLAG_SUSPEND:
-            asked_ms = fields.number("suspendTimeoutMillis", 0, least=LONG_MIN, most=LONG_MAX)
-            suspend_ms = min(max(asked_ms, 0), SUSPEND_MS_MAX)
-            if not config.long_polling_enable:
-                suspend_ms = min(suspend_ms, SHORT_POLLING_MS)
-        bytes_max = config.max_transfer_bytes_on_message_in_memory
-        wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
-        return _Pull(
-            group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
-            matches=_both(expression, self._visible(connection, request, topic)),
-            offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
-            count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
-            bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
-        )
-
-    def _check_queue(self, topic: str, queue_id: int) -> None:
-        found = self._metadata.topics.get(topic)
-        if found is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(topic)}] not exist, apply first please!")
-        if not found.can_read:
-            raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
-        if not 0 <= queue_id < found.read_queue_nums:
-            raise Refused(
-                Code.SYSTEM_ERROR,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:[{found.read_queue_nums}]",
-            )
-
-    def _subscription(self, fields: Fields, group: GroupConfig, topic: str, flags: int) -> Subscription:
-        if flags & FLAG_SUBSCRIPTION:
-            return parse_subscription(
-                topic, fields.text("subscription", SUB_ALL), kind=fields.text("expressionType", TAG)
-            )
-        data = self._table.data_of(group.group_name)
-        if data is None:
-            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
-        if data.message_model == BROADCASTING and not group.consume_broadcast_enable:
-            raise Refused(
-                Code.NO_PERMISSION,
-                f"the consumer group[{group.group_name}] can not consume by broadcast way",
-            )
-        found = self._table.subscription_of(group.group_name, topic)
-        if found is None:
-            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
-        if found.version < fields.number("subVersion", 0, least=LONG_MIN, most=LONG_MAX):
-            raise Refused(Code.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return found
-
     # -- messages --------------------------------------------------------------------------------
 
     @property
     def _is_lenient(self) -> bool:
         return self._config.is_slave and not self._config.offset_check_in_slave
 
-    def _get(self, pull: _Pull) -> Got:
+    def _get(self, pull: Pull) -> Got:
         topic, queue_id = pull.key
         began_s = self._clock.seconds()
         try:
@@ -313,14 +200,14 @@ class PullCommands(CommandGroup):
         if self._call is None:
             self._call = self._clock.callLater(0, self._turn)
 
-    def _code_of(self, pull: _Pull, got: Got) -> Code:
+    def _code_of(self, pull: Pull, got: Got) -> Code:
         if got.status in _NO_QUEUE and pull.offset == 0:
             return Code.PULL_NOT_FOUND
         code = _CODES[got.status]
         return Code.PULL_RETRY_IMMEDIATELY if code == Code.PULL_OFFSET_MOVED and self._is_lenient else code
 
     def _answer(
-        self, connection: CommandConnection, request: RemotingCommand, pull: _Pull, got: Got, code: Code
+        self, connection: CommandConnection, request: RemotingCommand, pull: Pull, got: Got, code: Code
     ) -> None:
         broker_id = 0
         if self._config.slave_read_enable:
@@ -346,7 +233,7 @@ class PullCommands(CommandGroup):
 
     # -- held requests ---------------------------------------------------------------------------
 
-    def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: _Pull) -> _Held | None:
+    def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: Pull) -> _Held | None:
         """Hold a request. @return: None if it cannot be held."""
         if len(self) >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
             return None
@@ -388,7 +275,7 @@ class PullCommands(CommandGroup):
         pull = held.pull
         try:
             if is_over:
-                pull = attrs.evolve(self._read(held.connection, held.request), offset=pull.offset)
+                pull = attrs.evolve(self._reading.read(held.connection, held.request), offset=pull.offset)
             got = self._get(pull)
         except Exception as error:
             self._held.release(held)
@@ -454,19 +341,3 @@ class PullCommands(CommandGroup):
             self._call.cancel()
             self._call = None
         self._held.forget_woken()
-
-
-def _both(expression: SqlFilter | None, visible: Visible | None) -> Visible | None:
-    if expression is None:
-        return visible
-    if visible is None:
-        return partial(is_matched, expression)
-    return lambda record: visible(record) and is_matched(expression, record)
-
-
-def is_matched(expression: SqlFilter, record: bytes) -> bool:
-    """Whether a record is a message whose properties match."""
-    try:
-        return expression.matches(decode_message(record, verify_body=False).properties)
-    except WireError:
-        return False

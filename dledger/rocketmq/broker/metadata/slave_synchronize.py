@@ -122,6 +122,24 @@ class TopicHistory(Protocol):
 
 
 @attrs.frozen(kw_only=True)
+class OwnLog:
+    """
+    The log of this slave, as far as a copy of the master's metadata depends on it.
+
+    @ivar local_topics: returns the topics that have consume queues here.
+    @ivar is_stopped: returns whether nothing is to be copied now.
+    @ivar reached: returns when our log has reached the present end of the master's; fails with
+        L{DLedgerError} if it does not soon. None: messages and offsets have one order.
+    @ivar lives: knows which topics were made again; None: all that begin later than they did.
+    """
+
+    local_topics: Callable[[], Set[str]] = frozenset
+    is_stopped: Callable[[], bool] = lambda: False
+    reached: Callable[[], Awaitable[None]] | None = None
+    lives: TopicHistory | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Round:
     """
     Result of one round.
@@ -143,23 +161,16 @@ class SlaveSynchronize:
     @ivar master_address: C{host:port} of the master; with None or our own address nothing is requested.
     @ivar last: result of the last round; None before the first.
     @ivar rounds: number of rounds.
-    @ivar reached: returns when our log has reached the present end of the master's; fails with
-        L{DLedgerError} if it does not soon. None: messages and offsets have one order.
-    @ivar lives: knows which topics were made again; None: all that begin later than they did.
     """
 
     log = Logger()
 
     def __init__(
         self, metadata: Metadata, asker: MasterAsker, *, own_address: Callable[[], str],
-        clock: IReactorTime, run_in_thread: RunInThread, interval_s: float = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S, local_topics: Callable[[], Set[str]] = frozenset,
-        is_stopped: Callable[[], bool] = lambda: False,
-        topics_copied: Callable[[str], Awaitable[None]] | None = None,
+        clock: IReactorTime, run_in_thread: RunInThread, own_log: OwnLog,
+        interval_s: float = INTERVAL_S, topics_copied: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """
-        @param local_topics: returns the topics that have consume queues here.
-        @param is_stopped: returns whether nothing is to be copied now.
         @param topics_copied: called with the master's address at the end of a round that copied its topics.
         """
         self._metadata = metadata
@@ -168,12 +179,8 @@ class SlaveSynchronize:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._interval_s = interval_s
-        self._timeout_s = timeout_s
-        self._local_topics = local_topics
-        self._is_stopped = is_stopped
+        self._own_log = own_log
         self._topics_copied = topics_copied
-        self.reached: Callable[[], Awaitable[None]] | None = None
-        self.lives: TopicHistory | None = None
         self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
@@ -227,7 +234,7 @@ class SlaveSynchronize:
         address = self.master_address
         changed: list[str] = []
         failed: dict[str, str] = {}
-        if address is not None and address != self._own_address() and not self._is_stopped():
+        if address is not None and address != self._own_address() and not self._own_log.is_stopped():
             for code, name in ITEMS.items():
                 try:
                     if await self._take_over(address, code):
@@ -237,7 +244,8 @@ class SlaveSynchronize:
                 except Exception as error:  # any error: continue with the other items
                     failed[name] = str(error) or type(error).__name__
             await self._metadata.save(self._run_in_thread)
-            if self._topics_copied and ITEMS[GET_ALL_TOPIC_CONFIG] not in failed and not self._is_stopped():
+            is_copied = ITEMS[GET_ALL_TOPIC_CONFIG] not in failed
+            if self._topics_copied and is_copied and not self._own_log.is_stopped():
                 await self._topics_copied(address)
             self._tell(address, failed)
         self.rounds += 1
@@ -247,8 +255,8 @@ class SlaveSynchronize:
     async def _take_over(self, address: str, code: int) -> bool:
         fields = {WHOLE: "true"} if code == GET_ALL_TOPIC_CONFIG else {}
         request = RemotingCommand(code=code, opaque=0, ext_fields=fields)
-        answer = await self._asker.ask(address, request, timeout_s=self._timeout_s)
-        if self._is_stopped():
+        answer = await self._asker.ask(address, request, timeout_s=TIMEOUT_S)
+        if self._own_log.is_stopped():
             return False  # since the request was sent
         if code == GET_ALL_MESSAGE_REQUEST_MODE and answer.code == REQUEST_CODE_NOT_SUPPORTED:
             return False  # a master of 4.9
@@ -258,16 +266,16 @@ class SlaveSynchronize:
         assert table is not None
         if not answer.body:
             raise BodyError("an answer without a body")
-        if self.reached is not None and code in OF_THE_LOG:
-            await self.reached()
-            if self._is_stopped():
+        if self._own_log.reached is not None and code in OF_THE_LOG:
+            await self._own_log.reached()
+            if self._own_log.is_stopped():
                 return False
         before = self._begins()
         changed = table.adopt(answer.body, self._needed(code))
         if changed and code == GET_ALL_TOPIC_CONFIG:
             self._forget_offsets(before)
-        if self.lives is not None and code == GET_ALL_TOPIC_CONFIG:
-            self.lives.note()
+        if self._own_log.lives is not None and code == GET_ALL_TOPIC_CONFIG:
+            self._own_log.lives.note()
         self._tell_kept(code)
         return changed
 
@@ -278,7 +286,7 @@ class SlaveSynchronize:
 
     def _forget_offsets(self, before: Mapping[str, int]) -> None:
         """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""
-        offsets, lives = self._metadata.consumer_offsets, self.lives
+        offsets, lives = self._metadata.consumer_offsets, self._own_log.lives
         for name, begin in self._begins().items():
             is_later = begin > before.get(name, begin) and bool(offsets.groups_of(name))
             if is_later and (lives is None or lives.has_ended(name, begin)):
@@ -287,10 +295,10 @@ class SlaveSynchronize:
     def _needed(self, code: int) -> Set[str]:
         """Names of the entries of a table that local queues need."""
         if code == GET_ALL_TOPIC_CONFIG:
-            return self._local_topics()
+            return self._own_log.local_topics()
         if code == GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
             offsets = self._metadata.consumer_offsets
-            return {group for topic in self._local_topics() for group in offsets.groups_of(topic)}
+            return {group for topic in self._own_log.local_topics() for group in offsets.groups_of(topic)}
         return frozenset()
 
     def _tell_kept(self, code: int) -> None:

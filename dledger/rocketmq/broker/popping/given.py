@@ -9,14 +9,21 @@ from typing import NamedTuple
 import attrs
 from twisted.logger import Logger
 
+from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.popping.check_points import (
+    ORDER_QUEUE,
+    OWN_QUEUE,
     POP_RECEIPT,
     CheckPoint,
     kind_of,
     offsets_info,
     receipt_text,
 )
+from dledger.rocketmq.broker.popping.pop_requests import PopRequest
+from dledger.rocketmq.broker.store.queries import GetStatus
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import decode_message, encode_message, encode_properties
 
@@ -72,3 +79,23 @@ def answer_fields(points: Sequence[CheckPoint], *, revive_queue: int, rest: int)
         "reviveQid": str(revive_queue), "restNum": str(rest), "startOffsetInfo": starts,
         "msgOffsetInfo": offsets,
     }
+
+
+def answer_none(
+    connection: CommandConnection, request: RemotingCommand, pop: PopRequest, code: Code, now_ms: int
+) -> None:
+    """
+    Answer a request with no message.
+
+    @param code: why, if it is a pop.
+    @param now_ms: milliseconds since 1970.
+    """
+    if pop.takes:
+        connection.answer(request, code=code, remark=GetStatus.NO_MESSAGE_IN_QUEUE.value, ext_fields={
+            "popTime": str(now_ms), "invisibleTime": str(pop.invisible_ms),
+            "reviveQid": str(ORDER_QUEUE if pop.in_order else OWN_QUEUE), "restNum": "0",
+            "startOffsetInfo": "", "msgOffsetInfo": "",
+        })
+    else:
+        is_full = "true" if code == Code.POLLING_FULL else "false"
+        connection.answer(request, ext_fields={"hasMsg": "false", "pollingFull": is_full})

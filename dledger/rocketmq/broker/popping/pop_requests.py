@@ -17,13 +17,14 @@ from typing import NamedTuple
 from dledger.rocketmq.answering.refusals import Code, Fields, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import find_group
-from dledger.rocketmq.broker.consuming.pulls import is_matched
+from dledger.rocketmq.broker.consuming.pull_reading import is_matched
 from dledger.rocketmq.broker.consuming.subscriptions import SUB_ALL, TAG, filter_of, parse_subscription
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, RETRY_PREFIX
 from dledger.rocketmq.broker.popping.check_points import MESSAGES_MAX
 from dledger.rocketmq.broker.popping.in_order import ATTEMPT_CHARACTERS_MAX
 from dledger.rocketmq.broker.popping.retries import RetryTopics
+from dledger.rocketmq.broker.puts.puts import PutPipeline
 from protocols.wire.fastjson import shown_bare
 
 #: Value of C{initMode}: a group without an offset begins at the first message of a queue. With any other
@@ -128,3 +129,25 @@ def _check_group(config: BrokerConfig, metadata: Metadata, name: str, now_ms: in
                       f"subscription group [{shown_bare(name)}] does not exist")
     if not group.consume_enable:
         raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {name}")
+
+
+class PopReading:
+    """Reads requests by the rules of one broker, as its tables are at that time."""
+
+    def __init__(
+        self, config: BrokerConfig, metadata: Metadata, pipeline: PutPipeline, retries: RetryTopics, *,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """@param pipeline: stores retries. @param wall_ms: milliseconds since 1970."""
+        self._config = config
+        self._metadata = metadata
+        self._pipeline = pipeline
+        self._retries = retries
+        self._wall_ms = wall_ms
+
+    def read(self, fields: Fields, *, takes: bool = True) -> PopRequest:
+        """See L{read_pop}. @raise Refused: see there."""
+        return read_pop(
+            fields, self._config, self._metadata, self._retries, takes=takes,
+            topic_characters_max=self._pipeline.topic_characters_max, now_ms=self._wall_ms(),
+        )

@@ -5,9 +5,6 @@ One RocketMQ store with a commit log: its directory, its log, its consume queues
 L{CommitLogStore.open} locks and recovers a directory, written by us or by RocketMQ. The log is flushed every
 half second; every ten seconds the queues are, too, and the checkpoint is written.
 
-Rule: the checkpoint covers only records that were on stable storage before it was written, and the mark
-records the checkpoint's content before the checkpoint is written.
-
 Source: DefaultMessageStore.java (4.9.8, 5.3.3).
 """
 
@@ -30,6 +27,8 @@ from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log.log_start import LogSeen, inspect_log
 from dledger.rocketmq.broker.store.log.record_mending import RecordMending
 from dledger.rocketmq.broker.store.log.scrub import Scrub
+from dledger.rocketmq.broker.store.log_checkpoints import LogCheckpoints
+from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, lock_store
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.broker.store.queues.reput import Dispatcher
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
@@ -37,19 +36,12 @@ from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from dledger.rocketmq.broker.store.records.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
-    Checkpoint,
     decode_checkpoint,
-    encode_checkpoint,
     read_small,
 )
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import (
-    MessageStore,
-    OpenedFiles,
-    StoreSurroundings,
-    lock_store,
-)
+from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -70,9 +62,11 @@ class CommitLogStore(MessageStore):
         self, config: StoreConfig, opened: OpenedFiles[CommitLog], around: StoreSurroundings, *,
         is_slave: bool,
     ) -> None:
-        super().__init__(config, opened, around, gives_way=is_slave, bad_records=BadRecords())
         log = opened.log
-        self._checkpoint = b""
+        self._log_checkpoints = LogCheckpoints(config.store_path_root_dir, opened, around)
+        super().__init__(
+            config, opened, around, self._log_checkpoints, gives_way=is_slave, bad_records=BadRecords()
+        )
         self.scrub = Scrub(
             log, self.bad_records, opened.disk, config.commit_log_path, run_in_thread=around.run_in_thread,
             bytes_per_s=config.scrub_bytes_per_second,
@@ -166,7 +160,7 @@ class CommitLogStore(MessageStore):
         @param end: end of the log.
         @raise StoreError: the queues could not be cut.
         """
-        self._cuts += 1
+        self._log_checkpoints.log_was_cut()
         self.bad_records.forget(end)
         self.unit_mending.drop()
         try:
@@ -232,37 +226,6 @@ class CommitLogStore(MessageStore):
     def _measure(self) -> None:
         self._expiry.rules = self.config.expiry_rules
         self.log.measure_room(self._expiry, self._disk)
-
-    # -- flush -----------------------------------------------------------------------------------
-
-    def _flush_log(self) -> None:
-        self.log.flush().addErrback(self._fail)
-
-    async def _before_checkpoint(self) -> None:
-        await self.log.flush()
-
-    async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
-        self.log.flusher.record_dispatched(offset)
-        if not store_timestamp:
-            return
-        content = encode_checkpoint(Checkpoint(
-            physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
-            index_msg_timestamp=self._indexed_ms,
-        ))
-        if content != self._checkpoint:
-            await self.log.flusher.note_checkpoint(content, self._run_in_thread)
-            path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
-            await self._run_in_thread(lambda: self._disk.write_file(path, content))
-            self._checkpoint = content
-
-    def idle(self) -> Deferred[None]:
-        return self.log.idle()
-
-    def _close_log(self) -> None:
-        self.log.clean_close()
-
-    def _abandon_log(self) -> None:
-        self.log.abandon()
 
 
 def written_below(seen: LogSeen, log: CommitLog) -> int:

@@ -271,6 +271,18 @@ def count_records(log: CommitLog, offset: int, *, bytes_max: int = COUNTED_BYTES
     return count, at
 
 
+def stored_ms(store: MessageStore, unit: Unit) -> int:
+    """
+    Store timestamp of the record of a unit, ms since 1970; 0 if the log has it no more: files of the log are
+    deleted before those of the queues, which may fail.
+
+    @raise OSError: the log cannot be read.
+    """
+    if unit.offset < store.log.begin_offset:
+        return 0
+    return store_timestamp_of(store.log.read(unit.offset, min(unit.size, _HEAD_BYTES)))
+
+
 def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
     """
     Queue offset of the first message that was stored at or after a time; after the last message if all were
@@ -289,7 +301,7 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
             (unit,) = queue.read(middle, 1)
             if unit.size == FILLER_SIZE:
                 high = middle  # its message is lost: rather one that was stored before the time
-            elif store_timestamp_of(store.log.read(unit.offset, min(unit.size, _HEAD_BYTES))) < timestamp_ms:
+            elif unit.offset < store.log.begin_offset or stored_ms(store, unit) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle

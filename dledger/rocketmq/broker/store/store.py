@@ -8,10 +8,14 @@ brought to stable storage every ten seconds, and then the place up to which they
 The index by key follows the queues; its flushes are part of the checkpoint, and its failures are no failures
 of the store.
 
-The stores are L{dledger.rocketmq.broker.store.commit_log_store.CommitLogStore}, and that of a broker on a
-raft log.
+A store is made of parts, and asks them without knowing their kind:
 
-Rule: the recorded place covers only records whose units were on stable storage before it was written.
+    log          L{StoredLog}: a commit log, or the committed part of a ledger
+    checkpoints  L{StoreCheckpoints}: how the place is recorded, one coroutine for each kind of log
+    dispatcher, queues, indexing    from L{OpenedFiles}
+
+L{dledger.rocketmq.broker.store.commit_log_store.CommitLogStore} and the store of a broker on a raft log make
+the parts, and add what only their log can do; they override nothing that this class calls.
 
 Source: DefaultMessageStore.java (4.9.8, 5.3.3).
 """
@@ -19,93 +23,31 @@ Source: DefaultMessageStore.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
-import attrs
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk, File
-from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
-from dledger.rocketmq.broker.store.index.indexing import KeyIndexing
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.broker.store.queues.reput import Dispatcher, ReputMessageService
+from dledger.rocketmq.broker.basics.events import Arrived
+from dledger.rocketmq.broker.store.checkpoints import StoreCheckpoints
+from dledger.rocketmq.broker.store.opened_files import AnyLog, OpenedFiles, StoreSurroundings
+from dledger.rocketmq.broker.store.queues.reput import ReputMessageService
 from dledger.rocketmq.broker.store.queues.unit_mending import UnitMending
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from dledger.rocketmq.broker.store.records.body_check import body_problem
 from dledger.rocketmq.broker.store.records.checkpoint import AbortFile
-from dledger.rocketmq.broker.store.records.message_log import MessageLog
+from dledger.rocketmq.broker.store.records.message_log import StoredLog
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE, WALKED
 
-STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
 CHECKPOINT_TICKS = 20
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 4
 #: Errors that end by themselves: too few descriptors, a full disk.
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-
-
-def lock_store(config: StoreConfig, disk: Disk) -> File:
-    """
-    Lock the directory of a store; create it if absent.
-
-    @raise DirectoryError: another process has it, or it cannot be written.
-    """
-    root = config.store_path_root_dir
-    try:
-        disk.makedirs(root)
-        return disk.lock(f"{root}/{STORE_LOCK_NAME}")
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise DirectoryError(
-                f"{root} is in use by another process: stop that one first, or name another "
-                "store_path_root_dir"
-            ) from error
-        raise DirectoryError(f"{root} must be a directory that this user can write to: {error}") from error
-
-
-AnyLog = TypeVar("AnyLog", bound=MessageLog)
-
-
-@attrs.frozen(kw_only=True)
-class OpenedFiles(Generic[AnyLog]):
-    """
-    The files of a store, recovered.
-
-    @ivar lock: of the directory; released at the end.
-    @ivar dispatcher: puts records of the log into the queues.
-    @ivar indexing: puts messages into the index by key; None: there is none.
-    """
-
-    disk: Disk
-    lock: File
-    log: AnyLog
-    queues: ConsumeQueues
-    dispatcher: Dispatcher
-    indexing: KeyIndexing | None
-
-
-@attrs.frozen(kw_only=True)
-class StoreSurroundings:
-    """
-    The surroundings of a store: time, threads, and who hears of it.
-
-    @ivar failed: called once if the store has failed; the owner then calls L{MessageStore.abandon}.
-    @ivar events: hears of every dispatch; must call C{reput.wake} when the log has grown.
-    """
-
-    clock: IReactorTime
-    run_in_thread: RunInThread
-    failed: Callable[[Failure], None]
-    events: BrokerEvents
 
 
 class MessageStore:
@@ -122,11 +64,11 @@ class MessageStore:
     """
 
     log_events = Logger()
-    log: MessageLog
+    log: StoredLog
 
     def __init__(
-        self, config: StoreConfig, opened: OpenedFiles[AnyLog], around: StoreSurroundings, *,
-        gives_way: bool, bad_records: BadRecords,
+        self, config: StoreConfig, opened: OpenedFiles[AnyLog], around: StoreSurroundings,
+        checkpoints: StoreCheckpoints, *, gives_way: bool, bad_records: BadRecords,
     ) -> None:
         """@param gives_way: see L{ReputMessageService}."""
         self.config = config
@@ -143,10 +85,9 @@ class MessageStore:
         self._events = around.events
         self._disk = opened.disk
         self._lock = opened.lock
-        self._run_in_thread = around.run_in_thread
         self._failed = around.failed
+        self._checkpoints = checkpoints
         self._has_failed = self._told_scarce = False
-        self._cuts = 0
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = around.clock
@@ -236,7 +177,7 @@ class MessageStore:
             return
         if self.indexing is not None:
             self.indexing.tick()
-        self._flush_log()
+        self.log.flush().addErrback(self._fail)
         if self._ticks % CHECKPOINT_TICKS == 0:
             if self.reput.behind_bytes:
                 self.log_events.info(
@@ -244,9 +185,6 @@ class MessageStore:
                     offset=self.reput.offset, bytes=self.reput.behind_bytes,
                 )
             self.checkpoint()
-
-    def _flush_log(self) -> None:
-        """Bring the log to stable storage. Called every L{TICK_S}."""
 
     def checkpoint(self) -> Deferred[None]:
         """
@@ -258,7 +196,7 @@ class MessageStore:
         done: Deferred[None] = Deferred()
         self._checkpoint_waiters.append(done)
         if len(self._checkpoint_waiters) == 1:
-            under_way = Deferred.fromCoroutine(self._write_checkpoint())
+            under_way = Deferred.fromCoroutine(self._checkpoints.write())
             under_way.addErrback(self._checkpoint_failed)
             under_way.addBoth(self._checkpointed)
         return done
@@ -281,40 +219,6 @@ class MessageStore:
         waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
         for waiter in waiters:
             waiter.callback(None)
-
-    async def _write_checkpoint(self) -> None:
-        cuts = self._cuts
-        offset, timestamp = self.dispatcher.offset, self.dispatcher.store_timestamp
-        index = None if self.indexing is None else self.indexing.index
-        flush = None if index is None else index.prepare_flush()
-        await self._before_checkpoint()
-        if index is not None and flush is not None:
-            await index.flush(flush, self._run_in_thread)
-        with_files = self.queues.prepare_flush()
-        has_failed = True
-        try:
-            await self._run_in_thread(lambda: run_steps(with_files))
-            has_failed = False
-        finally:
-            self.queues.finish_flush(has_failed=has_failed)
-        if cuts == self._cuts:  # else a cut has removed dispatched records meanwhile
-            await self._record_dispatched(offset, timestamp)
-
-    @property
-    def _indexed_ms(self) -> int:
-        """Store timestamp of the last record in the index on stable storage, ms; 0: none."""
-        return 0 if self.indexing is None else self.indexing.index.end_timestamp
-
-    async def _before_checkpoint(self) -> None:
-        """Bring to stable storage what the queues refer to."""
-
-    async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
-        """
-        The units of all records before C{offset} are on stable storage: record that.
-
-        @param store_timestamp: of the last of these records, ms; 0 for none.
-        """
-        raise NotImplementedError
 
     # -- end -------------------------------------------------------------------------------------
 
@@ -343,25 +247,15 @@ class MessageStore:
         self.reput.stop()
         self.is_ready = False
         await self.checkpoint()
-        await self.idle()
+        await self.log.idle()
         try:
             if not self._has_failed:
                 if self.indexing is not None:
                     self.indexing.close(is_clean=True)
-                self._close_log()
+                self.log.clean_close()
                 AbortFile(self._disk, self.config.store_path_root_dir).remove()
         finally:
             self.abandon()
-
-    def idle(self) -> Deferred[None]:
-        """@return: fires when no flush of the log is under way."""
-        return succeed(None)
-
-    def _close_log(self) -> None:
-        """Record that the log was closed in order. @raise OSError: that failed."""
-
-    def _abandon_log(self) -> None:
-        """Release the log without writing. May be repeated."""
 
     def abandon(self) -> None:
         """Release everything without writing; the next start recovers as after a crash. May be repeated."""
@@ -372,12 +266,6 @@ class MessageStore:
         self.unit_mending.close()
         if self.indexing is not None:
             self.indexing.close(is_clean=False)
-        self._abandon_log()
+        self.log.abandon()
         self.queues.close()
         self._lock.close()
-
-
-def run_steps(steps: Sequence[Callable[[], None]]) -> None:
-    """Run all in order, in the thread of the caller."""
-    for step in steps:
-        step()

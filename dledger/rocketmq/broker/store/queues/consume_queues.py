@@ -213,6 +213,10 @@ class ConsumeQueues:
         """Topic and number of every queue."""
         return list(self._queues)
 
+    def topics(self) -> set[str]:
+        """The topics that have queues."""
+        return {topic for topic, _ in self._queues}
+
     def put(self, topic: str, queue_id: int, index: int, offset: int, size: int, tags_code: int) -> bool:
         """
         Put the unit of a record; see L{ConsumeQueue.put}.

@@ -1,0 +1,106 @@
+# -*- test-case-name: tests.raft_broker.test_store -*-
+"""
+The checkpoints of a broker on a raft log: C{dispatched}, a small file of ours that reports up to where the
+queues are complete, and RocketMQ's C{checkpoint}, with the times.
+
+Rule: C{dispatched} covers metadata in the log only after the tables with them were saved.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from zlib import crc32
+
+from construct import Int32ub, Int64sb, Struct
+
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.broker.store.checkpoints import DispatchFlush, run_steps
+from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
+from dledger.values.errors import StoreError
+from protocols.wire.layout import struct_of
+
+#: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
+DISPATCHED_NAME = "dispatched"
+_MARK_DECLARATION = Struct(
+    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb
+)
+_MARK = struct_of(_MARK_DECLARATION)
+#: In a mark that was lowered since.
+UNITS_UNKNOWN = -1
+_CRC = struct_of(Struct("crc" / Int32ub))
+
+
+class Dispatched(NamedTuple):
+    """
+    Up to where the queues are complete.
+
+    @ivar offset: of the log: all messages before it are in their queues.
+    @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
+        added up; or L{UNITS_UNKNOWN}.
+    @ivar metadata_from: metadata in the log before it are in the tables. They stay there while queues are
+        built again: what came from a master of RocketMQ since is not in the log.
+    """
+
+    offset: int
+    units: int
+    metadata_from: int
+
+
+def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
+    """The bytes of the file: the mark, the size of the log's files, and their checksum."""
+    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from)
+    return data + _CRC.pack(crc32(data))
+
+
+def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
+    """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
+    if data is None or len(data) != _MARK.size + _CRC.size:
+        return None
+    offset, size, units, metadata_from = _MARK.unpack_from(data)
+    if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
+        return None
+    return Dispatched(offset, units, metadata_from)
+
+
+def units_of(queues: ConsumeQueues) -> int:
+    """Number of messages that were ever put into these queues."""
+    return sum(queues.next_indexes().values())
+
+
+class RaftCheckpoints:
+    """A L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints}."""
+
+    def __init__(self, root: str, opened: OpenedFiles[RaftLog], around: StoreSurroundings) -> None:
+        """@param root: the directory of the store."""
+        self._root = root
+        self._opened = opened
+        self._run_in_thread = around.run_in_thread
+        self._events = around.events
+
+    async def write(self) -> None:
+        """See L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints.write}."""
+        opened, root = self._opened, self._root
+        dispatched = DispatchFlush(opened, self._run_in_thread)
+        units = units_of(opened.queues)  # now: those before dispatched.offset
+        is_kept = await self._keep_metadata()
+        await dispatched.run()
+        if not is_kept:
+            return  # the next start reads these metadata again
+        times = encode_checkpoint(dispatched.times())
+        mark = encode_dispatched(
+            Dispatched(dispatched.offset, units, dispatched.offset), opened.log.file_size
+        )
+        await self._run_in_thread(lambda: run_steps([
+            lambda: opened.disk.write_file(f"{root}/{CHECKPOINT_NAME}", times),
+            lambda: opened.disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
+        ]))
+
+    async def _keep_metadata(self) -> bool:
+        """Save the tables. @return: whether that succeeded; who saves them every second reports a failure."""
+        try:
+            await self._events.keep_metadata()
+        except StoreError:
+            return False
+        return True

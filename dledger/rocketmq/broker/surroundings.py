@@ -1,0 +1,64 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""The things that a broker gets from its process, and its replication from the broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+
+from dledger.base.disk.disk import Disk
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.command_client import CommandClient
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
+
+
+@attrs.frozen(kw_only=True)
+class BrokerSurroundings:
+    """
+    The parts that a process gives to its broker: all that it knows of its computer.
+
+    @ivar reactor: its clock should be monotonic.
+    @ivar wall_s: seconds since 1970.
+    @ivar rng: the only source of chance of the broker.
+    @ivar run_in_thread: runs calls that would block the reactor, such as fsyncs.
+    @ivar endpoint_of: makes the endpoint to an address C{host:port}.
+    @ivar failed: called with the reason when the broker cannot continue.
+    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can connect.
+    @ivar trace: makes the spans of messages; None: messages have no spans.
+    """
+
+    reactor: Reactor
+    disk: Disk
+    rng: random.Random
+    wall_s: Callable[[], float]
+    run_in_thread: RunInThread
+    endpoint_of: Callable[[str], IStreamClientEndpoint]
+    failed: Callable[[str], None]
+    ha_listen: IStreamServerEndpoint | None = None
+    trace: MessageTrace | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ReplicationNeeds:
+    """
+    The parts of a broker that its replication uses.
+
+    @ivar client: sends requests to other brokers.
+    @ivar own: the address of this broker.
+    @ivar events: the replication calls them when its log has grown.
+    """
+
+    config: BrokerConfig
+    around: BrokerSurroundings
+    metadata: Metadata
+    client: CommandClient
+    own: OwnAddress
+    events: BrokerEvents
