@@ -347,6 +347,15 @@ class FetchTests(FetchCase):
         self.successResultOf(self.runner.stop())
         self.assertEqual(self.runner.state, "stopped")
 
+    def test_why_not(self) -> None:
+        """The page says which member has refused, and why."""
+        refusal = SnapshotResponse(code=ResponseCode.DISK_ERROR, reason="no such file")
+        self.sender.bend = lambda answer: refusal
+        self.start()
+        self.pass_s(5)
+        self.assertEqual(self.runner.state, "installing")
+        self.assertIn("(n1: DISK_ERROR no such file)", self.runner.status().installing)
+
     def test_alone(self) -> None:
         """Without other members the machine stops, and says what to do."""
         self.sender.is_in_group = False

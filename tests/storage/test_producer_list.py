@@ -507,7 +507,16 @@ class HoleTests(ListCase):
             append(self.store, 1, "p", at)
         self.store.record_commit(11)
         whole = self.store.read_range(4, end_index=4, max_bytes=1)
-        position = self.store.position_of(4)
+        self.hole(4)
+        self.store.append_bodies(announced(ProducerRun("p", 6, 1, 1)), 1, producers_at=0)
+        self.store.fill_hole(whole, is_committed=True)
+        self.assertEqual(self.store.holes, ())
+        self.check()
+        self.assertEqual(len(in_log(self.store)), 7)
+
+    def hole(self, at: int) -> None:
+        """This entry is damaged when the store is opened again, and nothing is known of producers."""
+        position = self.store.position_of(at)
         self.store.check_point(force=True)
         self.store.abandon()
         path = next(path for path in self.disk.files if "/data/" in path)
@@ -518,8 +527,33 @@ class HoleTests(ListCase):
         self.store = FileStore.open(config_of(), self.disk)
         self.assertEqual(len(self.store.holes), 1)
         self.assertIsNone(self.store.producers)
-        self.store.append_bodies(announced(ProducerRun("p", 6, 1, 1)), 1, producers_at=0)
-        self.store.fill_hole(whole, is_committed=True)
-        self.assertEqual(self.store.holes, ())
+
+    def test_cut(self) -> None:
+        """With the hole cut by a new leader, all is known again."""
+        for at in range(6):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(5)
+        kept = self.store.read_range(7, end_index=7, max_bytes=1)
+        self.hole(8)
+        self.store.truncate_to(kept)
+        self.assertEqual((self.store.holes, self.store.ledger_end_index), ((), 7))
         self.check()
-        self.assertEqual(len(in_log(self.store)), 7)
+        self.assertEqual(len(in_log(self.store)), 4)
+
+    def test_begins_anew(self) -> None:
+        """A ledger that goes on after a gap counts new producers, though it knew none before."""
+        for at in range(6):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(11)
+        self.hole(4)
+        peer = FileStore.open(config_of("n1"), self.disk)
+        while peer.end_position < 3 * 4096:
+            append(peer, 2, "q", peer.ledger_end_index + 1)
+        first = next(index for index in range(40, peer.ledger_end_index + 1)
+                     if peer.position_of(index) % 4096 == 0)
+        self.store.truncate_to(peer.read_range(first, end_index=first, max_bytes=1), anew=True)
+        self.assertEqual(self.store.ledger_begin_index, first)
+        assert self.store.producers is not None and self.store.readers is not None
+        self.store.append_bodies(announced(ProducerRun("r", 0, 1, 1)), 2, producers_at=0)
+        self.assertEqual(self.judge("r", 0).known, Known.REPEATED)
+        self.assertEqual(self.store.ledger_end_index, first + 2)

@@ -6,10 +6,13 @@ from __future__ import annotations
 import random
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.segment import SegmentList
 from dledger.storage.files.commit_mark import read_mark
 from dledger.storage.start import scanner
+from dledger.storage.start.recovery import highest_held
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError, DirectoryError, StoreError
@@ -100,6 +103,34 @@ class TailTests(RecoveryCase):
         """Of the last recorded entry, the member comes up repairing, up to its last recorded entry."""
         self.flip(self.position[29] + 60)
         self.ends(28, 39)
+
+    def test_records_alone(self) -> None:
+        """
+        Without mark and index of them, records after the recorded end show how far the ledger reached, from
+        file to file; those after a gap, or of another place, do not.
+        """
+        found = read_mark(self.disk, f"{ROOT}/commitmark")
+        assert found is not None
+        mark = found[1]
+        offsets = tuple(range(0, self.position[40], DATA_SIZE))
+        data = SegmentList(self.disk, f"{ROOT}/data", DATA_SIZE, offsets)
+        (second, third) = (DATA_SIZE, 2 * DATA_SIZE)
+        first_of = {base: min(index for index, at in self.position.items() if at >= base)
+                    for base in (second, third)}
+        for first in (1, 5, first_of[second], first_of[third]):
+            known = attrs.evolve(mark, end_index=first - 1, end_position=self.position[first])
+            self.assertEqual(highest_held(data, known), 39)
+        known = attrs.evolve(mark, end_index=2, end_position=self.position[3])
+        for at in (0, 15, 31):  # magic, index, position
+            self.flip(self.position[5] + at)
+            self.assertEqual(highest_held(data, known), 4)
+            self.flip(self.position[5] + at)
+        self.assertEqual(highest_held(data, known), 39)
+        # A file whose first record is the next one counts only after a blank.
+        last = first_of[second] - 1
+        known = attrs.evolve(mark, end_index=last, end_position=self.position[last])
+        self.assertEqual(highest_held(data, known), last)
+        data.close()
 
     def test_loss_before_sound_records(self) -> None:
         """A damaged record costs that record: what is after it stays, and nothing is set aside."""
