@@ -5,9 +5,51 @@ from __future__ import annotations
 
 import errno
 
+import attrs
+
+from dledger.storage.files.hole_list import Hole
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
-from tests.storage.support import entry_at
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MIN_BLANK_SIZE
+from tests.storage.support import DATA_SIZE, entry_at
 from tests.storage.test_holes import StoreCase, ranges
+
+
+class MoreTests(StoreCase):
+    """A peer sends more than the hole lacks."""
+
+    def test_next_entry(self) -> None:
+        """Only what is lacking is taken, and looked at: the rest may be of another log."""
+        for index in (10, 11, 12):
+            self.flip(index, 50)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
+        self.assertEqual(ranges(self.store), [(10, 12)])
+        more = self.batch(10, 14)
+        end = len(self.batch(10, 12).records)
+        spoilt = attrs.evolve(more, records=more.records[: end + 60] + b"?" + more.records[end + 61 :])
+        self.store.fill_hole(spoilt, is_committed=False)
+        self.is_whole()
+
+
+class BlankTests(StoreCase):
+    """The first entry of a file cannot be read for a moment, where the blank before it has 8 bytes alone."""
+
+    def fill(self, store: FileStore) -> None:
+        """Sixty entries, eight of them in a file."""
+        for index in range(60):
+            store.append_bodies((bytes([index]) * ((DATA_SIZE - MIN_BLANK_SIZE) // 8 - ENTRY_HEADER_SIZE),),
+                                1 + index // 20)
+
+    def test_second_look(self) -> None:
+        """A second look finds it after the blank."""
+        record = (DATA_SIZE - MIN_BLANK_SIZE) // 8
+        self.assertEqual((self.position[7], self.position[8]), (7 * record, DATA_SIZE))
+        self.store.parts.ledger.holes.add(Hole(
+            first_index=8, last_index=8, position=8 * record, end_position=self.position[9]
+        ))
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 8)
+        self.assertTrue(self.store.look_again())
+        self.is_whole()
 
 
 class NoRoomTests(StoreCase):

@@ -12,12 +12,15 @@ import random
 from itertools import count
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.ledger.producers import Known, SequenceTable, Verdict
+from dledger.storage.files.records import check_batch
+from dledger.storage.files.runs import RUN_MIN
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.producer_list import PRODUCERS_NAME
@@ -457,6 +460,24 @@ class StartTests(ListCase):
         self.reopen(clean=False)
         self.check()
 
+    def test_saved_once(self) -> None:
+        """What the file has is not written again while the ledger grows by other entries."""
+        self.patch(producer_list, "SAVE_EVERY_BYTES", 1000)
+        append(self.store, 1, "p", 0)
+        self.store.record_commit(1)
+        calls = []
+        for _ in range(3):
+            for _ in range(30):
+                self.store.append_bodies((b"x" * 60,), 1)
+            self.store.record_commit(self.store.ledger_end_index)
+            job = self.store.prepare_flush()
+            assert job is not None
+            with mock.patch.object(self.disk, "write_file", wraps=self.disk.write_file) as writes:
+                job.run()
+                self.store.finish_flush(job)
+            calls.append([call.args[0] for call in writes.call_args_list if PRODUCERS_NAME in call.args[0]])
+        self.assertEqual(list(map(len, calls)), [1, 0, 0])
+
     def test_damaged_file(self) -> None:
         """Every byte of it: it is not used, and what recovery reads counts."""
         append(self.store, 1, "p", 0, 3)
@@ -496,6 +517,26 @@ class StartTests(ListCase):
         append(store, 1, "p", 1)
         self.assertTrue(disk.exists(path))
         self.check(store)
+
+
+class PushedTests(ListCase):
+    """What a follower finds in a push."""
+
+    def test_among_equals(self) -> None:
+        """A producer entry is found among records of its own size."""
+        config = attrs.evolve(config_of("n1"), mapped_file_size_for_entry_data=1 << 16)
+        store = FileStore.open(config, self.disk)
+        run = ProducerRun("p", 0, 1, RUN_MIN)
+        entry = encode_producer_entry((run,))
+        store.append_bodies((b"x",), 1)
+        bodies = [b"%d" % number for number in range(RUN_MIN)]
+        store.append_bodies((entry, *(body.ljust(len(entry)) for body in bodies)), 1, producers_at=0)
+        first = store.position_of(1)
+        batch = store.read_range(1, end_index=1 + RUN_MIN, max_bytes=1 << 20)
+        self.assertEqual(batch.count, 1 + RUN_MIN)
+        layout = check_batch(batch, first_index=1, last_term=1, end_position=first, file_size=1 << 16,
+                             previous_chain_crc=None)
+        self.assertEqual(layout.producers, ((1, 1, entry),))
 
 
 class HoleTests(ListCase):

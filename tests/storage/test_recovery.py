@@ -109,15 +109,11 @@ class TailTests(RecoveryCase):
         Without mark and index of them, records after the recorded end show how far the ledger reached, from
         file to file; those after a gap, or of another place, do not.
         """
-        found = read_mark(self.disk, f"{ROOT}/commitmark")
-        assert found is not None
-        mark = found[1]
+        mark = read_mark(self.disk, f"{ROOT}/commitmark")[1]  # type: ignore[index]
         offsets = tuple(range(0, self.position[40], DATA_SIZE))
         data = SegmentList(self.disk, f"{ROOT}/data", DATA_SIZE, offsets)
-        (second, third) = (DATA_SIZE, 2 * DATA_SIZE)
-        first_of = {base: min(index for index, at in self.position.items() if at >= base)
-                    for base in (second, third)}
-        for first in (1, 5, first_of[second], first_of[third]):
+        second = min(index for index, at in self.position.items() if at >= DATA_SIZE)
+        for first in (1, 5, second):
             known = attrs.evolve(mark, end_index=first - 1, end_position=self.position[first])
             self.assertEqual(highest_held(data, known), 39)
         known = attrs.evolve(mark, end_index=2, end_position=self.position[3])
@@ -127,9 +123,8 @@ class TailTests(RecoveryCase):
             self.flip(self.position[5] + at)
         self.assertEqual(highest_held(data, known), 39)
         # A file whose first record is the next one counts only after a blank.
-        last = first_of[second] - 1
-        known = attrs.evolve(mark, end_index=last, end_position=self.position[last])
-        self.assertEqual(highest_held(data, known), last)
+        known = attrs.evolve(mark, end_index=second - 1, end_position=self.position[second - 1])
+        self.assertEqual(highest_held(data, known), second - 1)
         data.close()
 
     def test_loss_before_sound_records(self) -> None:
@@ -358,6 +353,11 @@ class WipedChecksumTests(RecoveryCase):
         store = self.open()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1))
         self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(20, 20)])
+
+    def test_after_the_recorded_end(self) -> None:
+        """It goes with the one after it, and the ledger ends with the one before it."""
+        self.wipe(35)
+        self.ends(34, -1)
 
     def test_at_the_end(self) -> None:
         """Nothing is after the last one."""
