@@ -84,6 +84,13 @@ class LeapTests(SynchronousTestCase):
         self.assertEqual(self.beaten(bench, 10_000).count("term-leap"), 3)
         self.assertEqual((bench.term, bench.core.leader_id), (self.FAR, "n1"))
 
+    def test_step_by_step(self) -> None:
+        """Each step takes as long as the first one."""
+        bench = Bench.make(term=3)
+        at = [step for step in range(100) if "term-leap" in self.beaten(bench, 200)]
+        self.assertEqual(len(at), 3)
+        self.assertGreaterEqual(min(later - one for one, later in zip(at, at[1:], strict=False)), at[0] - 1)
+
     def test_by_answers(self) -> None:
         """The answers to its pre-votes report it too."""
         bench = Bench.make(term=3)

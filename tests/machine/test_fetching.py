@@ -402,6 +402,14 @@ class OfferTests(FetchCase):
         self.assertIs(error.code, ResponseCode.INDEX_OUT_OF_RANGE)
 
 
+class WithoutTests(SynchronousTestCase):
+    """A member without a directory for snapshots."""
+
+    def test_none(self) -> None:
+        """It has none that the log could do without."""
+        self.assertEqual(HostedRig(disk=None).run().runner.proven_index, -1)
+
+
 class ProvenTests(FetchCase):
     """After which snapshot the log may go."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from dledger.ledger.membership import Membership
 from dledger.node.connections.peers import HURRY_S, SIGN_OF_LIFE_S
 from protocols.wire.ledger.machines import SnapshotRequest
 from protocols.wire.ledger.messages import MetadataResponse
@@ -15,6 +16,15 @@ from tests.protocols.fakes import remoting_response, unplug
 
 class LinkTests(PeersTestCase):
     """Two peers."""
+
+    def test_foreign_after_a_change(self) -> None:
+        """After a change of members, too, a format with the id of the group shows who is of another one."""
+        self.patch(Membership, "is_changed", True)
+        connection, transport = self.endpoints["n1"].succeed()
+        ((probe, _),) = self.sent(transport)
+        connection.dataReceived(remoting_response(MetadataResponse(wire_version=1, group_id="b" * 32,
+                                                                   is_group_known=True), probe))
+        self.assertTrue(transport.disconnected)
 
     def test_greet(self) -> None:
         """One peer, or all of them, hear of this member again."""

@@ -11,6 +11,7 @@ from dledger.storage.files.hole_list import Hole
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MIN_BLANK_SIZE
+from tests.storage import test_holes
 from tests.storage.support import DATA_SIZE, entry_at
 from tests.storage.test_holes import StoreCase, ranges
 
@@ -29,6 +30,31 @@ class MoreTests(StoreCase):
         spoilt = attrs.evolve(more, records=more.records[: end + 60] + b"?" + more.records[end + 61 :])
         self.store.fill_hole(spoilt, is_committed=False)
         self.is_whole()
+
+
+    def test_last_ones(self) -> None:
+        """A hole at the end: once it is filled, the end is proven again."""
+        self.flip(58, 60)
+        self.flip(59, 38)
+        self.reopen()
+        self.assertEqual((ranges(self.store), self.store.is_end_proven), ([(58, 58)], False))
+        self.store.fill_hole(self.batch(58, 59), is_committed=True)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 59)
+        self.store.fill_hole(self.batch(59, 59), is_committed=True)
+        self.assertTrue(self.store.is_end_proven)
+        self.is_whole()
+
+
+class BareTests(test_holes.JavaTests):
+    """Records without checksums."""
+
+    def test_second_look(self) -> None:
+        """It proves none of them, though nothing is wrong with them now."""
+        self.flip(10, 4)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
+        self.flip(10, 4)
+        self.assertFalse(self.store.look_again())
+        self.assertEqual(ranges(self.store), [(10, 10)])
 
 
 class BlankTests(StoreCase):

@@ -236,6 +236,15 @@ class QueueContract(_Case):
         self.assertEqual((queue.begin_index, queue.misplaced), (45, 0))
         self.assertEqual(self.disk.listdir(self.root), [f"{800:020d}"])
 
+    def test_made_again_at_once(self) -> None:
+        """The first record of a topic that was made again may be the next one in the log."""
+        queue = self.open()
+        put = self.fill(queue, 3)
+        end = put[-1][1] + put[-1][2]
+        self.assertFalse(queue.put(0, end - 1, 100, 0))
+        self.assertTrue(queue.put(0, end, 100, 7))
+        self.assertEqual((self.units(queue), queue.begun_anew), ([(0, end, 100, 7)], 1))
+
     def test_flush(self) -> None:
         """What was put is handed out once, the directory with it."""
         queue = self.open()
