@@ -3,7 +3,7 @@
 Random mutants: who notices a fault that nobody thought of.
 
     python -m tests.mutants.random_run --count 40 --seed 7 [--room core] [--seconds 20]
-    python -m tests.mutants.random_run --module dledger.core.replica:Replica.tick --no-schedules
+    python -m tests.mutants.random_run --module dledger.core.replica:DLedgerCore --no-schedules
     make mutants-random N=200 SEED=7
 
 Each is judged three times, in processes of its own, until it is noticed: by schedules as their seeds draw
