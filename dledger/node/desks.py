@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_node -*-
+# -*- test-case-name: tests.node.test_node,tests.machine.test_requests -*-
 """The parts of a member that answer requests, put together: each kind of request has its own."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_service -*-
+# -*- test-case-name: tests.node.test_service,tests.machine.test_service -*-
 """
 A member as a Twisted service: opens its store, listens, connects, starts; stops in reverse order::
 

@@ -194,7 +194,7 @@ class MetadataLog:
                 texts, taken, size = [], [], 0
             texts.append(text)
             taken.append(key)
-            size += len(text)
+            size += len(text) + 1  # with the comma after it
         if texts:
             yield taken, self._record(name, table.logged_version(), texts)
 

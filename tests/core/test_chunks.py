@@ -52,7 +52,7 @@ class LeaderTests(SynchronousTestCase):
 
     def caught_up(self, bench: Bench, answer: PushEntryResponse | None = None) -> tuple[fx.Effect, ...]:
         """The follower says that it ends at 0, and is found equal there; then turn after turn comes."""
-        (at_end,) = pushes(bench.seen, PushType.COMPARE, "n1")
+        at_end = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
         answer = answer or told(ResponseCode.INCONSISTENT_STATE, end_index=0)
         bench.answer(at_end, answer)
         at_zero = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
@@ -172,6 +172,8 @@ class LeaderTests(SynchronousTestCase):
         self.caught_up(bench)
         bench.core.leading.dispatchers["n1"]._chunks_refused = 1
         self.assertFalse(any(one[2] for one in spans(self.refuse(bench, 1, 199))))
+        bench.step(ev.PeerConnected(peer_id="n1"))  # another program may listen there now
+        self.assertTrue(any(one[2] for one in spans(self.caught_up(bench))))
 
     def test_a_chunk_waits_for_the_quota(self) -> None:
         """A chunk waits for the second that has room for it; one that never fits is pushed in pieces."""

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.catch_up import RATE_FIRST, RATE_MAX, TurnBudget
 from dledger.core.replication.dispatcher import (
     BACK_OFF_MAX,
     IDLE_COMMIT_INTERVAL_MS,
@@ -116,6 +116,20 @@ class Desk:
         request = self.sent[-1].request
         assert isinstance(request, PushEntryRequest) and request.type is wanted, request
         return self
+
+
+class BudgetTests(SynchronousTestCase):
+    """What the followers that are behind may have together."""
+
+    def test_who_is_compared_again_has_no_share(self) -> None:
+        """A follower that is compared again, or of a leader that is none any more, has no share."""
+        for leaves in (EntryDispatcher.restart, EntryDispatcher.retire):
+            desk = Desk.make().in_state(PushType.APPEND)
+            budget = desk.dispatcher.budget
+            budget.see("n1", 1, desk.member)
+            budget.rate = RATE_MAX
+            leaves(desk.dispatcher)
+            self.assertEqual((budget.rate, desk.dispatcher.inflight), (RATE_FIRST, 0))
 
 
 #: State after an answer to a push, of a follower whose ledger is 0..9. Every code that is not named

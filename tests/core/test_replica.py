@@ -567,6 +567,10 @@ class StatusTests(SynchronousTestCase):
             ("n1", "append", 1, 2, 0),
         )
         self.assertEqual((second.peer_id, second.state, second.match_index), ("n2", "compare", -1))
+        bench = Bench.make(ListLedger.of(1)).follow("n1", 3)
+        for peer in bench.core.status().peers:
+            self.assertEqual((peer.state, peer.match_index, peer.write_index, peer.inflight),
+                             ("unknown", -1, -1, 0))
 
     def test_who_was_heard(self) -> None:
         """A request says what its sender speaks."""

@@ -68,6 +68,17 @@ class ThreadTests(SynchronousTestCase):
         head = self.rig.snapshots.heads[0]
         self.assertEqual((head.index, list(self.rig.snapshots.read(head))[1:]), (1, [b"1"]))
 
+    def test_snapshot_asked_for(self) -> None:
+        """While the machine applies, it is not asked for its state: the snapshot follows the batch."""
+        self.rig.append(b"1")
+        self.assertTrue(self.rig.runner.is_applying)
+        self.assertEqual(self.rig.node.ask_snapshot(), "")
+        self.assertEqual(len(self.calls.waiting), 1)
+        self.finish()
+        while self.calls.waiting:
+            self.finish()
+        self.assertEqual([head.index for head in self.rig.snapshots.heads], [1])
+
     def test_a_failure_answers_no_query(self) -> None:
         """A query that waits after a batch that fails is not answered from half a state."""
         def fails(entry: Entry) -> None:

@@ -347,6 +347,15 @@ class FetchTests(FetchCase):
         self.successResultOf(self.runner.stop())
         self.assertEqual(self.runner.state, "stopped")
 
+    def test_the_page_says_who_refused(self) -> None:
+        """The page says which member has refused, and why."""
+        refusal = SnapshotResponse(code=ResponseCode.DISK_ERROR, reason="no such file")
+        self.sender.bend = lambda answer: refusal
+        self.start()
+        self.pass_s(5)
+        self.assertEqual(self.runner.state, "installing")
+        self.assertIn("(n1: DISK_ERROR no such file)", self.runner.status().installing)
+
     def test_a_lone_member_stops_its_machine(self) -> None:
         """Without other members the machine stops, and says what to do."""
         self.sender.is_in_group = False
@@ -391,6 +400,14 @@ class OfferTests(FetchCase):
                       ResponseCode.DISK_ERROR)
         error = self.assertRaises(DLedgerError, HostedRig().run().runner.piece_for, right, 10)
         self.assertIs(error.code, ResponseCode.INDEX_OUT_OF_RANGE)
+
+
+class WithoutTests(SynchronousTestCase):
+    """A member without a directory for snapshots."""
+
+    def test_without_a_disk_nothing_is_proven(self) -> None:
+        """It has none that the log could do without."""
+        self.assertEqual(HostedRig(disk=None).run().runner.proven_index, -1)
 
 
 class ProvenTests(FetchCase):

@@ -17,6 +17,7 @@ from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.guarded import MachineFailed
 from dledger.machine.reading_ahead import BATCH_COUNT_MAX
 from dledger.machine.state_machine import RESULT_BYTES_MAX
+from dledger.machine.waiting import RECENT_BYTES, RECENT_OVERHEAD, MachineWaits, WaitBounds
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -510,6 +511,53 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.snapshots.heads, [])
         rig.append(b"x")
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
+
+
+class WaitsTests(SynchronousTestCase):
+    """What waits for the machine, alone."""
+
+    def setUp(self) -> None:
+        self.now_ms = 0
+        self.waits = MachineWaits(WaitBounds(waits_max=2, wait_ms=100), lambda: self.now_ms)
+
+    def test_results_before_an_end_are_no_answers(self) -> None:
+        """Results of before an end are no answers after it: the state may be another one then."""
+        self.waits.applied({1: b"one", 2: b"two"}, 2)
+        self.assertEqual(self.successResultOf(self.waits.result_of(2, 2)), b"two")
+        self.waits.end("the entry 1 is skipped", ResponseCode.LEADER_NOT_READY)
+        error = self.failureResultOf(self.waits.result_of(2, 2), DLedgerError).value
+        self.assertIs(error.code, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        again = self.waits.result_of(2, 0)
+        self.waits.applied({1: b"", 2: b"another"}, 2)
+        self.assertEqual(self.successResultOf(again), b"another")
+
+    def test_the_last_results_are_kept(self) -> None:
+        """The last results are kept as long as they fit, also after an end, and always the last one."""
+        for _ in range(2):
+            size = RECENT_BYTES // 4 - RECENT_OVERHEAD
+            for index in range(1, 6):
+                self.waits.applied({index: bytes(size)}, index)
+            self.failureResultOf(self.waits.result_of(1, 5), DLedgerError)
+            self.assertEqual(self.successResultOf(self.waits.result_of(2, 5)), bytes(size))
+            self.waits.applied({6: bytes(2 * RECENT_BYTES)}, 6)
+            self.failureResultOf(self.waits.result_of(5, 6), DLedgerError)
+            self.assertEqual(len(self.successResultOf(self.waits.result_of(6, 6))), 2 * RECENT_BYTES)
+            self.waits.end("a snapshot is needed", ResponseCode.LEADER_NOT_READY)
+
+    def test_each_wait_ends_in_time(self) -> None:
+        """Each wait ends when its time is over, not before; more than the bound are refused."""
+        result, query = self.waits.result_of(1, 0), self.waits.when_applied(1)
+        self.waits.when_applied(2).addErrback(lambda _: None)
+        full = self.failureResultOf(self.waits.when_applied(1), DLedgerError).value
+        self.assertIs(full.code, ResponseCode.LEADER_PENDING_FULL)
+        self.waits.sweep(99, 0)
+        self.assertNoResult(result)
+        self.assertNoResult(query)
+        self.waits.sweep(100, 0)
+        self.assertIs(self.failureResultOf(result, DLedgerError).value.code,
+                      ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        self.assertIs(self.failureResultOf(query, DLedgerError).value.code, ResponseCode.TIMEOUT)
+        self.assertNoResult(self.waits.when_applied(1))
 
 
 class AskedTests(SynchronousTestCase):

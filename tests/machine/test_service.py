@@ -14,9 +14,10 @@ from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
 from dledger.node.service import STOP_TIME_OUT_S
+from dledger.node.threads import MemberThreads
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread
-from tests.node.test_service import ServiceTestCase
+from tests.node.test_service import FakeFlushThread, ServiceTestCase
 
 
 class HostingTests(ServiceTestCase):
@@ -61,6 +62,27 @@ class HostingTests(ServiceTestCase):
         answer = self.successResultOf(again.query(b","))
         self.assertEqual((answer, again.status().snapshot_index >= 1), (b"a,b,c", True))
         self.successResultOf(self.stop())
+
+    def test_threads_end_with_their_machine(self) -> None:
+        """Those of the machine begin and end with it: one for its calls, one for snapshots."""
+        snapshots, calls = FakeFlushThread(), FakeFlushThread()
+        threads = MemberThreads.of(self.reactor, flush=self.thread, snapshots=snapshots, calls=calls)
+        self.patch(MemberThreads, "of", lambda reactor, flush: threads)
+        service = self.make(store_type="file", store_base_dir=self.mktemp(), machine_snapshot_entries=2,
+                            make_machine=lambda node, host: hosting_of(node, Journal, host, disk=OsDisk()))
+        service.startService()
+        self.run_for(2)
+        self.assertEqual([snapshots.life, calls.life], [["started"], ["started"]])
+        calls.is_lazy = True
+        self.node_of(service).append(b"a")
+        self.run_for(0.1)
+        self.assertEqual((len(calls.waiting), len(snapshots.waiting)), (1, 0))
+        calls.is_lazy = False
+        calls.finish()
+        stopped = service.stopService()
+        self.run_for(5)
+        self.successResultOf(stopped)
+        self.assertEqual([snapshots.life, calls.life], [["started", "stopped"]] * 2)
 
     def test_end_does_not_wait_for_ever(self) -> None:
         """A program that never gives its snapshot does not keep the member from ending."""

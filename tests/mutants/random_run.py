@@ -3,6 +3,7 @@
 Random mutants: who notices a fault that nobody thought of.
 
     python -m tests.mutants.random_run --count 40 --seed 7 [--room core] [--seconds 20]
+    python -m tests.mutants.random_run --module dledger.core.replica:DLedgerCore --no-schedules
     make mutants-random N=200 SEED=7
 
 Each is judged three times, in processes of its own, until it is noticed: by schedules as their seeds draw
@@ -18,6 +19,8 @@ import collections
 import multiprocessing
 import os
 import re
+import resource
+import signal
 import sys
 import tempfile
 import time
@@ -37,8 +40,11 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 #: Longest time of one judgement, as a multiple of its limit of processor time, and seconds more.
 _SLOWEST, _MORE_S = 12, 60
-#: Seconds of the processor for the unit tests of one package.
-_UNIT_S = 60.0
+#: Seconds of the processor that a judgement may take: a multiple of its limit; a loop without end takes more.
+_LONGEST = 4
+#: Seconds of the processor for the unit tests of a module, and for those of one package.
+_MODULE_S, _UNIT_S = 15.0, 60.0
+_OUTPUT = "output"
 
 SCHEDULES, UNITS, PACKAGE = "schedules", "unit tests", "its package"
 NOBODY, EQUAL = "NOBODY", "nobody (equal)"
@@ -149,12 +155,19 @@ def package_tests(module: str) -> list[str]:
     return [".".join(("tests", *parts))]
 
 
-def child(splice: Splice, by: str, seconds: float, output: str) -> NoReturn:
-    """One judgement, in this process."""
-    with open(output, "w") as file:
+def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:
+    """
+    One judgement, in this process.
+
+    @param folder: for all that it writes; its output goes to the file C{output} there.
+    """
+    with open(Path(folder, _OUTPUT), "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    os.chdir(tempfile.mkdtemp(prefix="mutant-"))
+    os.chdir(folder)
+    tempfile.tempdir = folder
+    longest_s = int(_LONGEST * seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (longest_s, longest_s + 5))
     sys.path.insert(0, str(ROOT))
     patching.install([splice])
     try:
@@ -172,8 +185,8 @@ def child(splice: Splice, by: str, seconds: float, output: str) -> NoReturn:
 def _judged(splice: Splice, by: str, seconds: float) -> str:
     """What was noticed; empty: nothing."""
     limit_s = _SLOWEST * seconds + _MORE_S
-    with tempfile.NamedTemporaryFile("r") as output:
-        process = _PROCESSES.Process(target=child, args=(splice, by, seconds, output.name))
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+        process = _PROCESSES.Process(target=child, args=(splice, by, seconds, folder))
         process.start()
         process.join(limit_s)
         if process.is_alive():
@@ -182,7 +195,9 @@ def _judged(splice: Splice, by: str, seconds: float) -> str:
             return f"does not end within {limit_s:g} s"
         if process.exitcode == SURVIVED:
             return ""
-        lines = output.read().strip().splitlines()
+        if process.exitcode == -signal.SIGXCPU:
+            return f"does not end within {_LONGEST * seconds:g} s of the processor"
+        lines = Path(folder, _OUTPUT).read_text(errors="replace").strip().splitlines()
         return lines[-1][:150] if lines else f"exit status {process.exitcode}"
 
 
@@ -191,7 +206,7 @@ def judge(splice: Splice, seconds: float, skips_schedules: bool) -> Finding:
     for by in (SCHEDULES, UNITS, PACKAGE):
         if by == SCHEDULES and skips_schedules:
             continue
-        told = _judged(splice, by, seconds if by == SCHEDULES else _UNIT_S)
+        told = _judged(splice, by, {SCHEDULES: seconds, UNITS: _MODULE_S, PACKAGE: _UNIT_S}[by])
         if told:
             return Finding(splice, by, told)
     return Finding(splice, EQUAL if splice.key in equivalents() else NOBODY)
@@ -201,15 +216,17 @@ def judge(splice: Splice, seconds: float, skips_schedules: bool) -> Finding:
 @click.option("--count", default=40, show_default=True, help="Number of mutants.")
 @click.option("--seed", default=1, show_default=True, help="Draws them.")
 @click.option("--room", "rooms", multiple=True, type=click.Choice(ROOMS), help="[default: all]")
+@click.option("--module", "places", multiple=True, help="A module, a package or module:function: in these.")
 @click.option("--seconds", default=20.0, show_default=True, help="Of the processor, for schedules of each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--no-schedules", is_flag=True, help="Ask the unit tests alone.")
 @click.option("--show", is_flag=True, help="Only say which are drawn.")
 def main(
-    count: int, seed: int, rooms: tuple[str, ...], seconds: float, jobs: int, no_schedules: bool, show: bool
+    count: int, seed: int, rooms: tuple[str, ...], places: tuple[str, ...], seconds: float, jobs: int,
+    no_schedules: bool, show: bool,
 ) -> None:
     """Put random small faults into the product, and see who notices."""
-    chosen = drawn(ROOT, rooms or ROOMS, count, seed)
+    chosen = drawn(ROOT, rooms or ROOMS, count, seed, places or ("",))
     if show:
         for splice in chosen:
             click.echo(splice.key)

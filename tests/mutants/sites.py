@@ -3,14 +3,16 @@
 Places at which a random mutant may change the code, found in the syntax tree: each is a small fault of the
 kind that people make.
 
-A comparison is turned, or loses its equality; 1 is added to a number, C{and} becomes C{or}, C{not} goes, a
-statement that does something is left out, two arguments change places. Assertions and log lines stay as they
-are: a fault there is none of the product.
+A comparison is turned, or loses its equality; 1 is added to a number or taken away, C{and} becomes C{or},
+C{not} goes, a truth value is turned, a statement that does something, a C{return} without a value or a
+C{continue} is left out, a function without a result ends early, two arguments change places. Assertions and
+log lines stay as they are: a fault there is none of the product.
 """
 
 from __future__ import annotations
 
 import ast
+import collections
 import random
 from collections.abc import Iterator
 from itertools import islice
@@ -20,7 +22,7 @@ import attrs
 
 #: Rooms, by name, and their modules.
 ROOMS = (
-    "core", "storage", "machine", "raft_broker", "rocketmq/broker/ha", "rocketmq/broker/store",
+    "core", "storage", "machine", "node", "raft_broker", "rocketmq/broker/ha", "rocketmq/broker/store",
     "rocketmq/broker/metadata", "rocketmq/broker/sending", "rocketmq/broker/consuming",
     "rocketmq/broker/popping", "rocketmq/broker/delays", "rocketmq/broker/transactions",
 )
@@ -42,6 +44,7 @@ class Splice:
 
     @ivar begin, end: bytes of the source in UTF-8.
     @ivar old: they are now.
+    @ivar number: which of the places of its function that have the same C{old} and C{new}, from 1.
     """
 
     module: str
@@ -50,11 +53,13 @@ class Splice:
     end: int
     old: str
     new: str
+    number: int = 1
 
     @property
     def key(self) -> str:
-        """The same for as long as the function has this text."""
-        return " ".join(f"{self.module}:{self.function}: {self.old} -> {self.new}".split())
+        """The same for as long as the function has this text; another one for each place."""
+        text = " ".join(f"{self.module}:{self.function}: {self.old} -> {self.new}".split())
+        return text if self.number == 1 else f"{text} (#{self.number})"
 
     def apply(self, source: str) -> str:
         """The source with the change."""
@@ -69,6 +74,7 @@ class _Finder:
     def __init__(self, module: str, source: str) -> None:
         self._module = module
         self._data = source.encode()
+        self._ends_early = False
         self._starts = [0]
         for line in self._data.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
@@ -88,6 +94,7 @@ class _Finder:
             if isinstance(node, ast.ClassDef):
                 yield from self.in_functions(node, f"{name}{node.name}.")
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._ends_early = _is_without_result(node)
                 for statement in node.body:
                     yield from self._in_statement(statement, name + node.name)
 
@@ -99,6 +106,10 @@ class _Finder:
                 return  # a docstring
             if isinstance(node.value, (ast.Call, ast.Await)):
                 yield self._splice(function, node, "pass")
+                if self._ends_early:
+                    yield self._splice(function, node, "return")
+        elif isinstance(node, ast.Continue) or (isinstance(node, ast.Return) and node.value is None):
+            yield self._splice(function, node, "pass")
         elif isinstance(node, (ast.Assign, ast.AugAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if all(isinstance(one, (ast.Attribute, ast.Subscript)) for one in targets):
@@ -124,6 +135,10 @@ class _Finder:
             yield self._splice(function, node, f"({ast.unparse(node.operand)})")
         elif isinstance(node, ast.Constant) and type(node.value) is int:
             yield self._splice(function, node, str(node.value + 1))
+            if node.value > 0:
+                yield self._splice(function, node, str(node.value - 1))
+        elif isinstance(node, ast.Constant) and type(node.value) is bool:
+            yield self._splice(function, node, str(not node.value))
         elif isinstance(node, ast.Call) and len(node.args) >= 2:
             first, second, *rest = node.args
             if isinstance(node.func, ast.Name) and node.func.id in _EVEN:
@@ -132,6 +147,15 @@ class _Finder:
                 swapped = ast.Call(node.func, [second, first, *rest], node.keywords)
                 if not isinstance(second, ast.Starred):
                     yield self._splice(function, node, ast.unparse(swapped))
+
+
+def _is_without_result(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """It returns and yields nothing; one with functions inside counts as another."""
+    others = ast.Yield, ast.YieldFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
+    return not any(
+        isinstance(node, others) or (isinstance(node, ast.Return) and node.value is not None)
+        for statement in function.body for node in ast.walk(statement)
+    )
 
 
 def _is_saying(node: ast.AST) -> bool:
@@ -143,7 +167,12 @@ def _is_saying(node: ast.AST) -> bool:
 
 def sites_in(module: str, source: str) -> list[Splice]:
     """The places in one module, in their order."""
-    return list(_Finder(module, source).in_functions(ast.parse(source)))
+    numbers: collections.Counter[str] = collections.Counter()
+    found = []
+    for splice in _Finder(module, source).in_functions(ast.parse(source)):
+        numbers[splice.key] += 1
+        found.append(attrs.evolve(splice, number=numbers[splice.key]))
+    return found
 
 
 def compiles(splice: Splice, source: str) -> bool:
@@ -155,11 +184,14 @@ def compiles(splice: Splice, source: str) -> bool:
     return True
 
 
-def drawn(root: Path, rooms: tuple[str, ...], count: int, seed: int) -> list[Splice]:
+def drawn(
+    root: Path, rooms: tuple[str, ...], count: int, seed: int, places: tuple[str, ...] = ("",)
+) -> list[Splice]:
     """
     Some places, drawn by a seed: each is as likely as any other.
 
     @param root: of the checkout.
+    @param places: begins of keys, such as modules or C{module:function}; only these are drawn.
     """
     found: list[Splice] = []
     sources: dict[str, str] = {}
@@ -167,6 +199,6 @@ def drawn(root: Path, rooms: tuple[str, ...], count: int, seed: int) -> list[Spl
         for path in sorted((root / "dledger" / room).rglob("*.py")):
             module = ".".join(path.relative_to(root).with_suffix("").parts)
             sources[module] = path.read_text(encoding="utf-8")
-            found += sites_in(module, sources[module])
+            found += (one for one in sites_in(module, sources[module]) if one.key.startswith(places))
     random.Random(seed).shuffle(found)
     return list(islice((one for one in found if compiles(one, sources[one.module])), count))

@@ -8,7 +8,13 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.reporting.health import TOLD_CHARACTERS_MAX, health_problem, told_health
+from dledger.node.reporting.health import (
+    READY_SHARE,
+    TOLD_CHARACTERS_MAX,
+    health_problem,
+    readiness_problems,
+    told_health,
+)
 from tests.admin.fakes import MACHINE, picture
 
 
@@ -48,6 +54,22 @@ class HealthTests(SynchronousTestCase):
         self.assertIsNone(health_problem(picture(leader_committed_index=1099, healthy_lag_entries=1)))
         problem = health_problem(picture(**behind, healthy_lag_entries=9))
         self.assertIn("1000 committed entries", problem or "")
+
+    def test_who_serves_is_ready(self) -> None:
+        """Who serves is ready, except a leader that hands over, and who lacks more than a share."""
+        self.assertEqual(readiness_problems(picture()), ())
+        (told,) = readiness_problems(picture(transferee_id="n1"))
+        self.assertTrue(told.startswith("handing over: leadership goes to n1"), told)
+        self.assertEqual(readiness_problems(picture(role="follower", leader_id="n1", transferee_id="n1")), ())
+        behind: dict[str, Any] = {"role": "follower", "leader_id": "n1", "healthy_lag_entries": 1000}
+        most = 1000 // READY_SHARE
+        own = picture(**behind).member.committed_index
+        for lag, is_ready in ((most, True), (most + 1, False), (1000, False)):
+            told_of = readiness_problems(picture(**behind, leader_committed_index=own + lag))
+            self.assertEqual(not told_of, is_ready, lag)
+        for state, words in (("starting", "is starting"), ("installing", "waits for a snapshot")):
+            (told,) = readiness_problems(picture(machine=attrs.evolve(MACHINE, state=state)))
+            self.assertIn(f"its state machine {words}", told)
 
     def test_health_is_one_bounded_line(self) -> None:
         """One bounded line."""

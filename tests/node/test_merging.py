@@ -66,6 +66,11 @@ class MergeTests(SynchronousTestCase):
         batch = EntryBatch(first_index=5, count=3, term=3, records=records)
         self.assertEqual((request.entries, request.commit_index, request.is_batch), (batch, 6, True))
 
+    def test_a_long_read_makes_several_pushes(self) -> None:
+        """More than one merged push may hold are several of them."""
+        self.patch(merging, "COUNT_MAX", 3)
+        self.assertEqual(runs_of(*[push(index) for index in range(5, 13)]), [3, 3, 2])
+
     def test_batches_are_merged_too(self) -> None:
         """Pushes that hold several entries are merged likewise."""
         two = EntryBatch(first_index=5, count=2, term=3, records=entry(5).records + entry(6).records)

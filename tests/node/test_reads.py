@@ -331,6 +331,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(4)], self.pull(2))
         self.assertEqual(self.client.answers(), [])
+        self.assertEqual(self.rig.node.desks.reads.slowest_index(), 0)
         self.client.connection.resumeProducing()
         answers = self.client.answers()
         self.assertEqual([answer.entries.first_index for answer in answers], [0, 1, 2, 3, 2])

@@ -12,8 +12,11 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.machines import SubmitRequest
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendOnceRequest,
     AppendRequest,
     GetRequest,
     HeartBeatRequest,
@@ -190,6 +193,23 @@ class AppendTests(SynchronousTestCase):
         self.assertEqual(self.rig.store.ledger_end_index, -1)
         answer = self.client.ask(AppendRequest(bodies=(bytes(longest),), **self.rig.base()))
         self.assertEqual(answer.code, ResponseCode.SUCCESS)
+
+    def test_too_long_otherwise(self) -> None:
+        """So it is for a command, for the bodies of a producer, and for an append at a place."""
+        body = bytes(self.rig.config.body_bytes_max + 1)
+        base = self.rig.base()
+        once = AppendOnceRequest(**base, producer="p", bodies=(body,))
+        for request in (SubmitRequest(**base, command=body), once, AppendIfRequest(**base, body=body)):
+            self.assertEqual(self.client.ask(request).code, 411)
+        self.assertEqual(self.rig.store.ledger_end_index, -1)
+
+    def test_a_repeated_answer_is_no_new_append(self) -> None:
+        """A repeated answer has the same place, and is no new append."""
+        request = AppendOnceRequest(**self.rig.base(), producer="p", sequence=0, bodies=(b"a", b"b"))
+        answers = [self.client.ask(request) for _ in range(2)]
+        self.assertEqual([(one.code, one.index, one.count, one.is_repeated) for one in answers],
+                         [(200, 1, 2, False), (200, 1, 2, True)])
+        self.assertEqual((self.rig.node.status().counts.appends, self.rig.store.ledger_end_index), (2, 2))
 
     def test_a_follower_refuses_appends(self) -> None:
         """404, through the gate and the core."""

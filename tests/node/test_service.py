@@ -24,6 +24,7 @@ from dledger.base.disk.disk import OsDisk
 from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
+from dledger.node import service as service_module
 from dledger.node.endpoints import listen_description, peer_endpoint
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
@@ -237,6 +238,19 @@ class UpTests(ServiceTestCase):
             self.assertIn(reason, "".join(self.failures))
             if service.node is not None:
                 self.assertTrue(service.node.router.door.is_guarded)
+            service.stopService()
+
+    def test_callers_need_a_certificate(self) -> None:
+        """Who connects needs one; with tokens for clients it is asked for, and may be lacking."""
+        path = Path(self.mktemp())
+        path.write_text(new_token("app", ClientRole.READ)[1])
+        for file, demands in ((None, True), (str(path), False)):
+            keys = Mock(names=("n0",), expires_s=1e12)
+            self.patch(service_module, "secured", lambda files, group, keys=keys: keys)
+            service = self.make(**{} if file is None else {"client_token_file": file})
+            service.startService()
+            told = keys.listen.call_args.kwargs
+            self.assertEqual((told["demands_certificate"], told["asks_certificate"]), (demands, not demands))
             service.stopService()
 
     def test_change_hosts_reach_the_member(self) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -263,6 +264,22 @@ class MetadataLogTests(SynchronousTestCase):
         self.assertLessEqual(max(map(len, self.member.records)), 1000)
         self.replay()
         self.assertEqual(len(self.slave.topics.entries), 20)
+
+    def test_a_record_is_filled_to_the_byte(self) -> None:
+        """Records have as many entries as fit, commas counted; with a byte less there is one more."""
+        table = self.master.consumer_offsets
+        for number in range(200):
+            table.commit("g", f"topic-{number:03}", 0, 5, NOW_MS)
+        texts = [f"{json.dumps(key)}:{json.dumps(table.logged(key), separators=(',', ':'))}"
+                 for key in table.names()]
+        entries = len(",".join(texts[:100]))
+        for less, count in ((0, 2), (1, 3)):
+            log = self.log_of(self.master, body_bytes_max=entries + 400 - less)
+            log.begin(0)
+            log.cease()
+            self.assertEqual(len(self.member.appends), count)
+            self.commit_all()
+        self.assertLess(max(map(len, self.member.records)), entries + 400)
 
     def test_a_record_is_sound_for_rocketmq(self) -> None:
         """RocketMQ finds a sound record: of its type, at its place, with a checksum of its body."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
@@ -49,6 +50,18 @@ class LifeTests(RaftCase):
         self.assertIsNone(self.service.acts)
         answer = self.successResultOf(self.raft.transfer("n9"))
         self.assertIsNot(answer.code, ResponseCode.SUCCESS)
+        self.stop()
+
+    def test_changes_reach_the_log_soon(self) -> None:
+        """A change of metadata that nobody waits for is in the log within some seconds."""
+        self.start()
+        self.settle(3)
+        before = self.node.committed_index
+        self.settle(3)
+        self.assertEqual(self.node.committed_index, before)
+        self.broker.metadata.topics.put(TopicConfig(topic_name="later"), 1)
+        self.settle(3)
+        self.assertEqual(self.node.committed_index, before + 1)
         self.stop()
 
     def test_queues_follow_the_log(self) -> None:
@@ -209,6 +222,9 @@ class RoleTests(RaftCase):
         self.raft.startService()
         self.settle(0.01)
         self.assertEqual((self.broker.config.role.name, self.broker.config.role.broker_id), ("SLAVE", 1))
+        self.assertTrue(self.replication.seeks_master())
+        self.replication.synchronize.master_address = "10.0.0.9:10911"
+        self.assertTrue(self.replication.seeks_master())  # nothing was copied from there yet
         (answer,) = self.ask(send_of(b"early"))
         self.assertEqual(answer.code, 14)
         self.settle(2.0)

@@ -253,6 +253,15 @@ class StaleTests(WritersCase):
         self.assertEqual(state.manifest.end_index + 1, self.whole[3])
         self.assertIn("is missing", "; ".join(state.trouble))
 
+    def test_slot(self) -> None:
+        """With one of the two slots lost, the report names that one."""
+        for lost in SLOT_NAMES:
+            files = self.begun(3)
+            files.rm_file(f"{URL}/{lost}")
+            state = read_archive(self.remote(files).disk, URL)
+            (told,) = state.trouble
+            self.assertIn(f"{lost} is missing", told)
+
     def test_all(self) -> None:
         """All manifests: the segments after their end show it, if there are two."""
         files = self.begun(3)

@@ -6,14 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
+from dledger.machine.writing import SnapshotWriter
 from dledger.testing.group.checks.machines import POISON, MachineRules, RegisterMachine, register_of
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.clients import SimClient
+from dledger.testing.group.injection import machine_faults
 from dledger.testing.group.members.cluster import SimCluster
-from dledger.testing.group.schedule import Focus, ScheduleOutcome, member_options, with_machines
+from dledger.testing.group.schedule import (
+    Focus,
+    ScheduleOutcome,
+    member_options,
+    run_schedule,
+    with_machines,
+)
 from dledger.testing.group.short_logs import SHORT_LOGS, run_machine_schedule
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.own.machine_entries import encode_skip
@@ -40,6 +49,17 @@ class ScheduleTests(SynchronousTestCase):
             for seed in seeds:
                 self.assertEqual(run(seed).failure, "")
         return clusters
+
+    def test_asked_for(self) -> None:
+        """A snapshot that a member promises, and does not take, is missed in the end."""
+        settings = {**SHORT_LOGS.settings, "machine_snapshot_entries": 100_000, "machine_keep_entries": 0}
+        focus = attrs.evolve(SHORT_LOGS, faults=("transfer",), settings=settings,
+                             load={**SHORT_LOGS.load, "poison": 0.0})
+        with mock.patch.object(machine_faults, "ASKS", 0.3):
+            self.assertEqual(run_schedule(2, seconds=8, members=3, focus=focus).failure, "")
+            with mock.patch.object(SnapshotWriter, "ask", lambda writer, index: ""):
+                self.assertIn("promised a snapshot",
+                              run_schedule(2, seconds=8, members=3, focus=focus).failure)
 
     def test_short_logs(self) -> None:
         """

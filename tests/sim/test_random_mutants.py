@@ -46,8 +46,23 @@ class SitesTests(SynchronousTestCase):
             ("not self.items", "(self.items)"), ("count <= LIMIT", "(count < LIMIT)"),
             ("self.items[0] = self.join(count, self.rest)", "pass"), ("0", "1"),
             ("self.join(count, self.rest)", "self.join(self.rest, count)"),
-            ("self.done.append(count)", "pass"), ("4", "5"),
+            ("self.done.append(count)", "pass"), ("4", "5"), ("4", "3"),
         ])
+
+    def test_ways(self) -> None:
+        """A truth value, what leaves a loop or a function early, and an end before its time."""
+        source = "def tick(self):\n    for one in self.all:\n        if one:\n            continue\n"
+        source += "        self.step(one)\n    if self.ends:\n        return\n    self.step(True)\n"
+        found = [(one.old, one.new) for one in sites_in("m", source)]
+        self.assertEqual(found, [
+            ("continue", "pass"), ("self.step(one)", "pass"), ("self.step(one)", "return"),
+            ("return", "pass"), ("self.step(True)", "pass"), ("self.step(True)", "return"), ("True", "False"),
+        ])
+
+    def test_same_text(self) -> None:
+        """Places of one function with the same text have keys of their own."""
+        keys = [one.key for one in sites_in("m", "def take(self):\n    return self.all[0], self.old[0]\n")]
+        self.assertEqual(keys, ["m:take: 0 -> 1", "m:take: 0 -> 1 (#2)"])
 
     def test_applied(self) -> None:
         """At that place alone, also after characters of several bytes."""
@@ -77,6 +92,9 @@ class SitesTests(SynchronousTestCase):
         self.assertEqual(first, drawn(ROOT, ("machine",), 5, 1))
         self.assertNotEqual(first, drawn(ROOT, ("machine",), 5, 2))
         self.assertEqual(len({one.key for one in first}), 5)
+        place = "dledger.machine.files.fetching:SnapshotFetch."
+        within = drawn(ROOT, ("machine",), 3, 1, (place,))
+        self.assertEqual([one.key.startswith(place) for one in within], [True] * 3)
 
     def test_rooms(self) -> None:
         """There are all of them, and modules name their tests."""

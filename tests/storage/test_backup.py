@@ -28,7 +28,7 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DirectoryError, StoreError
-from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, iterate_records
 from tests.storage.support import (
     NO_SPACE,
     ROOT,
@@ -519,3 +519,25 @@ class PiecesTests(SynchronousTestCase):
                 check_pieces(1000, 320, pieces)
             else:
                 self.assertRaises(ValueError, check_pieces, 1000, 320, pieces)
+
+    def test_a_piece_has_the_next_entries(self) -> None:
+        """A piece has the next entries, one or more, each with a header, and all of one segment."""
+        def piece(position: int, end: int, first: int, last: int) -> Piece:
+            return Piece(position=position, end_position=end, first_index=first, last_index=last, sha256="")
+
+        least = ENTRY_HEADER_SIZE
+        for position, end, first, last, is_right in (
+            (300, 300 + least, 5, 5, True), (300, 299 + least, 5, 5, False),
+            (300, 300 + 2 * least, 5, 6, True), (300, 299 + 2 * least, 5, 6, False),
+            (300, 400, 5, 4, False), (300, 400, 4, 4, False), (300, 400, 6, 6, False),
+            (300, 1000, 5, 5, True), (300, 1001, 5, 5, False), (1000, 2000, 5, 5, True),
+            (1000, 2001, 5, 5, False),
+        ):
+            pieces = [piece(0, 300, 0, 4), piece(position, end, first, last)]
+            if is_right:
+                check_pieces(1000, 320, pieces)
+            else:
+                self.assertRaises(ValueError, check_pieces, 1000, 320, pieces)
+        self.assertRaises(ValueError, check_pieces, 1000, 320, [piece(300, 400, 0, 0)])
+        for sizes in ((0, 320), (1000, 0)):
+            self.assertRaises(ValueError, check_pieces, *sizes, [piece(0, 300, 0, 4)])

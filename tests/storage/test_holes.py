@@ -111,6 +111,7 @@ class FileTests(SynchronousTestCase):
         holes.begin_at(6, 600)
         self.assertEqual(holes.holes, (hole(6, 7),))
         self.assertEqual(holes.end_index, 7)
+        self.assertEqual(HoleList.recorded(disk, ROOT), (hole(6, 7),))
 
 
 class StoreCase(SynchronousTestCase):

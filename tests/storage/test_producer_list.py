@@ -12,12 +12,15 @@ import random
 from itertools import count
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.ledger.producers import Known, SequenceTable, Verdict
+from dledger.storage.files.records import check_batch
+from dledger.storage.files.runs import RUN_MIN
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.producer_list import PRODUCERS_NAME
@@ -457,6 +460,24 @@ class StartTests(ListCase):
         self.reopen(clean=False)
         self.check()
 
+    def test_the_same_list_is_not_written_again(self) -> None:
+        """What the file has is not written again while the ledger grows by other entries."""
+        self.patch(producer_list, "SAVE_EVERY_BYTES", 1000)
+        append(self.store, 1, "p", 0)
+        self.store.record_commit(1)
+        calls = []
+        for _ in range(3):
+            for _ in range(30):
+                self.store.append_bodies((b"x" * 60,), 1)
+            self.store.record_commit(self.store.ledger_end_index)
+            job = self.store.prepare_flush()
+            assert job is not None
+            with mock.patch.object(self.disk, "write_file", wraps=self.disk.write_file) as writes:
+                job.run()
+                self.store.finish_flush(job)
+            calls.append([call.args[0] for call in writes.call_args_list if PRODUCERS_NAME in call.args[0]])
+        self.assertEqual(list(map(len, calls)), [1, 0, 0])
+
     def test_a_damaged_file_is_not_used(self) -> None:
         """Every byte of it: it is not used, and what recovery reads counts."""
         append(self.store, 1, "p", 0, 3)
@@ -498,6 +519,26 @@ class StartTests(ListCase):
         self.check(store)
 
 
+class PushedTests(ListCase):
+    """What a follower finds in a push."""
+
+    def test_an_entry_among_equals_is_found(self) -> None:
+        """A producer entry is found among records of its own size."""
+        config = attrs.evolve(config_of("n1"), mapped_file_size_for_entry_data=1 << 16)
+        store = FileStore.open(config, self.disk)
+        run = ProducerRun("p", 0, 1, RUN_MIN)
+        entry = encode_producer_entry((run,))
+        store.append_bodies((b"x",), 1)
+        bodies = [b"%d" % number for number in range(RUN_MIN)]
+        store.append_bodies((entry, *(body.ljust(len(entry)) for body in bodies)), 1, producers_at=0)
+        first = store.position_of(1)
+        batch = store.read_range(1, end_index=1 + RUN_MIN, max_bytes=1 << 20)
+        self.assertEqual(batch.count, 1 + RUN_MIN)
+        layout = check_batch(batch, first_index=1, last_term=1, end_position=first, file_size=1 << 16,
+                             previous_chain_crc=None)
+        self.assertEqual(layout.producers, ((1, 1, entry),))
+
+
 class HoleTests(ListCase):
     """Damaged entries."""
 
@@ -507,7 +548,16 @@ class HoleTests(ListCase):
             append(self.store, 1, "p", at)
         self.store.record_commit(11)
         whole = self.store.read_range(4, end_index=4, max_bytes=1)
-        position = self.store.position_of(4)
+        self.hole(4)
+        self.store.append_bodies(announced(ProducerRun("p", 6, 1, 1)), 1, producers_at=0)
+        self.store.fill_hole(whole, is_committed=True)
+        self.assertEqual(self.store.holes, ())
+        self.check()
+        self.assertEqual(len(in_log(self.store)), 7)
+
+    def hole(self, at: int) -> None:
+        """This entry is damaged when the store is opened again, and nothing is known of producers."""
+        position = self.store.position_of(at)
         self.store.check_point(force=True)
         self.store.abandon()
         path = next(path for path in self.disk.files if "/data/" in path)
@@ -518,8 +568,33 @@ class HoleTests(ListCase):
         self.store = FileStore.open(config_of(), self.disk)
         self.assertEqual(len(self.store.holes), 1)
         self.assertIsNone(self.store.producers)
-        self.store.append_bodies(announced(ProducerRun("p", 6, 1, 1)), 1, producers_at=0)
-        self.store.fill_hole(whole, is_committed=True)
-        self.assertEqual(self.store.holes, ())
+
+    def test_after_a_cut_all_is_known_again(self) -> None:
+        """With the hole cut by a new leader, all is known again."""
+        for at in range(6):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(5)
+        kept = self.store.read_range(7, end_index=7, max_bytes=1)
+        self.hole(8)
+        self.store.truncate_to(kept)
+        self.assertEqual((self.store.holes, self.store.ledger_end_index), ((), 7))
         self.check()
-        self.assertEqual(len(in_log(self.store)), 7)
+        self.assertEqual(len(in_log(self.store)), 4)
+
+    def test_a_ledger_after_a_gap_counts_new_producers(self) -> None:
+        """A ledger that goes on after a gap counts new producers, though it knew none before."""
+        for at in range(6):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(11)
+        self.hole(4)
+        peer = FileStore.open(config_of("n1"), self.disk)
+        while peer.end_position < 3 * 4096:
+            append(peer, 2, "q", peer.ledger_end_index + 1)
+        first = next(index for index in range(40, peer.ledger_end_index + 1)
+                     if peer.position_of(index) % 4096 == 0)
+        self.store.truncate_to(peer.read_range(first, end_index=first, max_bytes=1), anew=True)
+        self.assertEqual(self.store.ledger_begin_index, first)
+        assert self.store.producers is not None and self.store.readers is not None
+        self.store.append_bodies(announced(ProducerRun("r", 0, 1, 1)), 2, producers_at=0)
+        self.assertEqual(self.judge("r", 0).known, Known.REPEATED)
+        self.assertEqual(self.store.ledger_end_index, first + 2)

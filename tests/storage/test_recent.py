@@ -115,6 +115,14 @@ class RecentBatchesTests(SynchronousTestCase):
             self.assertLessEqual(self.batches.held_bytes, 1000)
             self.assertEqual(self.batches.held_bytes,
                              sum(len(one.records) for one in self.batches.by_index.values()))
+            self.batches.add(batch(80, 1, 2, size=250))
+            self.assertIsNotNone(self.batches.read(80, max_count=9, max_bytes=999))
+            self.batches.add(batch(81, 1, 2, size=251))
+            self.assertIsNone(self.batches.read(80, max_count=9, max_bytes=999))
+            self.batches.clear()
+            for first in range(80, 90):
+                self.batches.add(batch(first, 1, 2, size=100))
+            self.assertEqual((len(self.batches.by_index), self.batches.held_bytes), (10, 1000))
             self.batches.add(batch(80, 1, 2, size=400))
             self.assertIsNone(self.batches.read(80, max_count=9, max_bytes=999))
             self.assertIsNone(self.batches.read(79, max_count=9, max_bytes=999))

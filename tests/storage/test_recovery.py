@@ -6,10 +6,13 @@ from __future__ import annotations
 import random
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.segment import SegmentList
 from dledger.storage.files.commit_mark import read_mark
 from dledger.storage.start import scanner
+from dledger.storage.start.recovery import highest_held
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError, DirectoryError, StoreError
@@ -100,6 +103,29 @@ class TailTests(RecoveryCase):
         """Of the last recorded entry, the member comes up repairing, up to its last recorded entry."""
         self.flip(self.position[29] + 60)
         self.ends(28, 39)
+
+    def test_records_alone_show_the_end(self) -> None:
+        """
+        Without mark and index of them, records after the recorded end show how far the ledger reached, from
+        file to file; those after a gap, or of another place, do not.
+        """
+        mark = read_mark(self.disk, f"{ROOT}/commitmark")[1]  # type: ignore[index]
+        offsets = tuple(range(0, self.position[40], DATA_SIZE))
+        data = SegmentList(self.disk, f"{ROOT}/data", DATA_SIZE, offsets)
+        second = min(index for index, at in self.position.items() if at >= DATA_SIZE)
+        for first in (1, 5, second):
+            known = attrs.evolve(mark, end_index=first - 1, end_position=self.position[first])
+            self.assertEqual(highest_held(data, known), 39)
+        known = attrs.evolve(mark, end_index=2, end_position=self.position[3])
+        for at in (0, 15, 31):  # magic, index, position
+            self.flip(self.position[5] + at)
+            self.assertEqual(highest_held(data, known), 4)
+            self.flip(self.position[5] + at)
+        self.assertEqual(highest_held(data, known), 39)
+        # A file whose first record is the next one counts only after a blank.
+        known = attrs.evolve(mark, end_index=second - 1, end_position=self.position[second - 1])
+        self.assertEqual(highest_held(data, known), second - 1)
+        data.close()
 
     def test_loss_before_sound_records(self) -> None:
         """A damaged record costs that record: what is after it stays, and nothing is set aside."""
@@ -327,6 +353,11 @@ class WipedChecksumTests(RecoveryCase):
         store = self.open()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1))
         self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(20, 20)])
+
+    def test_after_the_recorded_end(self) -> None:
+        """It goes with the one after it, and the ledger ends with the one before it."""
+        self.wipe(35)
+        self.ends(34, -1)
 
     def test_at_the_end(self) -> None:
         """Nothing is after the last one."""

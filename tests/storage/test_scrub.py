@@ -233,6 +233,15 @@ class ScrubTests(HookedCase):
         self.store = FileStore.open(self.config, self.disk)
         self.assertEqual(self.store.scrub(100), ScrubStep(is_end=True))
 
+    def test_one_segment_has_no_pass(self) -> None:
+        """Nor has a ledger of one segment, which is open, a place at which a pass could begin."""
+        self.store.abandon()
+        self.disk.files.clear()
+        self.store = FileStore.open(self.config, self.disk)
+        self.fill(3)
+        self.store.scrub_from(0.5)
+        self.assertEqual(self.store.scrub(100), ScrubStep(is_end=True))
+
 
 @attrs.define
 class _Tally:

@@ -66,7 +66,7 @@ class Taking:
     request: LeadershipTransferRequest
     need_index: int
     deadline_ms: int
-    target_term: int | None = None
+    has_begun: bool = False
 
 
 @attrs.define
@@ -263,13 +263,13 @@ class LeadershipTransfer:
     def on_ledger_grew(self) -> None:
         """Start the election if the ledger has reached C{need_index}."""
         taking, member = self._taking, self.member
-        if taking is None or taking.target_term is not None or member.ledger_end_index < taking.need_index:
+        if taking is None or taking.has_begun or member.ledger_end_index < taking.need_index:
             return
         is_current = taking.request.term == member.term and taking.request.transfer_id == member.leader_id
         if not (is_current and member.may_lead):
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
             return
-        taking.target_term = member.term + 1
+        taking.has_begun = True
         self.elector.campaign_for_transfer()
 
     def taking_ended(self, code: ResponseCode) -> None:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_peers -*-
+# -*- test-case-name: tests.node.test_peers,tests.node.test_peer_links -*-
 """
 This member's connections to the other members: one each, ordered, reconnected when lost.
 

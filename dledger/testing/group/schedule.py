@@ -231,6 +231,8 @@ def run_schedule(
             if readers.drain():
                 cluster.settle()
             cluster.judge()
+            if troubles is not None:
+                troubles.judge()
     except AssertionError as error:
         failure = str(error) or "".join(traceback.format_exception(error)[-12:])
     except Exception as error:  # any other exception of a simulated member is a bug as well

@@ -107,6 +107,20 @@ class MarkTests(SynchronousTestCase):
         acks.settle(51)
         self.assertEqual((acks.held(1), acks.held(2), acks.has_young), (120, 9, False))
 
+    def test_what_a_host_proved_stays_known(self) -> None:
+        """What the slave of a host has proved stays known; not of a young one, or of one in doubt."""
+        acks = acks_of(("a", 9), ("b", -2), ("c", 5))
+        acks.record(1, 4)
+        acks.begins_at(2, 50)
+        acks.record(2, 100)
+        acks.record(2, 100)
+        acks.doubt(3)
+        acks.record(3, 30)
+        acks.record(3, 30)
+        for serial, host, proved in ((4, "a", 9), (5, "b", 0), (6, "c", 5), (7, "d", 0)):
+            acks.add(serial, host)
+            self.assertEqual(acks.proved(serial), proved, host)
+
     def test_begins_at_zero(self) -> None:
         """A slave that was sent everything has everything."""
         acks = acks_of(("a", 9))

@@ -431,6 +431,20 @@ class DifferenceTests(SynchronousTestCase):
         self.assertIn("bodyCRC", found.our_problem)
         self.assertEqual(found.master_problem, "")
 
+    def test_a_broken_session_leaves_nothing(self) -> None:
+        """A session that ends within a record that differs leaves nothing to the next one."""
+        body = self.data.index(b"hello", self.record)
+        follower = SlaveSession(MemoryLog(self.data))
+        start = follower.begin()
+        follower.take(start, memoryview(self.flipped(body))[start : body + 2])
+        follower.end()
+        record = MemoryLog(self.data).record_end_below(500)
+        body = self.data.index(b"hello", record)
+        error = self.assertRaises(ReplicationStopped, serve, follower, MemoryLog(self.flipped(body)))
+        found: Difference = error.difference
+        self.assertEqual((found.offset, found.common_end, found.our_problem), (body, record, ""))
+        self.assertIn("bodyCRC", found.master_problem)
+
     def test_rot_in_the_head(self) -> None:
         """A damaged length or magic of the master is not a record either."""
         for at in (1, 3, 5):

@@ -15,6 +15,7 @@ from dledger.rocketmq.broker.store.records.equal_bodies import RUN_MIN, are_bodi
 from dledger.rocketmq.broker.store.records.records import problem_of
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 from tests.broker.support import LOG_SIZE, config_of, log_bytes, message, open_log, some_message
 
 BIG = 1 << 20
@@ -90,6 +91,10 @@ class BodyCheckTests(SynchronousTestCase):
         size = int.from_bytes(data[:4], "big")
         self.assertEqual(problem_of(data[at:size], 0, LOG_SIZE, LOG_SIZE), "")
         self.assertGreater(len(bodies), 10)
+        blank = START.pack(START_SIZE, MAGIC_BLANK)
+        self.assertEqual(problem_of(blank, LOG_SIZE - START_SIZE, START_SIZE, LOG_SIZE), "")
+        for end in (0, START_SIZE - 1, START_SIZE, size - 1):
+            self.assertIsNone(problem_of(data[:end], 0, LOG_SIZE, LOG_SIZE), end)
 
     def test_a_slave_refuses_a_bad_record(self) -> None:
         """A slave stores the records before the bad one, and nothing of it if it comes in one piece."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
@@ -13,6 +15,7 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
     encode_checkpoint,
     read_small,
 )
+from dledger.testing.world.disk import SimDisk
 
 #: The first words of a file that a 4.9.7 broker wrote; zeroes follow up to 4096 bytes.
 JAVA = (1795265122382).to_bytes(8, "big") * 2 + bytes(4096 - 16)
@@ -63,3 +66,14 @@ class AbortFileTests(SynchronousTestCase):
         abort.remove()
         abort.remove()
         self.assertIsNone(read_small(disk, "base/abort"))
+
+    def test_a_checkpoint_survives_a_loss_of_power(self) -> None:
+        """A loss of power changes nothing."""
+        disk = SimDisk(random.Random(1))
+        disk.makedirs("base")
+        AbortFile(disk, "base").put("17")
+        disk.lose_power()
+        self.assertTrue(AbortFile(disk, "base").is_there)
+        AbortFile(disk, "base").remove()
+        disk.lose_power()
+        self.assertFalse(AbortFile(disk, "base").is_there)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -147,6 +148,9 @@ class ScrubTests(SynchronousTestCase):
             self.rounds(self.scrub(), 4)
         told = [one for one in events if "checking the log" in one["log_format"]]
         self.assertGreaterEqual(len(told), 1)
+        with capturedLogs() as events, mock.patch.object(self.disk, "open", side_effect=OSError(5, "broken")):
+            self.rounds(self.scrub(), 4)
+        self.assertEqual(len([one for one in events if "checking the log" in one["log_format"]]), 1)
         self.log.expire_first()
         scrub = self.scrub()
         scrub.offset = 0

@@ -85,6 +85,19 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(again.units(), expected(again.store.log))
         again.close()
 
+    def test_queues_of_another_log(self) -> None:
+        """They go if the log is empty."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        opened.close()
+        for path in list(self.disk.files):
+            if not path.startswith("base/consumequeue"):
+                self.disk.unlink(path)
+        again = self.open()
+        self.assertEqual(again.units(), {})
+        self.assertEqual([path for path in self.disk.files if path.startswith("base/consumequeue/")], [])
+
     def test_a_stalled_reactor_is_noticed(self) -> None:
         """A reactor that is busy for seconds is noticed; ordinary ticks are not."""
         opened = self.open()

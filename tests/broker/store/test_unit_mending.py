@@ -137,6 +137,20 @@ class UnitMendingTests(SynchronousTestCase):
         self.assertEqual(self.opened.store.unit_mending.waiting, 0)
         self.assertEqual(self.opened.units()["T1", 0], self.units)
 
+    def test_log_is_cut_meanwhile(self) -> None:
+        """Units that were being made are forgotten; a read of them begins again, and has all."""
+        self.patch(unit_mending, "SLICE_BYTES", 1000)
+        self.disk.spoil(PATH, 4096)
+        get_messages(self.opened.store, "T1", 0, BLOCK - 10, is_slave=False)
+        before = len(self.opened.clock.getDelayedCalls())
+        self.opened.store.unit_mending.drop()
+        self.assertEqual(self.opened.store.unit_mending.waiting, 0)
+        self.assertEqual(len(self.opened.clock.getDelayedCalls()), before - 1)
+        self.assertRaises(OSError, self.queue().read, BLOCK, 1)
+        for _ in range(1000):
+            self.opened.clock.advance(PAUSE_S)
+        self.assertEqual(self.opened.units()["T1", 0], self.units)
+
     def test_a_start_finds_all_units(self) -> None:
         """A start finds all messages again, in order or after a crash; and the next ones follow."""
         third = f"base/consumequeue/T1/0/{2 * FILE:020d}"

@@ -5,7 +5,8 @@ L{dledger.testing.group.injection.faults}, and drawn from a stream of their own.
 
 A call of a machine takes seconds; snapshots do; one machine fails at an entry that others can apply. The
 operator looks at the group: an entry at which the machine of the leader has failed is skipped, and a member
-whose machine alone has failed is started again.
+whose machine alone has failed is started again. Now and then it asks a member for a snapshot: one that
+was promised is there in the end, or being written, unless that process has ended or could not write it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FAULT_US, LOOK_US = 4 * SECOND_US, SECOND_US
 HANG_US, HANGS_US = 2 * SECOND_US, 6 * SECOND_US
 #: Share of the looks in which the operator does something; all of them, when the faults are over.
 DILIGENCE = 0.4
+#: Share of the looks at a member in which the operator asks it for a snapshot.
+ASKS = 0.05
 
 
 class MachineTroubles:
@@ -34,6 +37,7 @@ class MachineTroubles:
     The source of these faults in one schedule.
 
     @ivar skips: orders to skip an entry that were accepted.
+    @ivar asked: the last snapshot that each member promised: the process, and the last entry in its state.
     """
 
     def __init__(
@@ -42,8 +46,10 @@ class MachineTroubles:
         self._cluster = cluster
         self._rules = rules
         self._rng = rng
+        self._asking = cluster.random("snapshots that are asked for")
         self._until_us = int(seconds * SECOND_US)
         self.skips = 0
+        self.asked: dict[str, tuple[Node, int]] = {}
 
     def start(self) -> None:
         """Begin."""
@@ -88,6 +94,8 @@ class MachineTroubles:
         cluster.clock.after(LOOK_US, self._look)
         is_over = cluster.clock.now_us >= self._until_us
         for member in self._members():
+            if not is_over and self._asking.random() < ASKS:
+                self._ask(member)
             index = self._failed_index(member)
             if index < 0 or not (is_over or self._rng.random() < DILIGENCE):
                 continue
@@ -105,6 +113,39 @@ class MachineTroubles:
         runner = member.node.machine_requests.machine
         assert isinstance(runner, MachineRunner)
         return runner.failed_index
+
+    def _ask(self, member: SimMember) -> None:
+        """Ask for a snapshot, where one can be taken."""
+        if not member.is_serving or member.service.node is None:
+            return
+
+        def ask(node: Node) -> None:
+            runner = node.machine_requests.machine
+            assert isinstance(runner, MachineRunner)
+            if not node.ask_snapshot():
+                self.asked[member.member_id] = node, runner.applied_index
+
+        member.note("the operator asks for a snapshot")
+        member.call(ask)
+
+    def judge(self) -> None:
+        """
+        All faults are over, and everybody had time.
+
+        @raise AssertionError: a snapshot that was promised is not there.
+        """
+        for member_id, (node, index) in self.asked.items():
+            member = self._cluster.members[member_id]
+            if not member.is_serving or member.service.node is not node:
+                continue
+            runner = node.machine_requests.machine
+            assert isinstance(runner, MachineRunner)
+            status = runner.status()
+            has_reason = runner.state != "running" or status.is_writing or status.snapshot_problem
+            assert has_reason or status.snapshot_index >= index, (
+                f"{member_id} promised a snapshot after the entry {index}, its newest one is after "
+                f"{status.snapshot_index}"
+            )
 
     def _skip(self, leader: SimMember, index: int) -> None:
         leader.note(f"the operator skips the entry {index}")
