@@ -20,7 +20,6 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.ledger.producers import Known, SequenceTable, Verdict
 from dledger.storage.files.records import check_batch
-from dledger.storage.files.runs import RUN_MIN
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.producer_list import PRODUCERS_NAME
@@ -30,6 +29,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+from protocols.wire.ledger.runs import RUN_MIN
 from tests.storage.producer_logs import announced, append, append_plain, in_log, placed
 
 MEMBERS = Membership(voters={"n0": "n0-h:1", "n1": "n1-h:2", "n2": "n2-h:3"})
