@@ -7,7 +7,8 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from dledger.ledger.membership import Membership
-from dledger.node.connections.peers import HURRY_S, SIGN_OF_LIFE_S
+from dledger.node.connections.peers import SIGN_OF_LIFE_S
+from dledger.node.connections.redial import HURRY_S
 from protocols.wire.ledger.machines import SnapshotRequest
 from protocols.wire.ledger.messages import MetadataResponse
 from tests.node.test_peers import PeersTestCase
