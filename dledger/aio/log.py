@@ -28,6 +28,7 @@ from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
+from dledger.client.reading.tail import BatchTail, Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -184,6 +185,7 @@ class AsyncLog:
             while entries := await self._wait(tail.next_batch):
                 for entry in entries:
                     yield entry
+            _check_open(tail)
         finally:
             tail.close()
 
@@ -197,6 +199,7 @@ class AsyncLog:
         try:
             while batch := await self._wait(tail.next_batch):
                 yield batch
+            _check_open(tail)
         finally:
             tail.close()
 
@@ -282,6 +285,12 @@ class AsyncLog:
             )
         if self._is_closed:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
+
+
+def _check_open(tail: Tail | BatchTail) -> None:
+    """@raise DLedgerError: the tail has ended because another task closed the log."""
+    if tail.is_closed:
+        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed")
 
 
 def _tell(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) -> None:

@@ -43,6 +43,8 @@ from dledger.client.reading.blocking_reader import BlockingReader
 from dledger.client.reading.places import Place
 from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
 from protocols.wire.ledger.readers import ReaderInfo
@@ -248,6 +250,8 @@ class Log:
                     return
                 ahead = None
                 if not batch:
+                    if tail.is_closed:
+                        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed")
                     return
                 yield batch
         finally:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -44,6 +45,24 @@ class AsyncLogTests(SynchronousTestCase):
                 self.assertEqual([body for bodies in batches for body in bodies], [b"b", b"c"])
                 self.assertEqual((await log.metadata()).member_id, "n0")
                 self.assertEqual([info.problem for info in await log.status()], [""] * 3)
+
+        self.played(story)
+
+    def test_a_tail_reports_that_another_task_has_closed_the_log(self) -> None:
+        """Its end is not that of the log."""
+
+        async def story(group: ServedGroup) -> None:
+            log = group.open()
+            await log.append(b"a")
+            tails: list[AsyncGenerator[Any, None]] = [log.tail(0), log.tail_batches(0)]
+            for tail in tails:
+                await anext(tail)
+            waiting = [asyncio.ensure_future(anext(tail)) for tail in tails]
+            await asyncio.sleep(0)
+            await log.close()
+            for one in waiting:
+                with self.assertRaises(DLedgerError):
+                    await one
 
         self.played(story)
 

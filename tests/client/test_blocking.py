@@ -219,6 +219,16 @@ class LogTests(SynchronousTestCase):
         following = self.log.tail_batches(0, follow=True, timeout=0.05)
         self.assertEqual([index for batch in following for index in batch.indexes], list(range(7)))
 
+    def test_a_tail_reports_that_its_log_was_closed(self) -> None:
+        """By another thread: its end is not that of the log."""
+        self.group.log = [b"a", b"b", b"c"]
+        for follow in (True, False):
+            log = self.group.open()
+            batches = log.tail_batches(0, follow=follow)
+            self.assertEqual(next(batches).bodies, [b"a", b"b"])
+            log.close()
+            self.assertRaises(DLedgerError, list, batches)
+
     def test_following_tail_with_a_time_limit(self) -> None:
         """Ends when nothing came for so long."""
         self.group.log = [b"a", b"b", b"c"]

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.tail_batch import scan
@@ -189,6 +190,80 @@ class BatchTailTests(TailCase):
         tail.close()
         self.assertLess(len(self.clock.getDelayedCalls()), before)
         self.assertFalse(self.successResultOf(tail.next_batch()))
+
+    def test_a_pause_of_the_program_is_no_time_without_a_member(self) -> None:
+        """The time-out of a read begins with the read, so all members may be down for a moment after it."""
+        tail = self.client.tail_batches(0, False)
+        for first in (0, 2, 4):
+            ready = tail.next_batch()
+            self.group.run(0.5)
+            self.assertEqual(self.successResultOf(ready).indexes[0], first)
+        self.clock.advance(60.0)
+        for member in self.group.members.values():
+            member.is_up = False
+            member.lose_connections()
+        served = []
+        for _ in range(3):  # two of them were there before the pause
+            ready = tail.next_batch()
+            self.group.run(0.5)
+            served.append(ready)
+            if not ready.called:
+                break
+        for member in self.group.members.values():
+            member.is_up = True
+        self.group.run(5.0)
+        self.assertGreater(len(self.successResultOf(served[-1])), 0)
+
+    def test_a_member_that_is_too_late_is_left_for_another(self) -> None:
+        """Also if no time is left, as the program has held up the event loop: the others were not asked."""
+        tail = self.client.tail_batches(0, False)
+        ready = tail.next_batch()
+        self.group.run(0.5)
+        self.assertEqual(list(self.successResultOf(ready).indexes), [0, 1])
+        serving = "n1" if self.pulls("n1") else "n2"
+        self.group[serving].is_silent = True
+        for first in (2, 4, 6):
+            ready = tail.next_batch()
+            if not ready.called:
+                self.clock.advance(60.0)
+                self.group.run(1.0)
+            self.assertEqual(self.successResultOf(ready).indexes[0], first)
+
+    def test_cancelling_ends_a_wait_for_a_connection(self) -> None:
+        """And the next call goes on."""
+        for member in self.group.members.values():
+            member.is_silent = True
+        tail = self.client.tail_batches(0)
+        ready = tail.next_batch()
+        self.group.run(0.2)
+        ready.cancel()
+        self.failureResultOf(ready, CancelledError)
+        for member in self.group.members.values():
+            member.is_silent = False
+            member.release(len(member.held))
+        ready = tail.next_batch()
+        self.group.run(12.0)
+        self.assertEqual(list(self.successResultOf(ready).indexes), [0, 1])
+
+    def test_two_calls_at_once_are_refused(self) -> None:
+        """One of them would lose its batch."""
+        tail = self.client.tail_batches(0)
+        first, second = tail.next_batch(), tail.next_batch()
+        self.failureResultOf(second, RuntimeError)
+        self.group.run(0.2)
+        self.assertEqual(list(self.successResultOf(first).indexes), [0, 1])
+        self.assertEqual(list(self.successResultOf(tail.next_batch()).indexes), [2, 3])
+
+    def test_a_batch_goes_to_another_process(self) -> None:
+        """With its entries, though none was asked for."""
+        ready = self.client.tail_batches(0, False).next_batch()
+        self.group.run(0.2)
+        batch = self.successResultOf(ready)
+        again = pickle.loads(pickle.dumps(batch))
+        self.assertEqual(
+            (again.bodies, list(again.indexes), again.next_index, list(again)),
+            (list(batch.bodies), [0, 1], 2, list(batch)),
+        )
 
     def test_answer_that_is_lost_before_it_is_wanted_is_no_error(self) -> None:
         """A program that ends its reading there hears of nothing."""

@@ -68,9 +68,19 @@ class TailBatch(Sequence[Entry]):
             self._make = None
         return self._entries[at]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _remade, (list(self.bodies), self.indexes, self.next_index, self[:])
+
     def __repr__(self) -> str:
         first = self.indexes[0] if self.indexes else self.next_index
         return f"<{len(self)} entries from {first} on>"
+
+
+def _remade(
+    bodies: list[bytes], indexes: Sequence[int], next_index: int, entries: list[Entry]
+) -> TailBatch:
+    """A batch of another process."""
+    return TailBatch(bodies, indexes, next_index, lambda: entries)
 
 
 class ScannedPart(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
@@ -109,6 +110,8 @@ class MemberQuestions:
         for member_id in member_ids:
             try:
                 return await self._members.connection(member_id)
+            except CancelledError:
+                raise
             except Exception:
                 continue  # noted in problems
         return await self.leader()

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import attrs
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
@@ -192,6 +193,8 @@ class TimesBefore:
         for member_id in list(self._members.addresses):
             try:
                 link = await self._members.connection(member_id)
+            except CancelledError:
+                raise
             except Exception:
                 continue  # noted in problems
             is_any = True

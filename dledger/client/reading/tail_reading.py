@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -90,6 +90,8 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         self._connection: MemberLink | None = None
         self._gets_only: set[str] = set()
         self._untried: deque[str] = deque()
+        self._has_tried_all = False  # since a member has served
+        self._left_id = ""
         self._expired: dict[str, int] = {}
         self._problem: DLedgerError | None = None
         self._backoff = Backoff(rng=members.rng)
@@ -115,7 +117,8 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             following). Fails with L{Expired<dledger.client.answers.errors.Expired>} (the fact C{first_index}
             is the first index that some member still has),
             L{Restored<dledger.client.answers.errors.Restored>}, or the last problem when no member serves.
-            Cancelling, or calling L{close}, ends the tail.
+            RuntimeError if the batch before has not come yet. Cancelling ends the wait, and loses nothing:
+            the next call gives that batch. L{close} ends the tail.
         """
         return self._next_batch()
 
@@ -137,6 +140,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             raise told(error) from None
 
     async def _read_batch(self) -> _B:
+        self._served_s = self._clock.seconds()  # the time for which the program made a pause does not count
         while not self._is_done:
             if not self._is_placed:
                 await self._place()
@@ -226,6 +230,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         self._served_s = self._clock.seconds()
         self._backoff.reset()
         self._untried.clear()
+        self._has_tried_all = False
         self._expired.clear()
         self._problem = None
 
@@ -294,26 +299,32 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
                     first_index=first_index,
                     reason=f"entry {self.next_index} has expired; the first remaining entry is {first_index}",
                 )
-            if self._problem is not None:
+            if self._has_tried_all:
                 await self._pause()
-            leader_id = self._members.leader_id
-            others = [member_id for member_id in self._members.addresses if member_id != leader_id]
-            self._members.rng.shuffle(others)
-            self._untried.extend(others)
-            if leader_id is not None:
-                self._untried.append(leader_id)
+            self._has_tried_all = True
+            self._untried.extend(self._in_order())
         member_id = self._untried.popleft()
         try:
             self._connection = await self._members.connection(member_id)
+        except CancelledError:
+            raise
         except Exception as error:
             self._note(member_id, error)
             return None
         return self._connection
 
+    def _in_order(self) -> list[str]:
+        """All members: followers by chance, then the leader, and last the one that has just failed."""
+        leader_id, left_id = self._members.leader_id, self._left_id
+        order = list(self._members.addresses)
+        self._members.rng.shuffle(order)
+        return sorted(order, key=lambda member_id: (member_id == left_id, member_id == leader_id))
+
     def _leave(self, connection: MemberLink, error: Exception) -> None:
         if isinstance(error, DLedgerError) and error.code is ResponseCode.TIMEOUT:
             connection.abort(str(error.facts.get("reason", "time-out")))
         self._connection = None
+        self._left_id = connection.member_id
         self._forget_asked()
         self._note(connection.member_id, error)
 
