@@ -344,9 +344,11 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         await deferLater(self._clock, self._backoff.next_s())
 
     async def _pull_from(self, connection: MemberLink) -> list[EntryBatch]:
-        asked, self._asked = self._asked, None
+        asked = self._asked
         if asked is None or asked.connection is not connection or asked.begin_index != self.next_index:
+            self._forget_asked()
             asked = self._ask(connection, self.next_index)
+        self._asked = None
         answer = await asked.answer
         if isinstance(answer, BaseException):
             raise answer
@@ -372,6 +374,8 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         is_wanted = self._end_index < 0 or following <= self._end_index
         if is_wanted and following <= answer.committed_index and not self._is_done:
             self._asked = self._ask(connection, following)
+            # The question leaves when the read of this answer has been handled, and the rest is done then.
+            await deferLater(self._clock, 0)
         await self._look_back(connection)
         return [answer.entries]
 

@@ -406,7 +406,7 @@ def _walk_run(
         return False
     found = check_run(
         data, at.length, count=count, size=size, index=at.index, position=at.position, term_min=at.term,
-        chain_crc=at.chain_crc,
+        chain_crc=at.chain_crc, with_units=units is not None,
     )
     if found is None or (one_term and at.count and found.term != at.term):
         return False

@@ -48,7 +48,7 @@ class CheckedRun:
     @ivar term: of all of them.
     @ivar chain_crc: C{chainCrc} of the last one.
     @ivar positions: the stream offset of each.
-    @ivar units: their index units.
+    @ivar units: their index units; empty if they were not asked for.
     """
 
     term: int
@@ -59,7 +59,7 @@ class CheckedRun:
 
 def check_run(
     data: bytes, offset: int, *, count: int, size: int, index: int, position: int, term_min: int,
-    chain_crc: int | None,
+    chain_crc: int | None, with_units: bool = True,
 ) -> CheckedRun | None:
     """
     Check C{count} records of C{size} bytes at C{offset}, all in one file.
@@ -67,6 +67,7 @@ def check_run(
     @param index, position: of the first one.
     @param term_min: term of the record before it; -1 for any.
     @param chain_crc: C{chainCrc} of the record before it; None if that is not known.
+    @param with_units: no: the caller does not need the index units.
     @return: None: they are not such a run, or not sound.
     """
     view = run_view(data, offset, count, size)
@@ -78,8 +79,8 @@ def check_run(
         and _are_checksums_right(view, count, size, chain_crc)
     ):
         return None
-    units = bytearray(count * INDEX_UNIT_SIZE)
-    for at, source in enumerate(_UNIT_FROM):
+    units = bytearray(count * INDEX_UNIT_SIZE if with_units else 0)
+    for at, source in enumerate(_UNIT_FROM if with_units else ()):
         units[at::INDEX_UNIT_SIZE] = view[source::size]
     last = _WORD.unpack_from(view, (count - 1) * size + _CHAIN_AT)[0]
     return CheckedRun(term, last, positions, bytes(units))
