@@ -583,6 +583,21 @@ class AskedTests(SynchronousTestCase):
         rig.append(b"c")
         self.assertEqual(rig.runner.status().snapshots, 1)
 
+    def test_a_snapshot_is_not_finished_in_doubt(self) -> None:
+        """The state may have become doubtful while it was written; nobody may take it up."""
+        rig = HostedRig().run()
+        rig.append(b"a", b"b")
+        rig.machine_thread.is_lazy = True
+        self.assertEqual(rig.node.ask_snapshot(), "")
+        rig.runner.in_doubt = "others have another state"
+        rig.machine_thread.is_lazy = False
+        rig.machine_thread.finish()
+        rig.clock.advance(1)
+        rig.pass_turns()
+        status = rig.runner.status()
+        self.assertEqual((status.snapshots, status.is_writing), (0, False))
+        self.assertEqual(list(rig.snapshots.heads), [])
+
     def test_a_snapshot_is_refused_without_a_machine(self) -> None:
         """Where there is no machine, none that runs, or nowhere to keep it."""
         rig = HostedRig().lead()
