@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import attrs
 
-#: Producers that are remembered, and runs of entries of one of them.
+#: Producers that are remembered, and runs of entries of one of them that are remembered at least.
 PRODUCERS_MAX = 2048
 RUNS_MAX = 1024
 #: Runs that a cut may take, at most: no leader has more appends that are not committed. (A ledger that was

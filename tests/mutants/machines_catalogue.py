@@ -248,7 +248,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": "tests.machine.test_watch.WatchTests.test_different_digests_raise_doubt"}),
     ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
         Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
-    ), {"test": "tests.machine.test_runner.AskedTests"}),
+    ), {"test": "tests.machine.test_asked_snapshots.AskedTests"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
         Patch("dledger.machine.waiting",
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",

@@ -2,9 +2,10 @@
 """
 Keeps the files and bytes that a log gives up, in a directory beside the log.
 
-A file of C{<directory>} is moved to C{<directory>.set-aside}; its new name ends in the term in which it was
-moved. Bytes that are about to be zeroed are copied there first. We never overwrite, read or delete these
-files: an operator decides about them. A file of zeroes holds nothing, so it is deleted instead.
+A file of C{<directory>} is moved to C{<directory>.set-aside}; its new name ends in the term of the last entry
+of the log, and in C{-2}, C{-3} if there is such a file. Bytes that are about to be zeroed are copied there
+first. We never overwrite, read or delete these files: an operator decides about them. A file of zeroes holds
+nothing, so it is deleted instead.
 
 They are not kept in the directory itself, because Java reads every name there as a number.
 """

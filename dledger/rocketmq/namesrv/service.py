@@ -3,7 +3,7 @@
 The life of a name server as a Twisted service::
 
     startService   KV configuration -> port
-    stopService    port -> connections -> the write that is under way
+    stopService    port -> the write that is under way -> connections -> admin pages
 
 Rule: the process ends with exit status 1 when the KV configuration cannot be read or the port cannot be had.
 

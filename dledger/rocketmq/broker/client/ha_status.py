@@ -52,7 +52,7 @@ class HASlave:
     A slave, as its master sees it.
 
     @ivar address: address of its end of the connection.
-    @ivar ack_offset: reported offset; -1 before the first report.
+    @ivar ack_offset: the highest offset that it has reported, its claimed offset; -1 before any report.
     @ivar lack_bytes: bytes of the master's log that it lacks.
     @ivar transfer_offset: next offset to send.
     """
@@ -68,10 +68,11 @@ class HASlave:
 @attrs.frozen(kw_only=True)
 class HAReport:
     """
-    Report of one broker. Numbers that it does not report are -1.
+    Report of one broker. Numbers that it does not report are -1, and times that are not known 0.
 
     @ivar cluster, broker_name, broker_id: names and id from a name server, or else from the broker.
-    @ivar has_ha_status: whether it knows 907; of other brokers only the begin and end of the log are known.
+    @ivar has_ha_status: whether it knows 907; of other brokers only the version and the
+        begin and end of the log are known.
     @ivar is_master: whether it is a master; None: not reported.
     @ivar max_offset: end of its log.
     @ivar slaves: slaves of a master.

@@ -1,9 +1,7 @@
 # -*- test-case-name: tests.broker.common.test_config -*-
 """
-Options of a broker, with RocketMQ's names in snake_case and its defaults, and how they are read from files.
-
-One file has all options of a broker: its own, those of its store, those of replication. The file is TOML, or
-has RocketMQ's format: lines of C{brokerName=broker-a}.
+Options of a broker, with RocketMQ's names in snake_case and its defaults, and how they are made of what a
+file says: of its own options, those of its store, and those of replication.
 
 Knows values and their limits. Touches neither disk nor network.
 
@@ -80,8 +78,8 @@ def _set_option(config: object, attribute: attrs.Attribute[object], value: objec
 @attrs.define(kw_only=True, on_setattr=_set_option)
 class BrokerConfig:
     """
-    The options of one broker. Times are in milliseconds. Those of L{RUN_TIME_OPTIONS} may change while it
-    runs, so their users ask for them each time.
+    The options of one broker. Times are in milliseconds, except where the name ends in C{_sec}. Those of
+    L{RUN_TIME_OPTIONS} may change while it runs, so their users ask for them each time.
 
     @ivar store, ha, raft: the options of its store, of replication by slaves, and of a raft log.
     @ivar broker_name, broker_cluster_name: the same for a master and its slaves.

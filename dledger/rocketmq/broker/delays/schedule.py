@@ -8,7 +8,8 @@ the metadata, written every few seconds and copied by slaves: after a crash, or 
 master, some messages may be delivered twice, and none is lost.
 
 Rule 1: messages of one level are delivered in order; the due messages of all levels go into one append.
-Rule 2: work is bounded in each turn of the reactor, and there is one timer, for the first due message.
+Rule 2: work is bounded in each turn of the reactor, and there is one timer: for the first due
+message, and a second at most.
 Rule 3: a refused delivery is repeated; a message that can never be delivered (it is gone from the log, or has
 no valid topic) is skipped, and logged.
 Rule 4: only a master delivers: a slave copies the delivered messages.
@@ -84,7 +85,8 @@ class ScheduleMessageService:
         """
         @param wall_ms: milliseconds since 1970.
         @param delivers: called with the topic and the queue of each message before it is delivered, and
-            where, in the log, and when, in ms since 1970, it was stored to wait.
+            where, in the log, and when, in ms since 1970, it was stored to wait. It may make the topic again
+            if a crash took it; a message whose topic was deleted is passed over after the call.
         """
         self._store = store
         self._offsets = offsets
