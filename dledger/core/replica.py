@@ -194,7 +194,7 @@ class DLedgerCore:
             self._stopping.if_ready()
 
     def _tick_leader(self) -> None:
-        patience_ms = self.elector.patience_ms()
+        patience_ms = self.elector.patience.allowed_ms()
         if self.leading.lacks_quorum(patience_ms):
             # The followers' patience is over too: they may follow another leader by now.
             return self._step_down("no quorum")

@@ -109,13 +109,16 @@ class Alarm:
 @attrs.define(kw_only=True)
 class Backoff:
     """
-    Waits that double from C{first_s} to C{most_s}, each multiplied by a random factor of 0.5 to 1.5, so
+    Waits that grow from C{first_s} to C{most_s}, each multiplied by a random factor of 0.5 to 1.5, so
     that clients that were refused together do not retry together.
+
+    @ivar growth: a wait by the one before it.
     """
 
     rng: random.Random
     first_s: float = 0.02
     most_s: float = 1.0
+    growth: float = 2.0
     _attempts: int = attrs.field(default=0, init=False)
 
     @property
@@ -129,7 +132,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """Seconds to wait before the next attempt."""
-        wait_s = min(self.most_s, self.first_s * 2.0 ** min(self._attempts, 20))
+        wait_s = min(self.most_s, self.first_s * self.growth ** min(self._attempts, 20))
         self._attempts += 1
         return wait_s * self.rng.uniform(0.5, 1.5)
 

@@ -46,8 +46,10 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
-#: Longest pause, before jitter, between two searches for a leader: elections take about a second.
+#: Longest pause, before jitter, between two searches for a leader.
 _PAUSE_MAX_S = 0.25
+#: An election takes about 0.4 seconds. Pauses that doubled would often let the new leader wait as long again.
+_PAUSE_GROWTH = 1.25
 
 AppendOutcome = tuple[Appended, ...] | AppendError
 #: Called once per call, with the appended entries or the error.
@@ -138,7 +140,7 @@ class Appender:
             limits.frames_in_flight_max, limits.in_flight_bytes_max, limits.frame_count_max
         )
         self._leader = _LeaderSearch(members, self._found)
-        self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
+        self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S, growth=_PAUSE_GROWTH)
         self._refusal: DLedgerError | None = None
 
     def submit(

@@ -10,7 +10,7 @@ Rule 1: the term is raised and made durable, with the own vote, before votes are
 votes once in a term.
 Rule 2: a follower of a term's leader has voted in that term.
 Rule 3: before the term is raised, the peers are asked whether they would vote. A pre-vote binds no peer.
-Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
+Rule 4: a follower's patience (L{dledger.core.election.patience}) is its leader's.
 Rule 5: what is there for Java's members alone is in L{dledger.core.election.java_elections}.
 Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
 leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
@@ -34,9 +34,9 @@ from typing import Protocol
 import attrs
 
 from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections, is_java
+from dledger.core.election.patience import LeaderPatience
 from dledger.core.election.vote_judge import VoteJudge
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
@@ -56,11 +56,6 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-
-#: A follower believes an advertised interval within these bounds, milliseconds, or up to and down to its own
-#: interval: a false one must not make it patient for minutes, nor impatient with its leader.
-HEART_BEAT_INTERVAL_MIN_MS = 100
-HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
 #: before, longer ago than its own patience: another member that has the entries would have won by then.
@@ -113,10 +108,8 @@ class LeaderElector:
     campaign: Campaign = Campaign.NONE
     is_transfer: bool = False
     deadline_ms: int = 0
-    _leader_interval_ms: int = 0
-    _jitter: float = 0.0
+    patience: LeaderPatience = attrs.Factory(lambda self: LeaderPatience(self.member), takes_self=True)
     _last_tick_ms: int = -1
-    _leader_heard_ms: int = 0
     _outstanding: dict[int, str] = attrs.Factory(dict)
     _granted: set[str] = attrs.Factory(set)
     _unsure: set[str] = attrs.Factory(set)
@@ -130,14 +123,6 @@ class LeaderElector:
 
     # -- patience ---------------------------------------------------------------------------
 
-    def patience_ms(self) -> int:
-        """Allowed silence of the current leader, without jitter, milliseconds."""
-        config = self.member.config
-        if self.member.leader_id is not None and self._leader_interval_ms == 0:
-            return JAVA_HEART_BEAT_TIME_INTERVAL_MS * JAVA_MAX_HEART_BEAT_LEAK
-        interval = self._leader_interval_ms or config.heart_beat_time_interval_ms
-        return interval * config.max_heart_beat_leak
-
     def heard_leader(self, interval_ms: int | None = None) -> None:
         """
         The leader was heard: restart the patience.
@@ -146,37 +131,28 @@ class LeaderElector:
             none.
         """
         self._has_yielded = False
-        if interval_ms is not None:
-            self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
-        patience, now_ms = self.patience_ms(), self.member.out.now_ms
-        self._leader_heard_ms = now_ms
-        self.deadline_ms = now_ms + patience + int(self._jitter * patience / 2)
+        self.deadline_ms = self.patience.heard(interval_ms)
         if self.campaign is Campaign.ASKING:
             self._end_round()
 
-    def _believed_ms(self, interval_ms: int) -> int:
-        own_ms = self.member.config.heart_beat_time_interval_ms
-        lowest, highest = min(own_ms, HEART_BEAT_INTERVAL_MIN_MS), max(own_ms, HEART_BEAT_INTERVAL_MAX_MS)
-        return max(lowest, min(interval_ms, highest))
-
     def peer_disconnected(self, peer_id: str) -> None:
         """
-        The leader's connection is gone: it has two beats to come back on another one.
+        The leader's connection is gone: it has one beat to come back on another one.
 
         Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
         which opens its next connection with its next heartbeat.
         """
         member, config = self.member, self.member.config
-        if peer_id != member.leader_id or not config.pre_vote or self._leader_interval_ms == 0:
+        interval_ms = self.patience.interval_ms()
+        if peer_id != member.leader_id or not config.pre_vote or interval_ms == 0:
             return
-        now_ms = member.out.now_ms
-        self._leader_heard_ms = now_ms - self.patience_ms()
-        wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
-        self.deadline_ms = min(self.deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
+        self.patience.end()
+        apart_ms = self.rng.randint(0, config.max_vote_interval_ms - config.min_vote_interval_ms)
+        self.deadline_ms = min(self.deadline_ms, member.out.now_ms + interval_ms + apart_ms)
 
     def start(self) -> None:
         """The member starts: listen for a leader before asking for votes."""
-        self._jitter = self.rng.random()
+        self.patience.jitter = self.rng.random()
         if not self.member.voter_ids:
             self.deadline_ms = self.member.out.now_ms
         else:
@@ -187,9 +163,10 @@ class LeaderElector:
         The role or the leader is gone (stepped down, higher term): wait for one random time. A member that
         waits already (not C{had_leader}) waits no longer: one that cannot win must not hold it up.
         """
-        self._jitter, self._leader_interval_ms, known_ms = self.rng.random(), 0, self.deadline_ms
+        self.patience.leader_lost(self.rng.random())
+        known_ms = self.deadline_ms
         self._end_round()
-        self._wait_for_round(self.patience_ms() // 2)
+        self._wait_for_round(self.patience.allowed_ms() // 2)
         if not had_leader:
             self.deadline_ms = min(self.deadline_ms, known_ms)
 
@@ -223,14 +200,14 @@ class LeaderElector:
                 self.roles.become_follower(None)
             if member.next_term > TERM_MAX:
                 member.out.report("terms-exhausted", term=member.term)
-            self._wait_for_round(self.patience_ms())
+            self._wait_for_round(self.patience.allowed_ms())
             return
         if member.stands_last and member.voter_ids and not self._has_yielded:
             # Another member shall lead. If none comes forward in another patience, all may be as this one.
             self._has_yielded = True
             if member.leader_id is not None:
                 self.roles.become_follower(None)
-            self._wait_for_round(self.patience_ms())
+            self._wait_for_round(self.patience.allowed_ms())
             return
         if (member.config.pre_vote or member.is_unsure) and member.voter_ids:
             self._ask_first()
@@ -389,24 +366,22 @@ class LeaderElector:
                 return False
         if member.is_leader:
             return True
-        silent_ms = now_ms - self._leader_heard_ms
-        if self._leader_interval_ms:
-            return silent_ms < self.patience_ms()
-        return self._java.spares_leader(silent_ms)
+        if self.patience.interval_ms():
+            return not self.patience.is_over()
+        return self._java.spares_leader(self.patience.silent_ms())
 
     def on_vote(self, token: int, request: VoteRequest) -> None:
         """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
         member = self.member
         if request.pre_vote:
-            silent_ms = member.out.now_ms - self._leader_heard_ms
-            result = self._judge.pre_vote(request, is_leader_heard=silent_ms < self.patience_ms())
+            result = self._judge.pre_vote(request, is_leader_heard=not self.patience.is_over())
         else:
             result = self._judge.vote(request)
         if result is VoteResult.ACCEPT and not request.pre_vote:
             assert request.leader_id is not None
             member.vote(request.leader_id)
             if not member.is_unsure or request.wire_version >= 1:  # else it cannot win with such a vote
-                self._wait_for_round(self.patience_ms())
+                self._wait_for_round(self.patience.allowed_ms())
         elif result in _LONGER_LOG:
             self._refused_its_log(request.leader_id)
         elif result in _BEHIND_IN_TERM and self._java.is_better(request):
@@ -425,7 +400,7 @@ class LeaderElector:
         if now_ms - last_ms >= WARD_MEMORY_MS:
             since_ms = now_ms
         self._behind = (since_ms, now_ms)
-        if now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
+        if now_ms - since_ms >= self.patience.allowed_ms() and member.ward_id is None:
             member.ward_id = candidate_id
             member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
                               ledger_end_index=member.ledger_end_index)
@@ -487,11 +462,11 @@ class LeaderElector:
         """A leader was found: the round under way is void."""
         self._java.stray_ended()
         self._behind = None
-        self._jitter = self.rng.random()
+        self.patience.jitter = self.rng.random()
         self._end_round()
         self.heard_leader()
 
     def led(self) -> None:
         """This member leads: no round is under way, and patience is counted in its own heartbeats."""
-        self._leader_interval_ms = self.member.config.heart_beat_time_interval_ms
+        self.patience.led()
         self._end_round()

@@ -132,7 +132,7 @@ class LeadershipTransfer:
         if self.giving is not None or member.out.now_ms < self._pause_until_ms:
             return ResponseCode.LEADER_TRANSFERRING
         silent_ms = member.out.now_ms - member.last_heard_ms.get(request.transferee_id, -(1 << 40))
-        if silent_ms >= self.elector.patience_ms():
+        if silent_ms >= self.elector.patience.allowed_ms():
             return ResponseCode.NETWORK_ERROR
         behind = member.ledger_end_index - dispatchers[request.transferee_id].match_index
         if behind >= member.config.max_leadership_transfer_wait_index:
@@ -181,7 +181,7 @@ class LeadershipTransfer:
             behind = member.ledger_end_index - dispatcher.match_index
             silent_ms = member.out.now_ms - member.last_heard_ms.get(peer_id, -(1 << 40))
             if behind < config.max_leadership_transfer_wait_index and (
-                silent_ms < self.elector.patience_ms()
+                silent_ms < self.elector.patience.allowed_ms()
             ):
                 found.append((behind, peer_id))
         return [peer_id for _, peer_id in sorted(found)]

@@ -161,7 +161,7 @@ class Scenario:
             object.__setattr__(member.config, "max_heart_beat_leak", leak)
             if member.is_up:
                 elector = member.core.elector
-                patience = elector.patience_ms() + 200 * member.number
+                patience = elector.patience.allowed_ms() + 200 * member.number
                 elector.deadline_ms = member.node.now_ms() + patience if switch == "on" else _FAR_MS
 
     def _do_lead(self, member_id: str) -> None:
@@ -180,7 +180,7 @@ class Scenario:
     def _stand(self, member: SimMember) -> None:
         for voter in self._cluster.members.values():
             if voter.is_up:
-                voter.core.elector._leader_heard_ms = -_FAR_MS  # the old leader has long been silent
+                voter.core.elector.patience.heard_ms = -_FAR_MS  # the old leader has long been silent
         member.core.elector.deadline_ms = 0
         self._cluster.run(0.2)
 

@@ -411,9 +411,8 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     elector = core.elector
     elector.deadline_ms = _FUTURE_MS
     elector._last_tick_ms = NOW_MS
-    elector._leader_heard_ms = _PAST_MS
-    elector._leader_interval_ms = 0
-    elector._jitter = 0.0
+    elector.patience.leader_lost(jitter=0.0)
+    elector.patience.heard_ms = _PAST_MS
     elector._asked_ms.clear()
     for dispatcher in core.leading.dispatchers.values():
         _settle_dispatcher(dispatcher)
