@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import Restored
+from dledger.client.answers.errors import Expired, Restored
 from dledger.client.answers.values import Entry
 from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
@@ -433,6 +433,30 @@ class LossTests(TailCase):
         """A member that still has it serves."""
         self.group["n1"].begin_index = self.group["n0"].begin_index = 5
         self.assertEqual(self.read(2, follow=False).indexes, list(range(2, 10)))
+
+    def test_an_entry_expires_where_it_is_read(self) -> None:
+        """A member that served has dropped the next entry: another one that has it goes on."""
+        tail = self.client.tail(0)
+        read: list[int] = []
+        for served in range(2):
+            for who, member in self.group.members.items():
+                if self.pulls(who):
+                    member.begin_index = 9
+            self.assertEqual([bool(self.pulls(who)) for who in self.group.members].count(True), served)
+            for _ in range(2):  # the second one is under way when the first one is shown
+                batch = tail.next_batch()
+                self.group.run(1.0)
+                read.extend(entry.index for entry in self.successResultOf(batch))
+        self.assertEqual(read, list(range(8)))
+        for member in self.group.members.values():
+            member.begin_index = 12
+        self.group.log += [b"a", b"b", b"c"]
+        batch = tail.next_batch()  # 8 and 9 are under way
+        self.group.run(1.0)
+        self.assertEqual([entry.index for entry in self.successResultOf(batch)], [8, 9])
+        late = tail.next_batch()
+        self.group.run(1.0)
+        self.assertEqual(self.failureResultOf(late, Expired).value.facts["first_index"], 12)
 
     @settings(derandomize=True, max_examples=60, deadline=None)
     @given(steps=st.lists(st.sampled_from(STEPS), max_size=25))

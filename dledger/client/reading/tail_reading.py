@@ -291,7 +291,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         if connection is not None and connection.is_connected:
             return connection
         if not self._untried:
-            if self._expired:
+            if self._expired and self._has_tried_all:
                 first_index = min(self._expired.values())
                 raise DLedgerError(
                     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN,
