@@ -4,17 +4,22 @@ How long appends pause when the leader dies, and whether leaders change when the
 
     python -m benchmarks.failover --quick
     python -m benchmarks.failover --kills 30 --flush sync
+    python -m benchmarks.failover --hand-over 20
     python -m benchmarks.failover --steady 60
 
 The leader is killed with SIGKILL again and again. C{elected}: until another member says that it leads;
-C{acknowledged}: until the client's next append is committed. With C{--steady}, no member is killed: a group
-under full load must keep its leader, so every term beyond the first is a false election.
+C{acknowledged}: until the client's next append is committed. With C{--hand-over}, the leader is asked to
+hand over while a client appends one entry at a time. With C{--steady}, no member is killed: a loaded group
+must keep its leader, so every term beyond the first is a false election.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -28,6 +33,8 @@ from dledger.client.blocking import Log
 from tests.processes.children import ChildError, end_all, wait_until
 from tests.processes.members import Group
 
+#: A leader takes no other hand-over for a while after one.
+_BETWEEN_HAND_OVERS_S = 3.0
 _FILES = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 32 << 20}
 
 
@@ -110,6 +117,55 @@ def measure_kills(directory: Path, kills: int, flush: str) -> list[Failover]:
     return found
 
 
+def longest_gap_ms(log: Log, hand_over: Callable[[], int]) -> float:
+    """Append one entry at a time while C{hand_over} runs. @return: the longest time between two answers."""
+    answered_s: list[float] = []
+    is_over = threading.Event()
+
+    def append() -> None:
+        while not is_over.is_set():
+            append_until_done(log, b"x" * 100)
+            answered_s.append(time.monotonic())
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    try:
+        wait_until(lambda: len(answered_s) > 100, seconds=30, what="a hundred appends", every=0.01)
+        hand_over()
+        enough = len(answered_s) + 100
+        wait_until(lambda: len(answered_s) > enough, seconds=30, what="a hundred appends", every=0.01)
+    finally:
+        is_over.set()
+        appending.join()
+    return max(later - before for before, later in pairwise(answered_s)) * 1000
+
+
+def measure_hand_overs(directory: Path, times: int, flush: str) -> list[float]:
+    """Hand over C{times} times. @return: the longest pause of a client at each, milliseconds."""
+    group = Group(directory, options={"flush_disk_type": flush, **_FILES})
+    group.start()
+    gaps = []
+    with dledger.connect(group.peers_text, timeout=20.0) as log:
+        for done in range(times):
+            leader_id = group.leader()
+            taker_id = [peer_id for peer_id in group.members if peer_id != leader_id][done % 2]
+            gaps.append(longest_gap_ms(log, partial(log.transfer, taker_id)))
+            wait_all_serve(group)
+            time.sleep(_BETWEEN_HAND_OVERS_S)
+    group.kill()
+    return gaps
+
+
+def show_hand_overs(gaps: list[float], flush: str) -> dict[str, object]:
+    """Print a table. @return: the result for the JSON file."""
+    table(
+        f"{len(gaps)} hand-overs, {flush}, longest pause of a client, milliseconds",
+        ["p50", "p99", "longest"],
+        [[number(quantile(gaps, 0.5)), number(quantile(gaps, 0.99)), number(max(gaps))]], left=0,
+    )
+    return {"hand_overs": len(gaps), "flush": flush, "pauses_ms": gaps}
+
+
 def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, object]:
     """Load a group with one client at full speed; its term must not change."""
     group = Group(directory, options={"flush_disk_type": flush, "retention_bytes": 1 << 30, **_FILES})
@@ -152,17 +208,22 @@ def show_steady(result: dict[str, object]) -> None:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--kills", default=20, show_default=True)
 @click.option("--flush", type=click.Choice(["async", "sync"]), default="async", show_default=True)
+@click.option("--hand-over", type=int, help="hand over so many times instead of kills")
 @click.option("--steady", type=float, help="seconds of full load instead of kills")
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
-    quick: bool, json_path: str | None, kills: int, flush: str, steady: float | None, parent: str | None
+    quick: bool, json_path: str | None, kills: int, flush: str, hand_over: int | None, steady: float | None,
+    parent: str | None,
 ) -> None:
     """Measure failover, or false elections under load."""
     results: list[dict[str, object]] = []
     with work_directory(parent) as directory:
         machine = probe_machine(directory)
         try:
-            if steady is None:
+            if hand_over is not None:
+                gaps = measure_hand_overs(directory / "hand_over", hand_over, flush)
+                results.append(show_hand_overs(gaps, flush))
+            elif steady is None:
                 found = measure_kills(directory / "kills", 5 if quick else kills, flush)
                 results.append(show_kills(found, flush))
             if quick or steady is not None:
