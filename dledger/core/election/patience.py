@@ -48,7 +48,7 @@ class LeaderPatience:
 
     def allowed_ms(self) -> int:
         """Allowed silence, without jitter, milliseconds."""
-        interval_ms = self.interval_ms()
+        interval_ms = self._advertised_ms or self.interval_ms()
         if interval_ms == 0:
             return JAVA_HEART_BEAT_TIME_INTERVAL_MS * JAVA_MAX_HEART_BEAT_LEAK
         return interval_ms * self.member.config.max_heart_beat_leak
