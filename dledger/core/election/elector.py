@@ -137,7 +137,7 @@ class LeaderElector:
 
     def peer_disconnected(self, peer_id: str) -> None:
         """
-        The leader's connection is gone: it has one beat to come back on another one.
+        The leader's connection is gone: it has a beat and a half to come back on another one.
 
         Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
         which opens its next connection with its next heartbeat.
@@ -148,7 +148,7 @@ class LeaderElector:
             return
         self.patience.end()
         apart_ms = self.rng.randint(0, config.max_vote_interval_ms - config.min_vote_interval_ms)
-        self.deadline_ms = min(self.deadline_ms, member.out.now_ms + interval_ms + apart_ms)
+        self.deadline_ms = min(self.deadline_ms, member.out.now_ms + interval_ms * 3 // 2 + apart_ms)
 
     def start(self) -> None:
         """The member starts: listen for a leader before asking for votes."""
