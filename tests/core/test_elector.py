@@ -438,7 +438,7 @@ class PatienceTests(SynchronousTestCase):
         self.assertEqual(bench.core.leader_id, "n1")
 
     def test_lost_connection_of_the_leader(self) -> None:
-        """It has a beat and a half to come back; then the others are asked, who grant it if they lost it too."""
+        """A beat and a half to come back; then the others are asked, who grant it if they lost it too."""
         bench = voter().follow("n1", 3, interval_ms=1_000)
         bench.core.member.heard_from("n2", 1)
         bench.step(ev.PeerDisconnected(peer_id="n1"))

@@ -26,10 +26,20 @@ from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.memory_store import MemoryStore
 from protocols.ledger.connection import ServerConnection
-from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import MetadataResponse, Request
+from protocols.wire.ledger.codes import PushType, RequestCode
+from protocols.wire.ledger.messages import MetadataResponse, PushEntryRequest, Request
 from protocols.wire.ledger.push_layout import JSON_ONLY
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
+
+PEERS = "n0-h:1;n1-h:2;n2-h:3"
+
+
+def commit(remote_id: str = "n0", local_id: str | None = "n1", term: int = 1) -> PushEntryRequest:
+    """A COMMIT of a leader n1."""
+    return PushEntryRequest(
+        group="default", remote_id=remote_id, local_id=local_id, leader_id="n1", term=term,
+        type=PushType.COMMIT,
+    )
 
 
 class FakeThread:

@@ -4,11 +4,21 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from unittest import mock
 
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import Known, SequenceTable, Verdict
 from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.producer_list import PRODUCERS_NAME
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+
+MEMBERS = Membership(voters={"n0": "n0-h:1", "n1": "n1-h:2", "n2": "n2-h:3"})
 
 
 def announced(*runs: ProducerRun, entries: int = 0) -> tuple[bytes, ...]:
@@ -100,3 +110,60 @@ def open_at_end(store: FileStore, term: int) -> str:
     """The producer of the run that a leader of this term finds open; empty: there is none."""
     opened = placed(store)[1]
     return opened[1] if opened[0] == term else ""
+
+
+def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
+    """Small files, small chunks."""
+    return DLedgerConfig(
+        self_id=self_id, peers="n0-h:1;n1-h:2;n2-h:3",
+        mapped_file_size_for_entry_data=4096, mapped_file_size_for_entry_index=3200,
+        **{"push_chunk_bytes": 400, "store_base_dir": "/s", **options},  # type: ignore[arg-type]
+    )
+
+
+class ListCase(SynchronousTestCase):
+    """Stores on a disk in memory."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
+        self.store = FileStore.open(config_of(), self.disk)
+
+    def table(self, store: FileStore | None = None) -> SequenceTable:
+        """It is known."""
+        table = (store or self.store).producers
+        assert table is not None
+        return table
+
+    def judge(self, producer: str, sequence: int, store: FileStore | None = None) -> Verdict:
+        """About one body."""
+        store = store or self.store
+        return self.table(store).judge(producer, sequence, 1, store.ledger_end_index)
+
+    def check(self, store: FileStore | None = None) -> None:
+        """The table fits the log: each sequence is known, and the next one is new."""
+        store = store or self.store
+        log = in_log(store)
+        for (producer, sequence), index in log.items():
+            known, found, _, _ = self.judge(producer, sequence, store)
+            self.assertEqual((known, found), (Known.REPEATED, index), (producer, sequence))
+        for name in {name for name, _ in log}:
+            last = max(sequence for one, sequence in log if one == name)
+            self.assertEqual(self.judge(name, last + 1, store).known, Known.NEW, name)
+        names = {name for name, _ in log}
+        for name in "pqr":
+            if name not in names:
+                self.assertEqual(self.judge(name, 0, store), Verdict(Known.NEW))
+
+    def look_at(self, store: FileStore, first: int) -> None:
+        """As if recovery had looked at the entries from C{first} on only."""
+        with mock.patch.object(store.parts.producers, "_scanned_from", first):
+            store.parts.producers.begin()
+
+    def reopen(self, *, clean: bool = True) -> None:
+        """After a stop, or as after kill -9."""
+        if clean:
+            self.store.clean_close()
+        else:
+            self.store.abandon()
+        self.store = FileStore.open(config_of(), self.disk)

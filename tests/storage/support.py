@@ -234,3 +234,8 @@ class HookedCase(SynchronousTestCase):
     def index(self, name: str = FIRST) -> bytes:
         """An index file."""
         return self.disk.contents()[f"{ROOT}/index/{name}"]
+
+
+def bodies(start: int, end: int) -> list[bytes]:
+    """Bodies of entries, each its own."""
+    return [bytes([number]) * 50 for number in range(start, end)]

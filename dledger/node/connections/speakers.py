@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_router -*-
+# -*- test-case-name: tests.node.test_router,tests.node.test_turned_away -*-
 """
 Which connection speaks for which member, and which requests count in the name of one.
 

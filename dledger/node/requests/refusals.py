@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_router -*-
+# -*- test-case-name: tests.node.test_router,tests.node.test_turned_away -*-
 """Answers to requests that are refused: the only place where a L{DLedgerError} becomes a response code."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_router -*-
+# -*- test-case-name: tests.node.test_router,tests.node.test_turned_away -*-
 """
 Routes each request of a connection to the part that answers it, by a table of their classes::
 

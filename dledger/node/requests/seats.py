@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_router -*-
+# -*- test-case-name: tests.node.test_router,tests.node.test_turned_away -*-
 """The places of clients, as the router sees them: who has one, and who gets one."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_recovery -*-
+# -*- test-case-name: tests.storage.test_recovery,tests.storage.test_log_scan -*-
 """
 Recovery: find the end of the ledger in the files of a directory.
 

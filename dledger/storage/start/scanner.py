@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_recovery -*-
+# -*- test-case-name: tests.storage.test_log_scan,tests.storage.test_recovery -*-
 """
 Walks the records of data files from a known one to the last sound one, and corrects the index on the way.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_producer_list,tests.storage.test_reader_table -*-
+# -*- test-case-name: tests.storage.test_producer_list,tests.storage.test_producer_writes -*-
 """
 The producers, the readers and the times of a ledger: folded while it is written, saved beside it, folded
 again at a start.
