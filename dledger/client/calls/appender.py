@@ -48,6 +48,8 @@ from protocols.wire.ledger.messages import (
 
 #: Longest pause, before jitter, between two searches for a leader.
 _PAUSE_MAX_S = 0.25
+#: First pause, before jitter: a hand-over takes about 0.03 seconds.
+_PAUSE_MIN_S = 0.01
 #: An election takes about 0.4 seconds. Pauses that doubled would often let the new leader wait as long again.
 _PAUSE_GROWTH = 1.25
 
@@ -140,7 +142,9 @@ class Appender:
             limits.frames_in_flight_max, limits.in_flight_bytes_max, limits.frame_count_max
         )
         self._leader = _LeaderSearch(members, self._found)
-        self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S, growth=_PAUSE_GROWTH)
+        self._backoff = Backoff(
+            rng=members.rng, first_s=_PAUSE_MIN_S, most_s=_PAUSE_MAX_S, growth=_PAUSE_GROWTH
+        )
         self._refusal: DLedgerError | None = None
 
     def submit(
