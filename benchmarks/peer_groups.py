@@ -30,7 +30,7 @@ class PeerGroup(MeasuredGroup):
     """
     Three servers and the generator for them.
 
-    Invariant: C{_target} is the address of the leader or primary, once settled.
+    Invariant: C{target} is the address of the leader or primary, once settled.
 
     @ivar version: of the program.
     """
@@ -46,7 +46,7 @@ class PeerGroup(MeasuredGroup):
         self.train_s = 2.0
         self._at = directory / peer.name
         self._ports = [free_ports(ports) for _name in _NAMES]
-        self._target = ""
+        self.target = ""
         self._servers = [
             Child(f"{peer.name} {name}", self.command(number), log_path=self._at / f"{name}.log")
             for number, name in enumerate(_NAMES)
@@ -95,14 +95,14 @@ class PeerGroup(MeasuredGroup):
                     f"{self.peer.name}: no steady leader in {_READY_S:g} s\n{self._servers[0].log_tail()}"
                 )
             time.sleep(0.2)
-        self._target = seen
+        self.target = seen
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
         """Run the generator once against the leader."""
         return run_generator(
-            [sys.executable, "-m", "benchmarks.peer_load", wire, self._target, "--window", str(window),
+            [sys.executable, "-m", "benchmarks.peer_load", wire, self.target, "--window", str(window),
              "--body-bytes", str(body_bytes), "--warm-up", str(warm_up_s), "--seconds", str(seconds)],
-            what=f"{self.peer.name} at {self._target}", seconds=warm_up_s + seconds,
+            what=f"{self.peer.name} at {self.target}", seconds=warm_up_s + seconds,
         )
 
 

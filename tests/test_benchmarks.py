@@ -14,12 +14,13 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks import append, common, peer_groups, peers, table
+from benchmarks import append, common, peer_groups, peers, reads, table
 from benchmarks.append import Cell, Measured, Plan, measure_all
 from benchmarks.common import Machine
 from benchmarks.groups import KNOWN, MeasuredGroup, make_groups
 from benchmarks.load import ROOT, LoadError, Meter, Sample
 from benchmarks.peer_load import Frames, NatsFrames, RedisFrames, _Link, put_request, shares_of
+from benchmarks.peer_read import NatsMessages, fields_of, watch_request
 from benchmarks.peers import PEERS, MissingPeerError, find_program, promise_of, version_in
 from tests.processes.children import Child
 
@@ -76,6 +77,53 @@ class NatsFramesTests(SynchronousTestCase):
         """An error of the connection ends the run."""
         with self.assertRaises(LoadError):
             in_bytes(NatsFrames(b""), b"-ERR 'Unknown Protocol Operation'\r\n")
+
+
+class PeerReadTests(SynchronousTestCase):
+    """Readers of peers count entries, and nothing else."""
+
+    def fed(self, data: bytes) -> NatsMessages:
+        """The count after bytes that come one by one."""
+        messages = NatsMessages()
+        for byte in data:
+            messages.feed(bytes([byte]))
+        return messages
+
+    def test_nats_messages_are_counted(self) -> None:
+        """Those of the stream, also with a line end in the body; no answer, no signs of life."""
+        body = b"a\r\nMSG bench 1 x 1\r\n"
+        data = b"INFO {}\r\nMSG answer 2 2\r\n{}\r\n" + 3 * (
+            b"MSG bench 1 $JS.ACK.bench.c.1.1.1.9.9 %d\r\n%s\r\n" % (len(body), body)
+        )
+        status = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
+        data += b"HMSG in 1 $JS.FC.c 36 36\r\n%s\r\n" % status
+        messages = self.fed(data + b"PING\r\n")
+        self.assertEqual((messages.count, bytes(messages.replies)), (3, b"PUB $JS.FC.c 0\r\n\r\nPONG\r\n"))
+
+    def test_nats_errors_are_shown(self) -> None:
+        """Of the connection, and of the request for the consumer."""
+        error = b'{"error":{"code":400}}'
+        for data in (b"-ERR 'no'\r\n", b"MSG answer 2 %d\r\n%s\r\n" % (len(error), error)):
+            with self.assertRaises(LoadError):
+                self.fed(data)
+
+    def test_etcd_events_are_counted(self) -> None:
+        """The fields of an answer by their numbers, whatever their sizes."""
+        answer = b"\x0a\x02ab" + b"\x10\xac\x02" + 2 * (b"\x5a\xac\x02" + bytes(300))
+        self.assertEqual([*fields_of(answer)], [(1, 2), (2, 0), (11, 2), (11, 2)])
+        with self.assertRaises(ValueError):
+            [*fields_of(b"\x0d1234")]
+        self.assertEqual(watch_request(), b"\x0a\x08\x0a\x01\0\x12\x01\0\x18\x01")
+
+    def test_ratios_are_to_our_batches(self) -> None:
+        """Round by round; the median of them is shown."""
+        rows = [
+            {"system": system, "round": turn, "entries": entries, "seconds": 1.0}
+            for turn in range(3) for system, entries in (("dledger, batches", 400), ("nats 2", 100 + turn))
+        ]
+        with common.console.capture() as shown:
+            reads.show(rows)
+        self.assertIn("0.25x", shown.get())
 
 
 class RedisFramesTests(SynchronousTestCase):
