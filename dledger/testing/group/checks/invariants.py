@@ -6,7 +6,8 @@ Each check looks at one change: the member that stepped, the entries that were j
 is being given. The content of every member is mirrored here as a list of terms, read back from its store, so
 that the cost of a check depends on the change alone.
 
-A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number.
+A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number. Those of
+every step and every record raise it by themselves: the sentence of L{require} is made even if nothing is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dledger.ledger.membership import Membership
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.testing.group.checks.require import require
+from dledger.testing.group.checks.require import InvariantError, require
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
@@ -282,18 +283,19 @@ class GroupInvariants:
             data, offset = batch.records, 0
             while offset < len(data):
                 _, size, index, term, pos, channel, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
-                require(index == at and term >= before, 3,
-                        f"{member.member_id} holds entry {index} of term {term} at {at} after term {before}")
+                if index != at or term < before:
+                    raise InvariantError(3, f"{member.member_id} holds entry {index} of term {term} at {at} "
+                                         f"after term {before}")
                 record = data[offset : offset + size]
                 offset += size
                 known = records.setdefault((index, term), (record, before))
-                require(known[0] == record, 3, f"{member.member_id} holds other bytes at ({index}, t{term})")
+                if known[0] != record:
+                    raise InvariantError(3, f"{member.member_id} holds other bytes at ({index}, t{term})")
                 if known[1] == -2:
                     records[index, term] = (record, before)
-                else:
-                    require(before in (known[1], -2), 3,
-                            f"{member.member_id}: before ({index}, t{term}) is t{before}, "
-                            f"elsewhere t{known[1]}")
+                elif before not in (known[1], -2):
+                    raise InvariantError(3, f"{member.member_id}: before ({index}, t{term}) is t{before}, "
+                                         f"elsewhere t{known[1]}")
                 if channel == CONFIGURATION_CHANNEL and (index, term) not in self.configurations:
                     self._note_configuration(member, index, term, record[ENTRY_HEADER.size :])
                 mirror.terms.append(term)
@@ -431,17 +433,19 @@ class GroupInvariants:
             voters = self.membership_of(member.member_id).voters
             require(member.member_id in voters, 9,
                     f"{member.member_id} stands in term {request.term}, not a voter of {sorted(voters)}")
-        require(request.term <= member.persisted_term, 6,
-                f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
+        if request.term > member.persisted_term:
+            raise InvariantError(6, f"{member.member_id} speaks in term {request.term}, its disk has "
+                                 f"{member.persisted_term}")
 
     def answers(self, member: CheckedMember, request: Request, response: Response) -> None:
         """A member answers a request."""
-        require(response.term <= member.persisted_term, 6,
-                f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
-        if response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING):
-            term = member.persisted_term  # the step may enter another one after this answer
-            require(request.term == term, 1,
-                    f"{member.member_id} of term {term} obeys {request.leader_id} of term {request.term}")
+        term = member.persisted_term  # the step may enter another one after this answer
+        if response.term > term:
+            raise InvariantError(6, f"{member.member_id} answers in term {response.term}, its disk has {term}")
+        binds = response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING)
+        if binds and request.term != term:
+            raise InvariantError(1, f"{member.member_id} of term {term} obeys {request.leader_id} of term "
+                                 f"{request.term}")
         if isinstance(response, PushEntryResponse):
             if response.code is ResponseCode.SUCCESS:
                 self._holds(member, request)
@@ -461,17 +465,19 @@ class GroupInvariants:
         entries, mirror = request.entries, self.seen[member.member_id].mirror
         if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
-        told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
+        is_written = request.type is PushType.APPEND or self.is_wire_sound
         at = 0
         for index in range(entries.first_index, entries.last_index + 1):
             known = self.records.get((index, mirror.term_of(index)))
-            require(known is not None, 3, f"{told}, and does not hold {index}")
-            assert known is not None
-            behind = at + len(known[0])
-            is_written = request.type is PushType.APPEND or self.is_wire_sound
-            require(not is_written or entries.records[at:behind] == known[0], 3,
-                    f"{told}, and holds other bytes at {index}")
-            at = behind
+            told = "" if known is not None else f"does not hold {index}"
+            if known is not None:
+                record = known[0]
+                if is_written and not entries.records.startswith(record, at):
+                    told = f"holds other bytes at {index}"
+                at += len(record)
+            if told:
+                raise InvariantError(3, f"{member.member_id} answers SUCCESS to {request.type.name} of "
+                                     f"{entries.first_index}, and {told}")
         require(self.is_safe(member.member_id, entries.last_index), 6,
                 f"{member.member_id} acknowledged {entries.last_index}, which is not on stable storage")
 
@@ -488,8 +494,9 @@ class GroupInvariants:
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
         """All effects of a step have run."""
-        require(state.term <= member.persisted_term, 6,
-                f"{member.member_id} goes on in term {state.term}, its disk has {member.persisted_term}")
+        if state.term > member.persisted_term:
+            raise InvariantError(6, f"{member.member_id} goes on in term {state.term}, its disk has "
+                                 f"{member.persisted_term}")
         leader_id = state.leader_id
         if leader_id is not None and leader_id != self.seen[member.member_id].follows:
             self.seen[member.member_id].follows = leader_id
