@@ -7,7 +7,8 @@ is being given. The content of every member is mirrored here as a list of terms,
 that the cost of a check depends on the change alone.
 
 A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number. Those of
-every step and every record raise it by themselves: the sentence of L{require} is made even if nothing is wrong.
+every step and every record raise it by themselves, because the sentence for L{require} is made even if
+nothing is wrong.
 """
 
 from __future__ import annotations
@@ -441,7 +442,8 @@ class GroupInvariants:
         """A member answers a request."""
         term = member.persisted_term  # the step may enter another one after this answer
         if response.term > term:
-            raise InvariantError(6, f"{member.member_id} answers in term {response.term}, its disk has {term}")
+            raise InvariantError(6, f"{member.member_id} answers in term {response.term}, its disk has "
+                                 f"{term}")
         binds = response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING)
         if binds and request.term != term:
             raise InvariantError(1, f"{member.member_id} of term {term} obeys {request.leader_id} of term "

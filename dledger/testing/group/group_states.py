@@ -1,0 +1,99 @@
+# -*- test-case-name: tests.sim.test_group_states -*-
+"""
+The kinds of states that a schedule reaches.
+
+Many states are one kind. It has the set of what the members are, not who or how many of them are so: role,
+what is pending or wrong at a member, whether its term and its marks are behind, its end in three steps; and
+whether a way is cut. Two schedules that differ by names, times and lengths alone reach the same kinds, so a
+new kind is worth another look. A kind is a number of 18 bits: two kinds may have the same one, then the
+second goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from dledger.core.state.member_state import Role
+from dledger.machine.runner import MachineRunner
+from dledger.testing.group.members.cluster import SimCluster
+from dledger.testing.group.members.member import SimMember
+
+#: Numbers of kinds.
+KINDS_MAX = 1 << 18
+
+#: A member: its bits, its term, its end, what it has committed and flushed; 0 and marks of -1 if it is down.
+_Sight = tuple[int, int, int, int, int]
+
+_ROLES = {Role.FOLLOWER: 1, Role.CANDIDATE: 2, Role.LEADER: 3}
+_DOWN: _Sight = (0, -1, -1, -1, -1)
+#: Distances up to this one are short.
+_SHORT = 2
+
+
+def _step(distance: int) -> int:
+    return 0 if distance <= 0 else 1 if distance <= _SHORT else 2
+
+
+def _bits(member: SimMember) -> int:
+    """Role, and what is pending, damaged or slow at a member that runs."""
+    core, state, disk = member.core, member.core.member, member.disk
+    bits = _ROLES[state.role] * 2 + (member.process.is_frozen or member.driver.is_stopped)
+    bits = bits * 2 + bool(state.is_unsure or state.repair_end_index >= 0 or state.view.holes)
+    bits = bits * 2 + (disk.is_armed or disk.are_reads_armed or member.has_slow_disk)
+    bits = bits * 2 + bool(len(core.appends) or len(core.reads))
+    bits = bits * 2 + bool(core.handler.queued)
+    bits = bits * 2 + (state.membership.index > state.committed_index)
+    runner = member.node.machine_requests.machine
+    return bits * 2 + (isinstance(runner, MachineRunner) and runner.state != "running")
+
+
+class StateWatch:
+    """
+    Looks at a group after each step that changes it, as L{dledger.testing.world.trace.Trace.watch}.
+
+    @ivar firsts: each kind that was reached, and when it was first, microseconds.
+    """
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.firsts: dict[int, int] = {}
+        self._cluster = cluster
+        self._sights: list[_Sight] = []
+
+    def noted(self) -> None:
+        """Something happened outside of the members' steps: a fault, a start, an end."""
+        self._sights = [self._sight(member) for member in self._cluster.members.values()]
+        self._look()
+
+    def stepped(self, number: int) -> None:
+        """A member took a step."""
+        if number >= len(self._sights):
+            self.noted()
+            return
+        member = list(self._cluster.members.values())[number]
+        sight = self._sight(member)
+        if sight != self._sights[number]:
+            self._sights[number] = sight
+            self._look()
+
+    @staticmethod
+    def _sight(member: SimMember) -> _Sight:
+        if not member.is_up or member.service.node is None:
+            return _DOWN
+        state = member.core.member
+        return _bits(member), state.term, state.ledger_end_index, state.committed_index, state.flushed_index
+
+    def _look(self) -> None:
+        sights, network = self._sights, self._cluster.network
+        term = max(sight[1] for sight in sights)
+        end = max(sight[2] for sight in sights)
+        committed = max(sight[3] for sight in sights)
+        found = {
+            ((bits * 2 + (term > its_term)) * 3 + _step(end - its_end)) * 4
+            + 2 * (committed > its_committed) + (its_flushed < its_end)
+            if bits else 0
+            for bits, its_term, its_end, its_committed, its_flushed in sights
+        }
+        kind = network.cuts > 0
+        for one in sorted(found):
+            kind = (kind * 0x9E3779B1 + one + 1) % 0xFFFFFFFB
+        kind = (kind ^ kind >> 16) % KINDS_MAX
+        if kind not in self.firsts:
+            self.firsts[kind] = self._cluster.clock.now_us
