@@ -10,8 +10,11 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.corpus import Corpus, CorpusEntry, CorpusError, PlayedLine
+from dledger.testing.group.schedule import SECONDS
 
 _SECOND_US = 1_000_000
+#: The corpus of C{make sim}.
+_OURS = Path(__file__).parent / "schedules.txt"
 
 
 def _reached(*kinds: int, second: int = 1) -> dict[int, int]:
@@ -90,6 +93,14 @@ class CorpusTests(SynchronousTestCase):
         self.assertEqual(loaded.text(), self.corpus.text())
         self.assertFalse(loaded.add(PlayedLine(3), _reached(77)))
         self.assertEqual(len([*self.path.parent.glob(f"{self.path.name}*")]), 1)
+
+    def test_file_of_this_repository(self) -> None:
+        """It is small, and each of its entries has kinds that no other one has."""
+        self.assertLess(_OURS.stat().st_size, 100_000)
+        ours = Corpus.load(_OURS, SECONDS)
+        self.assertEqual(ours.text(), _OURS.read_text())
+        self.assertEqual(ours.kinds, sum(len(entry.kinds) for entry in ours.entries.values()))
+        self.assertGreater(len(ours.entries), 50)
 
     def test_file_that_is_missing(self) -> None:
         """Without a file there is nothing yet."""

@@ -175,13 +175,15 @@ class Corpus:
         return True
 
     def drawn(self, rng: random.Random) -> tuple[PlayedLine, int] | None:
-        """A schedule, and the time at which others turn off from it; None: there is none."""
-        lines = [line for line in self.entries if len(line.turns) < TURNS_MAX]
-        if not lines:
+        """
+        A schedule, and the time at which others turn off from it; None: there is none. One with more kinds for
+        itself comes more often: what its seed draws leads to more.
+        """
+        entries = [entry for entry in self.entries.values() if len(entry.line.turns) < TURNS_MAX]
+        if not entries:
             return None
-        line = lines[int(rng.random() * len(lines))]
-        places = self.entries[line].places_us
-        return line, places[int(rng.random() * len(places))] + 1
+        (entry,) = rng.choices(entries, [len(entry.kinds) for entry in entries])
+        return entry.line, entry.places_us[int(rng.random() * len(entry.places_us))] + 1
 
     # -- the file -----------------------------------------------------------------------------
 

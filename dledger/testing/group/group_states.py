@@ -3,10 +3,10 @@
 The kinds of states that a schedule reaches.
 
 Many states are one kind. It has the set of what the members are, not who or how many of them are so: role,
-what is pending or wrong at a member, whether its term and its marks are behind, its end in three steps; and
-whether a way is cut. Two schedules that differ by names, times and lengths alone reach the same kinds, so a
-new kind is worth another look. A kind is a number of 18 bits: two kinds may have the same one, then the
-second goes unnoticed.
+what is pending or wrong at a member, whether its term, its end and its commit are behind those of another one,
+and whether it has flushed all; and whether a way is cut. Two schedules that differ by names, times and lengths
+alone reach the same kinds, so a new kind is worth another look. A kind is a number of 18 bits: two kinds may
+have the same one, then the second goes unnoticed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,6 @@ _Sight = tuple[int, int, int, int, int]
 
 _ROLES = {Role.FOLLOWER: 1, Role.CANDIDATE: 2, Role.LEADER: 3}
 _DOWN: _Sight = (0, -1, -1, -1, -1)
-#: Distances up to this one are short.
-_SHORT = 2
-
-
-def _step(distance: int) -> int:
-    return 0 if distance <= 0 else 1 if distance <= _SHORT else 2
 
 
 def _bits(member: SimMember) -> int:
@@ -39,7 +33,6 @@ def _bits(member: SimMember) -> int:
     bits = bits * 2 + bool(state.is_unsure or state.repair_end_index >= 0 or state.view.holes)
     bits = bits * 2 + (disk.is_armed or disk.are_reads_armed or member.has_slow_disk)
     bits = bits * 2 + bool(len(core.appends) or len(core.reads))
-    bits = bits * 2 + bool(core.handler.queued)
     bits = bits * 2 + (state.membership.index > state.committed_index)
     runner = member.node.machine_requests.machine
     return bits * 2 + (isinstance(runner, MachineRunner) and runner.state != "running")
@@ -86,8 +79,8 @@ class StateWatch:
         end = max(sight[2] for sight in sights)
         committed = max(sight[3] for sight in sights)
         found = {
-            ((bits * 2 + (term > its_term)) * 3 + _step(end - its_end)) * 4
-            + 2 * (committed > its_committed) + (its_flushed < its_end)
+            bits * 16 + (term > its_term) * 8 + (end > its_end) * 4 + (committed > its_committed) * 2
+            + (its_flushed < its_end)
             if bits else 0
             for bits, its_term, its_end, its_committed, its_flushed in sights
         }
