@@ -78,7 +78,7 @@ class CorpusTests(SynchronousTestCase):
         self.assertEqual(self.corpus.kinds, 4)
 
     def test_kinds_after_the_faults(self) -> None:
-        """What comes when the faults are over counts for nothing."""
+        """A kind that is reached when the faults are over counts for nothing."""
         self.assertFalse(self.corpus.add(PlayedLine(1), _reached(1, second=40)))
         self.corpus.add(PlayedLine(1), {1: 39 * _SECOND_US, 2: 41 * _SECOND_US})
         self.assertEqual(self.corpus.entries[PlayedLine(1)].kinds, frozenset({1}))

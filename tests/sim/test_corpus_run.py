@@ -32,7 +32,7 @@ def _times(outcome: PlayedOutcome) -> list[tuple[float, str]]:
 
 
 class TurnTests(SynchronousTestCase):
-    """A turn changes what comes after it, and nothing else."""
+    """A turn changes the rest of a schedule, and nothing before it."""
 
     def test_turn_keeps_the_beginning(self) -> None:
         """Up to the turn all steps are those of the schedule without it; then they are others."""

@@ -158,7 +158,7 @@ class Corpus:
         @param reached: each kind, and when it was first, microseconds.
         @return: whether it became an entry.
         """
-        # What comes after the faults is the same in most schedules: a turn there leads nowhere.
+        # After the faults most schedules are the same: a turn there leads nowhere.
         reached = {kind: at_us for kind, at_us in reached.items() if at_us < self.seconds * 1e6}
         new = {kind: at_us for kind, at_us in reached.items() if kind not in self._owners}
         if not new or line in self.entries:
@@ -176,8 +176,8 @@ class Corpus:
 
     def drawn(self, rng: random.Random) -> tuple[PlayedLine, int] | None:
         """
-        A schedule, and the time at which others turn off from it; None: there is none. One with more kinds for
-        itself comes more often: what its seed draws leads to more.
+        A schedule, and the time at which others turn off from it; None: there is none. One with more kinds
+        for itself comes more often: the choices of its seed lead to more.
         """
         entries = [entry for entry in self.entries.values() if len(entry.line.turns) < TURNS_MAX]
         if not entries:

@@ -76,7 +76,8 @@ class _Parting:
             child = os.fork()
             if child == 0:
                 os.close(reading)
-                self.line, self._pipe = line, writing
+                self.line = line
+                self._pipe = writing
                 _turn(cluster, self.at_us, salt)
                 return
             os.close(writing)
@@ -93,7 +94,7 @@ class _Parting:
         return self._pipe >= 0
 
     def leave(self, outcome: PlayedOutcome | None) -> None:
-        """End this child. @param outcome: what it tells; None: it cannot play."""
+        """End this child. @param outcome: goes to the parent; None: it cannot play."""
         try:
             if outcome is not None:
                 with os.fdopen(self._pipe, "wb") as pipe:

@@ -2,11 +2,11 @@
 """
 The kinds of states that a schedule reaches.
 
-Many states are one kind. It has the set of what the members are, not who or how many of them are so: role,
-what is pending or wrong at a member, whether its term, its end and its commit are behind those of another one,
-and whether it has flushed all; and whether a way is cut. Two schedules that differ by names, times and lengths
-alone reach the same kinds, so a new kind is worth another look. A kind is a number of 18 bits: two kinds may
-have the same one, then the second goes unnoticed.
+Many states are one kind. It has the set of the members' conditions, not who or how many are in each: the
+role, whether something is pending or wrong at the member, whether its term, its end and its commit are behind
+those of another one, and whether it has flushed all; and whether a way is cut. Two schedules that differ by
+names, times and lengths alone reach the same kinds, so a new kind is worth another look. A kind is a number
+of 18 bits: two kinds may have the same one, then the second goes unnoticed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dledger.testing.group.members.member import SimMember
 #: Numbers of kinds.
 KINDS_MAX = 1 << 18
 
-#: A member: its bits, its term, its end, what it has committed and flushed; 0 and marks of -1 if it is down.
+#: A member: its bits, its term, its end, and how far it has committed and flushed; 0 and -1 if it is down.
 _Sight = tuple[int, int, int, int, int]
 
 _ROLES = {Role.FOLLOWER: 1, Role.CANDIDATE: 2, Role.LEADER: 3}
@@ -84,7 +84,7 @@ class StateWatch:
             if bits else 0
             for bits, its_term, its_end, its_committed, its_flushed in sights
         }
-        kind = network.cuts > 0
+        kind = int(network.has_cuts)
         for one in sorted(found):
             kind = (kind * 0x9E3779B1 + one + 1) % 0xFFFFFFFB
         kind = (kind ^ kind >> 16) % KINDS_MAX

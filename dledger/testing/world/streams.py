@@ -424,11 +424,6 @@ class ByteNetwork:
         """Whether bytes from C{source} to C{target} are held back."""
         return (source, target) in self._cut
 
-    @property
-    def cuts(self) -> int:
-        """Number of the ways that are cut."""
-        return len(self._cut)
-
     def is_slow(self, client: str, server: str) -> bool:
         """Whether C{client}'s connection, or its next one, is slower than others."""
         link = self.link_of(client, server)

@@ -6,9 +6,7 @@ Each check looks at one change: the member that stepped, the entries that were j
 is being given. The content of every member is mirrored here as a list of terms, read back from its store, so
 that the cost of a check depends on the change alone.
 
-A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number. Those of
-every step and every record raise it by themselves, because the sentence for L{require} is made even if
-nothing is wrong.
+A failed check raises L{dledger.testing.group.checks.require.InvariantError}, which names the number.
 """
 
 from __future__ import annotations
@@ -285,8 +283,7 @@ class GroupInvariants:
             while offset < len(data):
                 _, size, index, term, pos, channel, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
                 if index != at or term < before:
-                    raise InvariantError(3, f"{member.member_id} holds entry {index} of term {term} at {at} "
-                                         f"after term {before}")
+                    raise InvariantError(3, f"{member.member_id}: ({index}, t{term}) at {at} after t{before}")
                 record = data[offset : offset + size]
                 offset += size
                 known = records.setdefault((index, term), (record, before))
@@ -434,20 +431,17 @@ class GroupInvariants:
             voters = self.membership_of(member.member_id).voters
             require(member.member_id in voters, 9,
                     f"{member.member_id} stands in term {request.term}, not a voter of {sorted(voters)}")
-        if request.term > member.persisted_term:
-            raise InvariantError(6, f"{member.member_id} speaks in term {request.term}, its disk has "
-                                 f"{member.persisted_term}")
+        require(request.term <= member.persisted_term, 6,
+                f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
 
     def answers(self, member: CheckedMember, request: Request, response: Response) -> None:
         """A member answers a request."""
-        term = member.persisted_term  # the step may enter another one after this answer
-        if response.term > term:
-            raise InvariantError(6, f"{member.member_id} answers in term {response.term}, its disk has "
-                                 f"{term}")
-        binds = response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING)
-        if binds and request.term != term:
-            raise InvariantError(1, f"{member.member_id} of term {term} obeys {request.leader_id} of term "
-                                 f"{request.term}")
+        require(response.term <= member.persisted_term, 6,
+                f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
+        if response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING):
+            term = member.persisted_term  # the step may enter another one after this answer
+            require(request.term == term, 1,
+                    f"{member.member_id} of term {term} obeys {request.leader_id} of term {request.term}")
         if isinstance(response, PushEntryResponse):
             if response.code is ResponseCode.SUCCESS:
                 self._holds(member, request)
@@ -467,19 +461,17 @@ class GroupInvariants:
         entries, mirror = request.entries, self.seen[member.member_id].mirror
         if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
-        is_written = request.type is PushType.APPEND or self.is_wire_sound
+        told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
         at = 0
         for index in range(entries.first_index, entries.last_index + 1):
             known = self.records.get((index, mirror.term_of(index)))
-            told = "" if known is not None else f"does not hold {index}"
-            if known is not None:
-                record = known[0]
-                if is_written and not entries.records.startswith(record, at):
-                    told = f"holds other bytes at {index}"
-                at += len(record)
-            if told:
-                raise InvariantError(3, f"{member.member_id} answers SUCCESS to {request.type.name} of "
-                                     f"{entries.first_index}, and {told}")
+            require(known is not None, 3, f"{told}, and does not hold {index}")
+            assert known is not None
+            behind = at + len(known[0])
+            is_written = request.type is PushType.APPEND or self.is_wire_sound
+            require(not is_written or entries.records[at:behind] == known[0], 3,
+                    f"{told}, and holds other bytes at {index}")
+            at = behind
         require(self.is_safe(member.member_id, entries.last_index), 6,
                 f"{member.member_id} acknowledged {entries.last_index}, which is not on stable storage")
 
@@ -496,14 +488,13 @@ class GroupInvariants:
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
         """All effects of a step have run."""
-        if state.term > member.persisted_term:
+        if state.term > member.persisted_term:  # (a sentence for each step would cost more than the check)
             raise InvariantError(6, f"{member.member_id} goes on in term {state.term}, its disk has "
                                  f"{member.persisted_term}")
         leader_id = state.leader_id
         if leader_id is not None and leader_id != self.seen[member.member_id].follows:
             self.seen[member.member_id].follows = leader_id
-            voted_for = member.persisted_vote
-            require(voted_for is not None or state.term < member.persisted_term, 6,
+            require(member.persisted_vote is not None or state.term < member.persisted_term, 6,
                     f"{member.member_id} follows {leader_id} in term {state.term}, its disk has a free vote")
 
     def _stored(self, member: CheckedMember) -> TermVote | None:
