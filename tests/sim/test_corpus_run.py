@@ -19,7 +19,7 @@ from dledger.testing.group.corpus_run import (
     PlayedOutcome,
     play_line,
 )
-from dledger.testing.group.members.cluster import SECOND_US
+from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
 
 _SECONDS = 6.0
 _TURN_US = 4 * SECOND_US
@@ -52,6 +52,13 @@ class TurnTests(SynchronousTestCase):
         first = play_line(line, seconds=_SECONDS)
         self.assertEqual(play_line(PlayedLine.parse(str(line)), seconds=_SECONDS), first)
         self.assertNotEqual(play_line(line.turned(_TURN_US, 7), seconds=_SECONDS).digest, first.digest)
+
+    def test_turn_binds_later_streams(self) -> None:
+        """A stream that begins after a turn, as that of a new machine, is another one as well."""
+        plain, one, other = (SimCluster(GroupOptions(), 1) for _ in range(3))
+        one.turn("5:1")
+        other.turn("5:2")
+        self.assertEqual(len({cluster.random("spare").random() for cluster in (plain, one, other)}), 3)
 
     def test_forked_as_played_alone(self) -> None:
         """Schedules that share their beginning end as each does when it is played alone."""
