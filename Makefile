@@ -70,7 +70,7 @@ types: $(READY) ## mypy --strict
 	@$(BIN)/python -m mypy
 
 sim: $(LIGHT) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
-	@$(BIN)/python -m dledger.testing --schedules $(SCHEDULES) --seed $(SEED) --jobs 2
+	@$(BIN)/python -m dledger.testing --corpus tests/sim/schedules.txt --read-only --schedules $(SCHEDULES) --seed $(SEED) --jobs 2
 
 mutants: $(LIGHT) ## break one guard at a time; the simulator must notice each
 	@$(BIN)/python -m tests.mutants

@@ -105,7 +105,7 @@ def _simulated(*, within_s: int, pairs_within_s: int) -> list[Stage]:
               command=_program(*words, "--schedules", "1000", "--seed", "1", "--jobs", "2", "--within",
                                str(seconds)))
         for name, words, seconds in (
-            ("sim", ("dledger.testing",), within_s),
+            ("sim", ("dledger.testing", "--corpus", "tests/sim/schedules.txt", "--read-only"), within_s),
             ("sim-ha", ("dledger.testing.brokers", "--logs"), within_s),
             ("sim-pairs", ("dledger.testing.brokers",), pairs_within_s),
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest import mock
 
 from click.testing import CliRunner
@@ -57,6 +58,45 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual(status, 1)
         self.assertIn("--seed 5 --seconds 5 --machines --trace", output)
         self.assertEqual(self.run_main("--machines", "--lying")[0], 2)
+
+    def test_corpus_grows_and_is_read(self) -> None:
+        """Schedules with new states are added to the file; with C{--read-only} it stays as it is."""
+        path = Path(self.mktemp())
+        arguments = ("--schedules", "1", "--seed", "5", "--within", "0", "--corpus", str(path))
+        status, output = self.run_main(*arguments)
+        self.assertEqual(status, 0)
+        self.assertIn("1 schedules, 0 failed", output)
+        self.assertRegex(output, r"\n[1-9]\d* kinds of states, by 1 schedules\n")
+        text = path.read_text()
+        self.assertIn("\n5 ", text)
+        status, output = self.run_main("--read-only", *arguments)
+        self.assertEqual((status, path.read_text()), (0, text))
+
+    def test_corpus_that_is_broken(self) -> None:
+        """Status 1, and the number of the line."""
+        path = Path(self.mktemp())
+        path.write_text("# dledger schedules of 5 s\n5 nonsense | 1 | AAA\n")
+        status, output = self.run_main("--corpus", str(path))
+        self.assertEqual(status, 1)
+        self.assertIn("line 2: 'nonsense' is no focus", output)
+        self.assertEqual(self.run_main("--play", "5")[0], 1)
+        self.assertEqual(self.run_main("--play", "5 -", "--members", "3")[0], 2)
+        self.assertEqual(self.run_main("--play", "5 -", "--corpus", str(path))[0], 2)
+
+    def test_failed_line_is_played_again(self) -> None:
+        """A failure of a line prints the command that plays it again."""
+        def fails(*_: object) -> None:
+            raise InvariantError(2, "made up")
+
+        line = "5 - 2000000:7"
+        with mock.patch("dledger.testing.group.checks.invariants.GroupInvariants._committed", fails):
+            status, output = self.run_main("--play", line)
+        self.flushLoggedErrors(InvariantError)
+        self.assertEqual(status, 1)
+        self.assertIn(f'again: python -m dledger.testing --play "{line}" --seconds 5 --trace', output)
+        status, output = self.run_main("--play", line, "--trace")
+        self.assertEqual(status, 0)
+        self.assertIn("Started() -> #started", output)
 
     def test_trace(self) -> None:
         """Every step is printed."""

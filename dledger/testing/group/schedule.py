@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -188,15 +188,19 @@ def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
 
 def run_schedule(
     seed: int, *, seconds: float = SECONDS, members: int | None = None, wants_all_lines: bool = False,
-    focus: Focus = EVERYTHING,
+    focus: Focus = EVERYTHING, prepare: Callable[[SimCluster], None] | None = None,
 ) -> ScheduleOutcome:
     """
     Run one seed to its verdict. Never raises for a failed check.
+
+    @param prepare: gets the group before anything happens.
     """
     options, load = focus.narrow(*member_options(seed, members))
     if focus is EVERYTHING:
         options, load = with_machines(seed, options, load)
     cluster = SimCluster(options, seed)
+    if prepare is not None:
+        prepare(cluster)
     if wants_all_lines:
         cluster.trace.echo = []
     clients = [SimClient(cluster, f"c{number}", load, cluster.random(f"client {number}"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import attrs
@@ -30,6 +30,16 @@ _PACK = struct.Struct("<qBIqqHH").pack
 _BASE_FIELDS = {"group", "remote_id", "local_id", "wire_version", "term", "leader_id"}
 
 
+class TraceWatch(Protocol):
+    """Hears of each step and event when the trace has it."""
+
+    def stepped(self, number: int) -> None:
+        """The member of this number has taken a step."""
+
+    def noted(self) -> None:
+        """Something else has happened."""
+
+
 class Trace:
     """
     The last steps and events of a run.
@@ -37,12 +47,14 @@ class Trace:
     @ivar steps: number of steps.
     @ivar digest: of every step and event so far.
     @ivar echo: all lines so far; None to keep the last ones only.
+    @ivar watch: hears of all steps and events; None: nobody does.
     """
 
     def __init__(self, *, keep: int = KEPT_STEPS) -> None:
         self.steps = 0
         self.digest = 0
         self.echo: list[str] | None = None
+        self.watch: TraceWatch | None = None
         self._kept: deque[tuple[object, ...]] = deque(maxlen=keep)
 
     def step(
@@ -62,6 +74,8 @@ class Trace:
                            state.committed_index, happened, effects))
         if self.echo is not None:
             self.echo.append(_line(self._kept[-1]))
+        if self.watch is not None:
+            self.watch.stepped(number)
 
     def note(self, now_us: int, text: str) -> None:
         """An event outside a core: a fault, a restart, a client's call."""
@@ -69,6 +83,8 @@ class Trace:
         self._kept.append((now_us, text))
         if self.echo is not None:
             self.echo.append(_line(self._kept[-1]))
+        if self.watch is not None:
+            self.watch.noted()
 
     def lines(self) -> list[str]:
         """The last steps, oldest first."""

@@ -20,7 +20,7 @@ from dledger.ledger.membership import Membership
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.testing.group.checks.require import require
+from dledger.testing.group.checks.require import InvariantError, require
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
@@ -282,18 +282,18 @@ class GroupInvariants:
             data, offset = batch.records, 0
             while offset < len(data):
                 _, size, index, term, pos, channel, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
-                require(index == at and term >= before, 3,
-                        f"{member.member_id} holds entry {index} of term {term} at {at} after term {before}")
+                if index != at or term < before:
+                    raise InvariantError(3, f"{member.member_id}: ({index}, t{term}) at {at} after t{before}")
                 record = data[offset : offset + size]
                 offset += size
                 known = records.setdefault((index, term), (record, before))
-                require(known[0] == record, 3, f"{member.member_id} holds other bytes at ({index}, t{term})")
+                if known[0] != record:
+                    raise InvariantError(3, f"{member.member_id} holds other bytes at ({index}, t{term})")
                 if known[1] == -2:
                     records[index, term] = (record, before)
-                else:
-                    require(before in (known[1], -2), 3,
-                            f"{member.member_id}: before ({index}, t{term}) is t{before}, "
-                            f"elsewhere t{known[1]}")
+                elif before not in (known[1], -2):
+                    raise InvariantError(3, f"{member.member_id}: before ({index}, t{term}) is t{before}, "
+                                         f"elsewhere t{known[1]}")
                 if channel == CONFIGURATION_CHANNEL and (index, term) not in self.configurations:
                     self._note_configuration(member, index, term, record[ENTRY_HEADER.size :])
                 mirror.terms.append(term)
@@ -488,13 +488,13 @@ class GroupInvariants:
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
         """All effects of a step have run."""
-        require(state.term <= member.persisted_term, 6,
-                f"{member.member_id} goes on in term {state.term}, its disk has {member.persisted_term}")
+        if state.term > member.persisted_term:  # (a sentence for each step would cost more than the check)
+            raise InvariantError(6, f"{member.member_id} goes on in term {state.term}, its disk has "
+                                 f"{member.persisted_term}")
         leader_id = state.leader_id
         if leader_id is not None and leader_id != self.seen[member.member_id].follows:
             self.seen[member.member_id].follows = leader_id
-            voted_for = member.persisted_vote
-            require(voted_for is not None or state.term < member.persisted_term, 6,
+            require(member.persisted_vote is not None or state.term < member.persisted_term, 6,
                     f"{member.member_id} follows {leader_id} in term {state.term}, its disk has a free vote")
 
     def _stored(self, member: CheckedMember) -> TermVote | None:

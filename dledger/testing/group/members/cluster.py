@@ -123,6 +123,8 @@ class SimCluster:
     ) -> None:
         self.options = options
         self.seed = seed
+        self._branch = ""
+        self._streams: list[tuple[str, random.Random]] = []
         self.clock = SimClock()
         self.trace = Trace()
         self.history = History()
@@ -216,8 +218,16 @@ class SimCluster:
         return made_of(DLedgerConfig, {"self_id": member_id, **settings})
 
     def random(self, name: str) -> random.Random:
-        """An independent random generator, from the seed and a name."""
-        return random.Random(f"{self.seed} {name}")
+        """An independent random generator, from the seed, a name, and the last turn."""
+        stream = random.Random(f"{self.seed} {name}{self._branch}")
+        self._streams.append((name, stream))
+        return stream
+
+    def turn(self, branch: str) -> None:
+        """All random generators begin anew, those to come as well: the rest depends on C{branch}."""
+        self._branch = f" {branch}"
+        for name, stream in self._streams:
+            stream.seed(f"{self.seed} {name}{self._branch}")
 
     def forget_acknowledged(self) -> None:
         """Acknowledged entries may be lost: all but those that a running member knows to be committed."""

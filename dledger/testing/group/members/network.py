@@ -46,6 +46,11 @@ class GroupNetwork(ByteNetwork):
         self.twice = 0.0
         self.rewriters: list[Rewriter] = []
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether a way is cut."""
+        return bool(self._cut)
+
     def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
         changes = self.hides_make or self.twice or self.rewriters
         if changes and end.host in self.members and end.other.host in self.members:
