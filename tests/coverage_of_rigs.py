@@ -5,6 +5,10 @@ Which statements the simulators execute, room by room: a rig finds no fault wher
     python -m tests.coverage_of_rigs                          # the table of docs/trust.md, ten minutes
     python -m tests.coverage_of_rigs --only group --schedules 5
     python -m tests.coverage_of_rigs --missing dledger/machine      # the functions that no schedule enters
+    python -m tests.coverage_of_rigs --largest 20 --room dledger/core   # those with the most statements left
+
+A rig plays each of its kinds once, a focus for example, then schedules as its seeds draw them: the figure is
+of what it can play, not of thirty draws.
 
 Counted are statements in functions: those of modules and classes run when they are imported. A statement
 counts as executed if one of its lines was; of a compound one, the lines before its body. Docstrings and
@@ -216,11 +220,36 @@ RIGS: Mapping[str, Callable[[int], None]] = {
 }
 
 
+def _group_kinds() -> list[Callable[[], None]]:
+    from dledger.testing.group.focuses import FOCUSES, run_drawn_schedule
+    from dledger.testing.group.liars import run_lying_schedule
+    from dledger.testing.group.short_logs import run_machine_schedule
+
+    def focused(seed: int, name: str) -> None:
+        run_drawn_schedule(seed, focus_name=name)
+
+    kinds: list[Callable[[], None]] = [
+        functools.partial(focused, seed, name) for seed, name in enumerate(FOCUSES, 1)
+    ]
+    return [*kinds, lambda: _ignore(run_machine_schedule(1)), lambda: _ignore(run_lying_schedule(1))]
+
+
+def _ignore(_: object) -> None:
+    """The verdict on a schedule is no concern of this tool."""
+
+
+#: By the name of a rig: makes the plays of all its kinds, one each. A rig that is not here has one kind.
+KINDS: dict[str, Callable[[], list[Callable[[], None]]]] = {"group": _group_kinds}
+
+
 def executed_by(rig: str, seeds: range) -> dict[str, set[int]]:
-    """Play schedules of a rig. @return: the executed lines by file."""
+    """Play a rig: each of its kinds, then the schedules of seeds. @return: the executed lines by file."""
     root = str(ROOT / "dledger")
     counter = LineCounter(lambda name: name.startswith(root))
+    kinds = KINDS[rig]() if rig in KINDS else []
     with counter.counting():
+        for play in kinds:
+            play()
         for seed in seeds:
             RIGS[rig](seed)
     return counter.lines
@@ -257,6 +286,25 @@ def never_entered(room: str, lines: Mapping[str, set[int]]) -> list[str]:
         entered = here.entered
         found += [f"{name}: {one}, {size}" for one, size in sizes.items() if one not in entered]
     return found
+
+
+def most_left(room: str, lines: Mapping[str, set[int]]) -> list[tuple[int, int, str]]:
+    """
+    The functions of a folder or a module, most statements left first.
+
+    @return: for each its number of statements that were not executed, of all, and C{"path: name"}; none of
+        those without one left.
+    """
+    found = []
+    root = ROOT / room
+    for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+        here = covered(path, lines.get(str(path), set()))
+        sizes = collections.Counter(one.function for one in here.statements)
+        executed = collections.Counter(one.function for one in here.executed)
+        name = path.relative_to(ROOT).as_posix()
+        found += [(size - executed[one], size, f"{name}: {one}")
+                  for one, size in sizes.items() if size > executed[one]]
+    return sorted(found, key=lambda one: (-one[0], one[2]))
 
 
 @click.command()

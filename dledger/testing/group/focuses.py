@@ -109,6 +109,16 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "lost-directories": (2, Focus(
         settings=_SYNC, faults=("wipe", "exchange", "copy_back", "misconfigure", "kill", "limp"), pace_s=1.5,
     )),
+    "copies-of-a-running-group": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024},
+        faults=("keep", "keep", "keep", "restore", "kill", "isolate", "stop", "transfer", "rot"), pace_s=0.6,
+        load={**_MUCH, "bodies_max": 3},
+    )),
+    "copies-of-an-expiring-log": (2, Focus(
+        settings={**_ASYNC, "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096},
+        faults=("keep", "keep", "keep", "restore", "black_out", "cut_power", "kill", "pause", "transfer"),
+        pace_s=0.6, load={**_MUCH, "bodies_max": 3},
+    )),
     "machines-and-short-logs": (3, SHORT_LOGS),
     "machines-and-lost-power": (2, LOST_POWER),
     "named-readers": (3, Focus(

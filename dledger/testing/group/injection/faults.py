@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
+from dledger.testing.group.injection.keeper import Keeper
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
@@ -46,6 +47,7 @@ class Nemesis:
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(cluster, rng, changes_members=self._changes_members)
         self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
+        self.keeper = Keeper(cluster, cluster.random("keeper"), self.damage)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
@@ -340,6 +342,14 @@ class Nemesis:
             added = added or (rng.choice(away) if away else None)
             if added is not None:
                 cluster.change_members(ADD, added.member_id)
+
+    def _keep(self) -> None:
+        """An operator copies the log of a member to a backup or an archive."""
+        self.keeper.keep(self._member())
+
+    def _restore(self) -> None:
+        """A member has a new disk, and begins with a copy of the log."""
+        self.misfortunes.wipe(self.keeper)
 
     # -- disks --------------------------------------------------------------------------------
 
