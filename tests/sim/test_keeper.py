@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_keeper -*-
-"""An operator copies the log of a simulated group: copies are made and restored, and wrong ones are noticed."""
+"""An operator copies the log of a simulated group: copies are made and restored, wrong ones noticed."""
 
 from __future__ import annotations
 

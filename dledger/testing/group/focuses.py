@@ -18,7 +18,7 @@ from dledger.testing.group.schedule import (
     ScheduleOutcome,
     run_schedule,
 )
-from dledger.testing.group.short_logs import LOST_POWER, SHORT_LOGS
+from dledger.testing.group.short_logs import LATE, LOST_POWER, SHORT_LOGS
 
 #: Share of the seeds that draw a focus.
 FOCUSED = 0.5
@@ -121,6 +121,7 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     )),
     "machines-and-short-logs": (3, SHORT_LOGS),
     "machines-and-lost-power": (2, LOST_POWER),
+    "machines-of-late-members": (3, LATE),
     "named-readers": (3, Focus(
         faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
         readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,

@@ -343,6 +343,28 @@ class Nemesis:
             if added is not None:
                 cluster.change_members(ADD, added.member_id)
 
+    def _outlast(self) -> None:
+        """A member is down until the log of the leader begins after its end: it needs more than the log."""
+        leader, member = self._cluster.leader, self._rng.choice(self._members)
+        if leader is not None and member is not leader and member.is_up:
+            member.kill()
+            self._await_drop(member, member.boots, self._clock.now_us + 15 * SECOND_US)
+
+    def _await_drop(self, member: SimMember, boots: int, until_us: int) -> None:
+        leader, mirror = self._cluster.leader, self._cluster.invariants.mirror
+        is_far = leader is not None and mirror(leader.member_id).begin_index > (
+            mirror(member.member_id).end_index + 1)
+        if member.boots != boots or is_far or self._clock.now_us >= until_us:
+            self._cluster.restart_later(member, 1000)
+        else:
+            self._clock.after(300_000, self._await_drop, member, boots, until_us)
+
+    def _wipe_late(self) -> None:
+        """A member has a new disk when the log of the others has lost its beginning."""
+        leader = self._cluster.leader
+        if leader is not None and self._cluster.invariants.mirror(leader.member_id).begin_index > 0:
+            self.misfortunes.kind("wipe")()
+
     def _keep(self) -> None:
         """An operator copies the log of a member to a backup or an archive."""
         self.keeper.keep(self._member())

@@ -2,9 +2,10 @@
 """
 An operator of a simulated group who keeps copies of its log, and gives a lost member its entries back.
 
-Now and then the operator backs up a member, running or stopped, or ships its closed segments to an archive, or
-expires the first segments of that. The copies are on a machine of their own, which may lose power in between.
-A member whose disk is lost begins with the entries of a copy. In the end a new group begins with each copy.
+Now and then the operator backs up a member, running or stopped, or ships its closed segments to an archive,
+or expires the first segments of that. The copies are on a machine of their own, which may lose power in
+between. A member whose disk is lost begins with the entries of a copy. In the end a new group begins with
+each copy.
 
 Rule 1: every entry of a copy is a committed one of the group, at its index, in its term, byte for byte.
 Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator met.
@@ -185,7 +186,8 @@ class Keeper:
             require(copy.end_index < 0, COPIES, f"{copy.directory} is gone: {error}")
             return
         report = verify_backup(self.disk, copy.directory)
-        findings = [one for one in report.findings if not copy.is_archive or "another copy" not in one.sentence]
+        findings = [one for one in report.findings  # (an older manifest counts, until the next run)
+                    if not copy.is_archive or "another copy" not in one.sentence]
         require(not findings, COPIES, f"{copy.directory} is not sound: {findings[:3]}")
         require(manifest.end.index >= copy.end_index, COPIES,
                 f"{copy.directory} ended with {copy.end_index}, now with {manifest.end.index}")
