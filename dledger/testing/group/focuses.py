@@ -72,6 +72,10 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("break_late", "break_late", "twice", "spikes", "break", "heal_slowly"), pace_s=0.5,
         load=_MUCH,
     )),
+    "pushes-out-of-order": (3, Focus(
+        settings={"max_batch_push_count": 2, "max_inflight_pushes": 64, "max_queued_pushes": 8},
+        faults=("jumble", "jumble", "jumble", "isolate", "transfer", "kill", "pause"), pace_s=0.6, load=_MUCH,
+    )),
     "frames-by-hand": (2, Focus(
         faults=("speak", "speak", "transfer", "break", "isolate"), pace_s=0.6, group=_OURS,
     )),
@@ -79,6 +83,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("transfer", "kill", "depose", "isolate", "cut_power"), pace_s=0.7,
         load={"clients": 3, "think_us": 60_000, "appends": 0.4, "gets": 2.0, "wander": 0.5},
         settings=_ASYNC,
+    )),
+    "programs-inside-members": (2, Focus(
+        faults=("call_inside", "call_inside", "call_inside", "call_inside", "call_inside", "transfer", "kill",
+                "isolate", "pause"),
+        pace_s=0.2, load=_MUCH,
     )),
     "slow-disks": (2, Focus(
         settings=_SYNC, faults=("slow_disk", "slow_disk", "hang_fsync", "disk_error", "transfer"), pace_s=1.0,
@@ -134,6 +143,10 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "java-like-peers": (2, Focus(
         faults=("kill", "isolate", "transfer", "break", "pause", "depose"), pace_s=1.0, load=_MUCH,
         group={"is_native": False, "hides_wire_version": True},
+    )),
+    "java-like-peers-in-doubt": (2, Focus(
+        settings=_ASYNC, faults=("cut_power", "cut_power", "cut_power", "isolate", "transfer", "pause"),
+        pace_s=1.0, load=_MUCH, group={"is_native": False, "hides_wire_version": True},
     )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
-from dledger.testing.group.injection.keeper import Keeper
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
+from dledger.testing.group.injection.visits import VISITS, Visits
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
@@ -28,6 +28,7 @@ class Nemesis:
     The source of faults of one schedule.
 
     @ivar until_us: no fault begins after this time.
+    @ivar visits: faults that no seed draws by itself, but some focuses do.
 
     C{only} are names of the faults that may happen (methods without the underscore); by default the
     seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
@@ -47,7 +48,7 @@ class Nemesis:
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(cluster, rng, changes_members=self._changes_members)
         self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
-        self.keeper = Keeper(cluster, cluster.random("keeper"), self.damage)
+        self.visits = Visits(cluster, rng, self.damage, self.misfortunes)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
@@ -56,6 +57,9 @@ class Nemesis:
     def _kind(self, name: str) -> Callable[[], None]:
         if name in KINDS:
             return self.misfortunes.kind(name)
+        if name in VISITS:
+            visit: Callable[[], None] = getattr(self.visits, name)
+            return visit
         found: Callable[[], None] = getattr(self, f"_{name}")
         return found
 
@@ -342,36 +346,6 @@ class Nemesis:
             added = added or (rng.choice(away) if away else None)
             if added is not None:
                 cluster.change_members(ADD, added.member_id)
-
-    def _outlast(self) -> None:
-        """A member is down until the log of the leader begins after its end: it needs more than the log."""
-        leader, member = self._cluster.leader, self._rng.choice(self._members)
-        if leader is not None and member is not leader and member.is_up:
-            member.kill()
-            self._await_drop(member, member.boots, self._clock.now_us + 15 * SECOND_US)
-
-    def _await_drop(self, member: SimMember, boots: int, until_us: int) -> None:
-        leader, mirror = self._cluster.leader, self._cluster.invariants.mirror
-        is_far = leader is not None and mirror(leader.member_id).begin_index > (
-            mirror(member.member_id).end_index + 1)
-        if member.boots != boots or is_far or self._clock.now_us >= until_us:
-            self._cluster.restart_later(member, 1000)
-        else:
-            self._clock.after(300_000, self._await_drop, member, boots, until_us)
-
-    def _wipe_late(self) -> None:
-        """A member has a new disk when the log of the others has lost its beginning."""
-        leader = self._cluster.leader
-        if leader is not None and self._cluster.invariants.mirror(leader.member_id).begin_index > 0:
-            self.misfortunes.kind("wipe")()
-
-    def _keep(self) -> None:
-        """An operator copies the log of a member to a backup or an archive."""
-        self.keeper.keep(self._member())
-
-    def _restore(self) -> None:
-        """A member has a new disk, and begins with a copy of the log."""
-        self.misfortunes.wipe(self.keeper)
 
     # -- disks --------------------------------------------------------------------------------
 
