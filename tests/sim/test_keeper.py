@@ -66,7 +66,7 @@ class KeeperTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.cluster = SimCluster(GroupOptions(settings={"mapped_file_size_for_entry_data": 1024}), 1)
-        self.keeper: Keeper = Nemesis(self.cluster, self.cluster.random("faults"), seconds=10).keeper
+        self.keeper: Keeper = Nemesis(self.cluster, self.cluster.random("faults"), seconds=10).visits.keeper
         self.cluster.start()
         self.cluster.run(5)
         self.member = next(iter(self.cluster.members.values()))

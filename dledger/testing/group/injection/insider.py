@@ -15,6 +15,7 @@ import random
 from functools import partial
 
 import attrs
+from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
 from dledger.node.node import Node
@@ -69,12 +70,12 @@ class Insider:
             history.end(call, "ok", body=body)
 
         def failed(failure: Failure) -> None:
-            error = failure.trap(DLedgerError) and failure.value
-            code = getattr(error, "code", None)
+            failure.trap(DLedgerError, CancelledError)
+            code = getattr(failure.value, "code", None)
             history.end(call, "beyond" if code is ResponseCode.INDEX_OUT_OF_RANGE else "failed")
 
         asked = node.read(index)
-        asked.addCallbacks(found, failed)
+        asked.addCallbacks(found, failed).addErrback(self._broken)
         if self._rng.random() < 0.05:
             asked.cancel()
 
