@@ -82,7 +82,7 @@ class KeeperTests(SynchronousTestCase):
             self.keeper.keep(self.member)
         self.assertGreater(self.keeper.kept, 10)
         self.keeper.judge()
-        ends = [copy.end_index for copy in self.keeper._copies]
+        ends = [copy.end_index for copy in self.keeper.copies]
         self.assertTrue(all(10 <= end <= self.cluster.invariants.last_committed for end in ends), ends)
 
     def test_lost_copy_is_noticed(self) -> None:

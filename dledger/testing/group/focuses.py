@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import attrs
+
 from dledger.testing.group.schedule import (
     EVERYTHING,
     SECONDS,
@@ -131,6 +133,10 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "machines-and-short-logs": (3, SHORT_LOGS),
     "machines-and-lost-power": (2, LOST_POWER),
     "machines-of-late-members": (3, LATE),
+    "traced-members": (1, attrs.evolve(
+        SHORT_LOGS, settings={**SHORT_LOGS.settings, "tracing": True},
+        faults=("kill", "stop", "stop", "isolate", "transfer", "fill_disk", "disk_error", "pause"),
+    )),
     "named-readers": (3, Focus(
         faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
         readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,

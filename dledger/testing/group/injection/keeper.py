@@ -49,7 +49,7 @@ _NEW_ID = "c" * 32
 
 
 @attrs.define
-class _Copy:
+class KeptCopy:
     """A backup or an archive. @ivar end_index: its last entry; -1 for none."""
 
     directory: str
@@ -63,6 +63,7 @@ class Keeper:
 
     @ivar disk: with the copies.
     @ivar kept: runs that went well.
+    @ivar copies: the present backup and the present archive.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random, damage: Rot) -> None:
@@ -74,11 +75,11 @@ class Keeper:
         self._rng = rng
         self._era = cluster.history.era
         self._begun = 0
-        self._copies = [self._new(is_archive=False), self._new(is_archive=True)]
+        self.copies = [self._new(is_archive=False), self._new(is_archive=True)]
 
-    def _new(self, *, is_archive: bool) -> _Copy:
+    def _new(self, *, is_archive: bool) -> KeptCopy:
         self._begun += 1
-        return _Copy(f"/kept/{self._begun}", is_archive)
+        return KeptCopy(f"/kept/{self._begun}", is_archive)
 
     def _note(self, text: str) -> None:
         self._cluster.trace.note(self._cluster.clock.now_us, f"operator: {text}")
@@ -92,12 +93,12 @@ class Keeper:
     def _now_s(self) -> int:
         return self._cluster.clock.now_us // 1_000_000
 
-    def _chosen(self) -> _Copy:
+    def _chosen(self) -> KeptCopy:
         """A backup or an archive; a new one, if acknowledged entries may be lost since."""
         if self._era != self._cluster.history.era:
             self._era = self._cluster.history.era
-            self._copies = [self._new(is_archive=False), self._new(is_archive=True)]
-        return self._rng.choice(self._copies)
+            self.copies = [self._new(is_archive=False), self._new(is_archive=True)]
+        return self._rng.choice(self.copies)
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Keeper:
         self.disk.disarm()
         self._check(copy)
 
-    def _run(self, copy: _Copy, source: BackupSource) -> None:
+    def _run(self, copy: KeptCopy, source: BackupSource) -> None:
         name = source.reader.path
         if not copy.is_archive:
             told = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
@@ -149,7 +150,7 @@ class Keeper:
         require(shipped.end_index == max(closed_index(source), copy.end_index), COPIES,
                 f"an archive of {name}, closed up to {closed_index(source)}: {shipped}")
 
-    def _rot(self, copy: _Copy) -> None:
+    def _rot(self, copy: KeptCopy) -> None:
         """One of two manifests rots, if both are sound."""
         state = read_archive(self.disk, copy.directory)
         paths = [f"{copy.directory}/{name}" for name in SLOT_NAMES]
@@ -160,14 +161,14 @@ class Keeper:
         self._note(f"a bit flipped in {path} at {at}")
         self.disk.flip_bit(path, at, int(self._rng.random() * 8))
 
-    def _judge_refusal(self, member: SimMember, copy: _Copy, error: DLedgerError, *, is_disk: bool) -> None:
+    def _judge_refusal(self, member: SimMember, copy: KeptCopy, error: DLedgerError, *, is_disk: bool) -> None:
         """Rule 3. A copy that this member cannot continue is given up for a new one, now and then."""
         mirror = self._cluster.invariants.mirror(member.member_id)
         is_apart = isinstance(error, DirectoryError)
         is_damage = isinstance(error, StoreError) and (is_disk or not self._is_sound)
         require(is_apart or is_damage, COPIES, f"{member.member_id} was not copied: {error}")
         if is_apart and mirror.begin_index > copy.end_index + 1 and self._rng.random() < 0.5:
-            self._copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
+            self.copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
 
     def _verify(self, member: SimMember, files: SimDisk) -> None:
         """Rule 4."""
@@ -178,7 +179,7 @@ class Keeper:
 
     # -- copies -----------------------------------------------------------------------------------
 
-    def _check(self, copy: _Copy, *, is_over: bool = False) -> None:
+    def _check(self, copy: KeptCopy, *, is_over: bool = False) -> None:
         """Rules 1 and 2. @param is_over: all faults are over, and everything is committed."""
         try:
             manifest = opened_backup(self.disk, copy.directory)
@@ -229,7 +230,7 @@ class Keeper:
         @raise InvariantError: an entry is missing, or another one.
         """
         self._chosen()
-        for copy in self._copies:
+        for copy in self.copies:
             self._check(copy, is_over=True)
             if copy.end_index < 0:
                 continue
@@ -246,7 +247,7 @@ class Keeper:
             self._compare(store, copy)
             store.abandon()
 
-    def _compare(self, store: FileStore, copy: _Copy) -> None:
+    def _compare(self, store: FileStore, copy: KeptCopy) -> None:
         invariants, index = self._cluster.invariants, store.ledger_begin_index
         while index <= copy.end_index:
             batch = store.read_batch(index, max_count=copy.end_index + 1 - index, max_bytes=1 << 20)
