@@ -161,7 +161,9 @@ class Keeper:
         self._note(f"a bit flipped in {path} at {at}")
         self.disk.flip_bit(path, at, int(self._rng.random() * 8))
 
-    def _judge_refusal(self, member: SimMember, copy: KeptCopy, error: DLedgerError, *, is_disk: bool) -> None:
+    def _judge_refusal(
+        self, member: SimMember, copy: KeptCopy, error: DLedgerError, *, is_disk: bool
+    ) -> None:
         """Rule 3. A copy that this member cannot continue is given up for a new one, now and then."""
         mirror = self._cluster.invariants.mirror(member.member_id)
         is_apart = isinstance(error, DirectoryError)
