@@ -86,6 +86,9 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         load={"clients": 3, "think_us": 60_000, "appends": 0.4, "gets": 2.0, "wander": 0.5},
         settings=_ASYNC,
     )),
+    "requests-of-strangers": (2, Focus(
+        faults=("ask", "ask", "ask", "speak", "transfer", "kill", "isolate"), pace_s=0.3, load=_MUCH,
+    )),
     "programs-inside-members": (2, Focus(
         faults=("call_inside", "call_inside", "call_inside", "call_inside", "call_inside", "transfer", "kill",
                 "isolate", "pause"),
@@ -140,6 +143,16 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "named-readers": (3, Focus(
         faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
         readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,
+    )),
+    "readers-of-an-expiring-log": (1, Focus(
+        settings={
+            "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096, "readers_hold_bytes": 3000,
+        },
+        faults=("kill", "transfer", "pause", "kill_client"), pace_s=1.5,
+        load={**_MUCH, "body_bytes_max": 100},
+        readers={"processes": 2, "lease_s": 0.5, "orders": 0.1, "share": 0},
+        # (GET does not say where the log begins: with it a reader leaves out one entry at a time.)
+        group={**_OURS, "clients_wire": "binary"},
     )),
     "times-and-clocks": (2, Focus(
         settings={"entry_times_ms": 50},

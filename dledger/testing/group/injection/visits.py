@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import random
 
+from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
 from dledger.testing.group.injection.keeper import Keeper
 from dledger.testing.group.injection.misfortunes import Misfortunes
+from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 
 #: Every kind there is.
-VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble")
+VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 
@@ -42,6 +44,8 @@ class Visits:
         self._clock = cluster.clock
         self._rng = rng
         self._misfortunes = misfortunes
+        self._stranger: Stranger | None = None
+        self._members_before: frozenset[str] = frozenset()
 
     def _member(self) -> SimMember:
         leader = self._cluster.leader
@@ -95,11 +99,21 @@ class Visits:
         if self.way is not None:
             self.way.chance = 0.0
 
+    def ask(self) -> None:
+        """Somebody whom the members do not know asks them as a client and as an operator."""
+        if self._stranger is None:
+            self._stranger = Stranger(self._cluster)
+            self._members_before = frozenset(self._cluster.invariants.membership.addresses)
+        self._stranger.ask()
+
     def judge(self) -> None:
         """
         All faults are over, and the group has settled.
 
-        @raise InvariantError: a copy is wrong, or a member is not ready.
+        @raise InvariantError: a copy is wrong, a member is not ready, or a stranger was obeyed.
         """
+        if self._stranger is not None:
+            now = frozenset(self._cluster.invariants.membership.addresses)
+            require(now == self._members_before, 9, f"a stranger has changed the members: {sorted(now)}")
         self.keeper.judge()
         self.insider.judge()
