@@ -173,11 +173,17 @@ class Keeper:
             self.copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
 
     def _verify(self, member: SimMember, files: SimDisk) -> None:
-        """Rule 4."""
-        if not (self._is_sound and member.is_up):
+        """Rule 4. What was damaged may be mended by now; a look at it ends well, and says where damage is."""
+        path = member.config.self_path
+        try:
+            found = verify_directory(files, path).findings
+        except DLedgerError as error:
+            require(not self._is_sound, COPIES, f"{member.member_id} is sound, and not verified: {error}")
             return
-        found = verify_directory(files, member.config.self_path).findings
-        require(not found, COPIES, f"{member.member_id} is sound, but has findings: {found[:3]}")
+        if self._is_sound and member.is_up:
+            require(not found, COPIES, f"{member.member_id} is sound, but has findings: {found[:3]}")
+        wrong = [one for one in found if one.file != path and not one.file.startswith(f"{path}/")]
+        require(not wrong, COPIES, f"{member.member_id}: findings of another directory: {wrong[:3]}")
 
     # -- copies -----------------------------------------------------------------------------------
 
