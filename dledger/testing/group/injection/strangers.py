@@ -77,6 +77,7 @@ def any_clients_request(rng: random.Random, *, group: str, member_id: str, body:
     """
     base: MessageFields = {
         "group": rng.choice((group, group, group, "another")), "remote_id": member_id, "wire_version": 1,
+        "local_id": rng.choice((None, None, NOBODY)), "leader_id": None, "term": 0,
     }
     index, text = rng.choice(_NUMBERS), rng.choice(("", "stranger", "x" * 300, "a b\n"))
     return rng.choice((
@@ -88,7 +89,7 @@ def any_clients_request(rng: random.Random, *, group: str, member_id: str, body:
                       share=rng.choice((-1, 0, 3))),
         SubmitRequest(**base, command=rng.choice((None, body)), producer=text),
         QueryRequest(**base, query=rng.choice((None, b"r0")), max_age_ms=rng.choice((-1, 0, 500))),
-        SnapshotRequest(**base, local_id=rng.choice((None, NOBODY)), machine=text, index=index),
+        SnapshotRequest(**base, machine=text, index=index),
         SkipRequest(**base, index=index),
         MembershipRequest(**base, change=rng.choice(("add", "remove", "dance")),
                           member_id=rng.choice((NOBODY, member_id)), address=rng.choice(("", "n9.sim:20911")),
