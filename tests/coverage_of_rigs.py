@@ -9,7 +9,7 @@ Which statements the simulators execute, room by room: a rig finds no fault wher
     python -m tests.coverage_of_rigs --left-out         # what stays out, and why: the other table of trust.md
 
 A rig plays each of its kinds once, a focus for example, then schedules as its seeds draw them: the figure is
-of what it can play, not of thirty draws.
+of all that can be played, not of thirty draws.
 
 Counted are statements in functions: those of modules and classes run when they are imported. A statement
 counts as executed if one of its lines was; of a compound one, the lines before its body. Docstrings and

@@ -11,7 +11,7 @@ from dledger.storage.backups import archive, backup
 from dledger.storage.files.reader import LogReader
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection.faults import Nemesis
-from dledger.testing.group.injection.keeper import Keeper
+from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import run_schedule
 from dledger.testing.world.disk import SimDisk
@@ -66,7 +66,8 @@ class KeeperTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.cluster = SimCluster(GroupOptions(settings={"mapped_file_size_for_entry_data": 1024}), 1)
-        self.keeper: Keeper = Nemesis(self.cluster, self.cluster.random("faults"), seconds=10).visits.keeper
+        nemesis = Nemesis(self.cluster, self.cluster.random("faults"), seconds=10)
+        self.keeper: CopyKeeper = nemesis.visits.keeper
         self.cluster.start()
         self.cluster.run(5)
         self.member = next(iter(self.cluster.members.values()))

@@ -43,7 +43,7 @@ class TracedTests(SynchronousTestCase):
         self.assertIn("invariant 16", "".join(failures))
 
     def test_wrong_spans_are_noticed(self) -> None:
-        """One ends twice, or without a result, is under a wrong one, or tells of a commit that was none."""
+        """One ends twice, or without a result, is under a wrong one, or names a commit that was none."""
         rules = SpanRules("n0", GroupInvariants(["n0"], is_sync=True))
         span = rules.begin("flush", {}, None)
         self.assertRaises(InvariantError, rules.end, span, {})

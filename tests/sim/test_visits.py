@@ -93,7 +93,7 @@ class NoticeTests(SynchronousTestCase):
             self.assertIn("invariant 7", self.failure())
 
     def test_stale_read_is_noticed(self) -> None:
-        """A member that reads what it knows, whether it leads or not."""
+        """A member reads its own entries, whether it leads or not."""
         read = Node.read
 
         def stale(node: Node, index: int) -> Deferred[bytes]:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.sim.test_insider -*-
+# -*- test-case-name: tests.sim.test_visits -*-
 """
 A program in the process of a member, as a broker on a raft log is: it reads entries, waits for a commit, and
 looks at the health. An operator beside it lets the member take other options while it runs.

@@ -57,7 +57,7 @@ class KeptCopy:
     end_index: int = -1
 
 
-class Keeper:
+class CopyKeeper:
     """
     See the module.
 

@@ -28,7 +28,7 @@ from dledger.storage.files.term_file import (
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
-from dledger.testing.group.injection.keeper import Keeper
+from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
@@ -114,7 +114,7 @@ class Misfortunes:
 
     # -- directories --------------------------------------------------------------------------------
 
-    def wipe(self, keeper: Keeper | None = None) -> None:
+    def wipe(self, keeper: CopyKeeper | None = None) -> None:
         """A member has a new disk. @param keeper: gives it the entries of a copy."""
         member = self._rng.choice(self.members)
         if member.member_id not in self._away and self.may_lose(member):

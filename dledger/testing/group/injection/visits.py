@@ -14,7 +14,7 @@ from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
-from dledger.testing.group.injection.keeper import Keeper
+from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.injection.misfortunes import Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
@@ -37,7 +37,7 @@ class Visits:
     def __init__(
         self, cluster: SimCluster, rng: random.Random, damage: Rot, misfortunes: Misfortunes
     ) -> None:
-        self.keeper = Keeper(cluster, cluster.random("keeper"), damage)
+        self.keeper = CopyKeeper(cluster, cluster.random("keeper"), damage)
         self.insider = Insider(cluster, cluster.random("insider"))
         self.way: Jumble | None = None
         self._cluster = cluster
