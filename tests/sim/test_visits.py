@@ -111,4 +111,4 @@ class NoticeTests(SynchronousTestCase):
                 mock.patch.object(insider, "health_problem", lambda status: None):
             self.assertIn("invariant 15", self.failure())
         with mock.patch.object(insider, "readiness_problems", lambda status: ("why",)):
-            self.assertIn("is not ready when all faults are over", self.failure())
+            self.assertIn("not ready when all faults are over", self.failure())

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from dledger.node.node import Node
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.members.cluster import SimCluster
+from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -29,6 +29,8 @@ from protocols.wire.ledger.entry import ENTRY_HEADER
 
 #: Numbers in docs/invariants.md.
 COMMITTED, ANSWERED, READY = 4, 7, 15
+#: A member of a settled group is ready after this time.
+READY_US = 15 * SECOND_US
 #: The clock of a member is wrong by no more than this part.
 CLOCK_PART = 0.9
 
@@ -145,7 +147,17 @@ class Insider:
                 f"{member.member_id} took {sorted(taken)} of the options that may change")
 
     def judge(self) -> None:
-        """@raise InvariantError: a member of the settled group is not ready."""
-        for member in self._cluster.active:
-            found = readiness_problems(member.node.status())
-            require(not found, READY, f"{member.member_id} is not ready when all faults are over: {found}")
+        """
+        A member may have asked its leader for its end only a moment ago.
+
+        @raise InvariantError: a member of the settled group does not become ready in time.
+        """
+        until_us = self._cluster.clock.now_us + READY_US
+        while (found := self._not_ready()) and self._cluster.clock.now_us < until_us:
+            self._cluster.run(0.5)
+        require(not found, READY, f"not ready when all faults are over: {found}")
+
+    def _not_ready(self) -> dict[str, tuple[str, ...]]:
+        """The members that are not, and why."""
+        looked = {one.member_id: readiness_problems(one.node.status()) for one in self._cluster.active}
+        return {member_id: why for member_id, why in looked.items() if why}
