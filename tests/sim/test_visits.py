@@ -11,7 +11,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.replication.handler import EntryHandler
 from dledger.machine.files.fetching import SnapshotFetch
 from dledger.node.node import Node
-from dledger.node.reporting import health
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import insider, visits
 from dledger.testing.group.injection.frames import Jumble
@@ -106,7 +105,6 @@ class NoticeTests(SynchronousTestCase):
 
     def test_false_readiness_is_noticed(self) -> None:
         """A member that knows no leader calls itself ready; one that settled does not."""
-        self.assertIs(insider.readiness_problems, health.readiness_problems)
         with mock.patch.object(insider, "readiness_problems", lambda status: ()), \
                 mock.patch.object(insider, "health_problem", lambda status: None):
             self.assertIn("invariant 15", self.failure())
