@@ -5,6 +5,11 @@ Which statements the simulators execute, room by room: a rig finds no fault wher
     python -m tests.coverage_of_rigs                          # the table of docs/trust.md, ten minutes
     python -m tests.coverage_of_rigs --only group --schedules 5
     python -m tests.coverage_of_rigs --missing dledger/machine      # the functions that no schedule enters
+    python -m tests.coverage_of_rigs --largest 20 --room dledger/core   # those with the most statements left
+    python -m tests.coverage_of_rigs --left-out         # what stays out, and why: the other table of trust.md
+
+A rig plays each of its kinds once, a focus for example, then schedules as its seeds draw them: the figure is
+of all that can be played, not of thirty draws.
 
 Counted are statements in functions: those of modules and classes run when they are imported. A statement
 counts as executed if one of its lines was; of a compound one, the lines before its body. Docstrings and
@@ -28,6 +33,8 @@ import attrs
 import click
 
 ROOT = Path(__file__).resolve().parent.parent
+#: What no schedule enters, each with a reason.
+LEFT_OUT = ROOT / "tests" / "rigs_left_out.txt"
 #: Folders whose statements are counted, in the order of the table; a module counts in the first that has it.
 ROOMS = (
     "dledger/core", "dledger/machine", "dledger/node", "dledger/raft_broker", "dledger/storage",
@@ -216,24 +223,133 @@ RIGS: Mapping[str, Callable[[int], None]] = {
 }
 
 
+def _group_kinds() -> list[Callable[[], object]]:
+    """Each focus, with machines and with a liar: two seeds of each."""
+    from dledger.testing.group.focuses import FOCUSES, run_drawn_schedule
+    from dledger.testing.group.liars import run_lying_schedule
+    from dledger.testing.group.short_logs import run_machine_schedule
+
+    runs: list[Callable[[int], object]] = [
+        *(functools.partial(run_drawn_schedule, focus_name=name) for name in FOCUSES),
+        run_machine_schedule, run_lying_schedule,
+    ]
+    return [functools.partial(run, seed) for number, run in enumerate(runs)
+            for seed in (number, 1000 + number)]
+
+
+def _crash_kinds() -> list[Callable[[], object]]:
+    """Every workload, and some flips of every directory."""
+    from dledger.testing.crashes.__main__ import FlipsWanted, flip_situation, story_names
+    from dledger.testing.crashes.ledger_flips import situations
+
+    flips = [functools.partial(flip_situation, FlipsWanted(number=number, every=997, offset=0))
+             for number, _ in enumerate(situations())]
+    return [*(functools.partial(_crashes, number) for number, _ in enumerate(story_names())), *flips]
+
+
+#: By the name of a rig: makes the plays of all its kinds, one each. A rig that is not here has one kind.
+KINDS: dict[str, Callable[[], list[Callable[[], object]]]] = {
+    "group": _group_kinds, "crashes": _crash_kinds,
+}
+
+
+def counter_of_rooms() -> LineCounter:
+    """Counts the lines of all rooms. (Those of the rig itself would cost as much again.)"""
+    roots = tuple(str(ROOT / room) + "/" for room in ROOMS)
+    return LineCounter(lambda name: name.startswith(roots))
+
+
 def executed_by(rig: str, seeds: range) -> dict[str, set[int]]:
-    """Play schedules of a rig. @return: the executed lines by file."""
-    root = str(ROOT / "dledger")
-    counter = LineCounter(lambda name: name.startswith(root))
+    """Play a rig: each of its kinds, then the schedules of seeds. @return: the executed lines by file."""
+    counter = counter_of_rooms()
+    kinds = KINDS[rig]() if rig in KINDS else []
     with counter.counting():
+        for play in kinds:
+            play()
         for seed in seeds:
             RIGS[rig](seed)
     return counter.lines
 
 
-def table(by_rig: Mapping[str, Mapping[str, set[int]]]) -> list[str]:
-    """The lines of a Markdown table: percent of the statements of each room, by each rig and by all."""
+# -- what stays out --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class LeftOut:
+    """
+    A part of a module that no schedule enters, and why.
+
+    @ivar path: of the module, below the repository.
+    @ivar name: of a function or a class; empty: the whole module.
+    """
+
+    path: str
+    name: str
+    reason: str
+
+    def has(self, path: str, function: str) -> bool:
+        """Whether a function of a module is a part of this."""
+        return path == self.path and (not self.name or f"{function}.".startswith(f"{self.name}."))
+
+
+def left_out_of(text: str) -> list[LeftOut]:
+    """
+    @param text: lines C{path[: name] -- reason}; a C{#} begins a comment.
+    @raise ValueError: a line is none of these.
+    """
+    found = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        what, dashes, reason = line.partition(" -- ")
+        path, _, name = what.strip().partition(": ")
+        if not (dashes and reason.strip() and path.endswith(".py")):
+            raise ValueError(f"not 'path[: name] -- reason': {line}")
+        found.append(LeftOut(path, name, reason.strip()))
+    return found
+
+
+def stale(left_out: Sequence[LeftOut], lines: Mapping[str, set[int]]) -> list[str]:
+    """Sentences about what is not there any more, or is executed. @param lines: executed ones, by file."""
+    told = []
+    for one in left_out:
+        path = ROOT / one.path
+        here = covered(path, lines.get(str(path), set())) if path.is_file() else Covered("", (), frozenset())
+        what = f"{one.path}: {one.name}" if one.name else one.path
+        entered = sorted(name for name in here.entered if one.has(one.path, name))
+        if not any(one.has(one.path, statement.function) for statement in here.statements):
+            told.append(f"{what} is left out, but is not there")
+        elif entered:
+            told.append(f"{what} is left out, but {entered[0]} is executed")
+    return told
+
+
+def left_out_table(left_out: Sequence[LeftOut]) -> list[str]:
+    """The lines of a Markdown table: what stays out, its number of statements, and the reason."""
+    rows = ["| Stays out | statements | because |", "|---|---|---|"]
+    for one in left_out:
+        count = sum(one.has(one.path, statement.function) for statement in _statements_in(ROOT / one.path))
+        what = one.path.removeprefix("dledger/") + (f": {one.name}" if one.name else "")
+        rows.append(f"| `{what}` | {count} | {one.reason} |")
+    return rows
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+
+def table(by_rig: Mapping[str, Mapping[str, set[int]]], left_out: Sequence[LeftOut] = ()) -> list[str]:
+    """
+    The lines of a Markdown table: percent of the statements of each room, by each rig and by all; then the
+    number of those that are left out, and the percent of the others.
+    """
     paths = sorted((ROOT / "dledger").rglob("*.py"))
-    rows = [f"| Room | statements | {' | '.join(by_rig)} | all |", "|---|---|" + "---|" * (len(by_rig) + 1)]
+    rows = [f"| Room | statements | {' | '.join(by_rig)} | all | left out | of the others |",
+            "|---|---|" + "---|" * (len(by_rig) + 3)]
     for room in ROOMS:
         modules = [path for path in paths if room_of(path) == room]
         counts: collections.Counter[str] = collections.Counter()
         for path in modules:
+            name = path.relative_to(ROOT).as_posix()
             every: set[int] = set()
             for rig, files in by_rig.items():
                 lines = files.get(str(path), set())
@@ -242,8 +358,12 @@ def table(by_rig: Mapping[str, Mapping[str, set[int]]]) -> list[str]:
             found = covered(path, every)
             counts["all"] += len(found.executed)
             counts[""] += len(found.statements)
-        shares = (f"{100 * counts[rig] / max(counts[''], 1):.0f}" for rig in (*by_rig, "all"))
-        rows.append(f"| `{room.removeprefix('dledger/')}` | {counts['']} | {' | '.join(shares)} |")
+            counts["out"] += sum(any(one.has(name, statement.function) for one in left_out)
+                                 for statement in found.statements)
+        shares = [f"{100 * counts[rig] / max(counts[''], 1):.0f}" for rig in (*by_rig, "all")]
+        rest = f"{100 * counts['all'] / max(counts[''] - counts['out'], 1):.1f}"
+        cells = [f"`{room.removeprefix('dledger/')}`", str(counts[""]), *shares, str(counts["out"]), rest]
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
@@ -259,30 +379,65 @@ def never_entered(room: str, lines: Mapping[str, set[int]]) -> list[str]:
     return found
 
 
+def most_left(room: str, lines: Mapping[str, set[int]]) -> list[tuple[int, int, str]]:
+    """
+    The functions of a folder or a module, most statements left first.
+
+    @return: for each its number of statements that were not executed, of all, and C{"path: name"}; none of
+        those without one left.
+    """
+    found = []
+    root = ROOT / room
+    for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+        here = covered(path, lines.get(str(path), set()))
+        sizes = collections.Counter(one.function for one in here.statements)
+        executed = collections.Counter(one.function for one in here.executed)
+        name = path.relative_to(ROOT).as_posix()
+        found += [(size - executed[one], size, f"{name}: {one}")
+                  for one, size in sizes.items() if size > executed[one]]
+    return sorted(found, key=lambda one: (-one[0], one[2]))
+
+
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(RIGS)), help="[default: all rigs]")
-@click.option("--schedules", default=30, show_default=True, help="Of each rig.")
+@click.option("--schedules", default=30, show_default=True, help="Of each rig, after those of its kinds.")
 @click.option("--seed", default=1, show_default=True, help="Of the first schedule.")
 @click.option("--missing", multiple=True, help="A folder: list its functions that no schedule enters.")
-def main(only: tuple[str, ...], schedules: int, seed: int, missing: tuple[str, ...]) -> None:
-    """Print which share of the statements of each room the simulators execute."""
+@click.option("--largest", default=0, help="List so many functions, those with most statements not executed.")
+@click.option("--room", default="dledger", help="With --largest: a folder, or a module.  [default: all]")
+@click.option("--left-out", "wants_left_out", is_flag=True, help="Print only what is left out, and why.")
+def main(
+    only: tuple[str, ...], schedules: int, seed: int, missing: tuple[str, ...], largest: int, room: str,
+    wants_left_out: bool,
+) -> None:
+    """
+    Print which share of the statements of each room the simulators execute.
+
+    The exit status is 1 if something that is left out is executed, or is not there any more.
+    """
     from dledger.testing.world.bugs import be_quiet
 
+    left_out = left_out_of(LEFT_OUT.read_text(encoding="utf-8"))
+    if wants_left_out:
+        click.echo("\n".join(left_out_table(left_out)))
+        return
     be_quiet()
     by_rig: dict[str, dict[str, set[int]]] = {}
+    every: dict[str, set[int]] = collections.defaultdict(set)
     for rig in only or RIGS:
         began = time.process_time()
         by_rig[rig] = executed_by(rig, range(seed, seed + schedules))
         click.echo(f"{rig}: {time.process_time() - began:.0f} s", err=True)
-    for line in table(by_rig):
-        click.echo(line)
-    every: dict[str, set[int]] = collections.defaultdict(set)
-    for files in by_rig.values():
-        for path, lines in files.items():
+        for path, lines in by_rig[rig].items():
             every[path] |= lines
-    for room in missing:
-        for line in never_entered(room, every):
-            click.echo(line)
+    told = table(by_rig, left_out)
+    for folder in missing:
+        told += never_entered(folder, every)
+    told += [f"{left} of {size}: {name}" for left, size, name in most_left(room, every)[:largest]]
+    click.echo("\n".join(told))
+    wrong = stale(left_out, every)
+    click.echo("\n".join(wrong), err=True)
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

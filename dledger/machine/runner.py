@@ -426,11 +426,11 @@ class MachineRunner(AnsweringMachine):
             self._begin(self._write(writer, last))
 
     async def _write(self, writer: SnapshotWriter, last: EntryHeader) -> None:
-        """Write a snapshot, and remember the digest of the state in it."""
+        """Write a snapshot, and remember the digest of its state, unless that is made again meanwhile."""
         machine, first = self.machine, self._kept.encode(self._skips.left_out)
         digests: list[bytes] = []
         await writer.write(last, lambda: pieces_of(machine, self.calls, first, digests))
-        if not writer.problem and digests and digests[0] and machine is self.machine:
+        if not writer.problem and any(digests) and self.applied_index >= last.index:
             self.digests[last.index] = digests[0].hex()
             while len(self.digests) > DIGESTS_MAX:
                 del self.digests[min(self.digests)]

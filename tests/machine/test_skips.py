@@ -170,6 +170,26 @@ class SkipTests(SynchronousTestCase):
         self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
         self.assertEqual(rig.journal.bodies, [b"0", b"1"])
 
+    def test_a_snapshot_that_gets_its_name_late_leaves_no_digest(self) -> None:
+        """It has an entry that was skipped meanwhile: compared with others, it would be wrong."""
+        rig = HostedRig(snapshot_entries=3).run()
+        rig.machine_thread.is_lazy = True
+        rig.append(b"0", b"bad")
+        rig.machine_thread.finish()  # it is written, and gets its name next
+        rig.pass_turns()
+        self.assertEqual(len(rig.machine_thread.waiting), 1)
+        rig.node.desks.appends.append_control(encode_skip(2))
+        rig.pass_turns()
+        self.assertEqual(rig.runner.state, "starting")
+        rig.machine_thread.finish()
+        self.assertEqual(rig.runner.digests, {})
+        rig.machine_thread.is_lazy = False
+        while rig.machine_thread.waiting:
+            rig.machine_thread.finish()
+        rig.pass_turns()
+        self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"0"]))
+        self.assertEqual(rig.runner.digests[2], rig.runner.digests[3])  # (both of the state without it)
+
     def test_a_second_order_changes_nothing(self) -> None:
         """A second order for the same entry changes nothing, also in a process that began between the two."""
         disk = MemoryDisk()

@@ -9,16 +9,24 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.testing.group.focuses import FOCUSES
 from tests.coverage_of_rigs import (
+    KINDS,
+    LEFT_OUT,
     RIGS,
     ROOMS,
     ROOT,
+    LeftOut,
     LineCounter,
     Statement,
     covered,
     executed_by,
+    left_out_of,
+    left_out_table,
+    most_left,
     never_entered,
     room_of,
+    stale,
     statements_of,
     table,
 )
@@ -145,9 +153,13 @@ class TableTests(SynchronousTestCase):
         statements = statements_of(path.read_text())
         half = {one.begin for one in statements[: len(statements) // 2]}
         rest = {one.begin for one in statements} - half
-        rows = table({"one": {str(path): half}, "two": {str(path): rest}, "three": {}})
+        left_out = [LeftOut("dledger/raft_broker/service.py", "", "why")]
+        rows = table({"one": {str(path): half}, "two": {str(path): rest}, "three": {}}, left_out)
         row = next(row for row in rows if "`raft_broker`" in row)
-        count, one, two, three, every = (int(cell) for cell in row.split("|")[2:-1])
+        count, one, two, three, every, out = (int(cell) for cell in row.split("|")[2:-2])
+        self.assertEqual(out, len(statements_of((ROOT / left_out[0].path).read_text())))
+        share = 100 * len(statements) / (count - out)
+        self.assertApproximates(float(row.split("|")[-2]), share, 0.1)
         self.assertEqual(three, 0)
         self.assertLess(abs(every - 100 * len(statements) / count), 1)
         self.assertLess(abs(one + two - every), 2)
@@ -156,6 +168,28 @@ class TableTests(SynchronousTestCase):
         self.assertFalse([line for line in left if "/stamps.py" in line])
         left = never_entered("dledger/raft_broker", {})
         self.assertEqual(len([line for line in left if "/stamps.py" in line]), len(functions))
+
+    def test_most_statements_left_first(self) -> None:
+        """Functions by the number of statements that were not executed; none without one."""
+        path = ROOT / "dledger/raft_broker/stamps.py"
+        statements = statements_of(path.read_text())
+        first = statements[0].function
+        lines = {str(path): {one.begin for one in statements if one.function == first}}
+        left = most_left("dledger/raft_broker/stamps.py", lines)
+        self.assertEqual({name for _, _, name in left},
+                         {f"dledger/raft_broker/stamps.py: {one.function}" for one in statements} - {
+                             f"dledger/raft_broker/stamps.py: {first}"})
+        self.assertEqual([count for count, _, _ in left], sorted((one for one, _, _ in left), reverse=True))
+        self.assertLess(len(most_left("dledger/raft_broker", {})[:3]), 4)
+
+    def test_kinds_play_before_the_seeds(self) -> None:
+        """Each once; every focus of the group rig is one of its kinds."""
+        played: list[object] = []
+        with mock.patch.dict(RIGS, {"made up": played.append}), \
+                mock.patch.dict(KINDS, {"made up": lambda: [lambda: played.append("kind")]}):
+            executed_by("made up", range(3, 5))
+        self.assertEqual(played, ["kind", 3, 4])
+        self.assertGreater(len(KINDS["group"]()), len(FOCUSES))
 
     def test_rig(self) -> None:
         """The lines of a schedule."""
@@ -166,3 +200,34 @@ class TableTests(SynchronousTestCase):
         with mock.patch.dict(RIGS, {"made up": play}):
             self.assertEqual(executed_by("made up", range(3, 4)), {})
             self.assertEqual(Statement("f", 1, 2).end, 2)
+
+
+class LeftOutTests(SynchronousTestCase):
+    """The list of what no schedule enters."""
+
+    def test_lines_of_the_list(self) -> None:
+        """A module, a class or a function, and a reason; anything else is an error."""
+        found = left_out_of("# text\n\na/b.py -- why -- not\na/b.py: One.two -- never\n")
+        self.assertEqual(found, [LeftOut("a/b.py", "", "why -- not"), LeftOut("a/b.py", "One.two", "never")])
+        for line in ("a/b.py", "a/b.py -- ", "a/b -- why", "a/b.py: c-- why"):
+            self.assertRaises(ValueError, left_out_of, line)
+        self.assertTrue(found[1].has("a/b.py", "One.two.inner") and found[0].has("a/b.py", "any"))
+        self.assertFalse(found[1].has("a/b.py", "One.twofold") or found[1].has("a/c.py", "One.two"))
+
+    def test_stale_lines_are_errors(self) -> None:
+        """What is executed, and what is not there any more."""
+        path = "dledger/raft_broker/stamps.py"
+        first = statements_of((ROOT / path).read_text())[0]
+        listed = [LeftOut(path, "", "r"), LeftOut(path, first.function, "r"), LeftOut(path, "gone", "r"),
+                  LeftOut("dledger/gone.py", "", "r")]
+        self.assertEqual(len(stale(listed, {})), 2)
+        told = stale(listed, {str(ROOT / path): {first.begin}})
+        self.assertEqual([one.rpartition(", but ")[2] for one in told], [
+            f"{first.function} is executed", f"{first.function} is executed", "is not there", "is not there"])
+
+    def test_list_names_what_is_there(self) -> None:
+        """Each line of the real one is a part of a module, and a row of the table."""
+        listed = left_out_of(LEFT_OUT.read_text())
+        self.assertEqual(stale(listed, {}), [])
+        self.assertEqual(len(left_out_table(listed)), len(listed) + 2)
+        self.assertEqual(len({(one.path, one.name) for one in listed}), len(listed))

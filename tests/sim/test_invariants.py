@@ -149,6 +149,14 @@ class InvariantTests(SynchronousTestCase):
         state = self.leader.core.member
         self.broken(6, lambda: self.invariants.stepped(self.leader, state))
 
+    def test_holders_of_what_was_committed_may_have_deleted_it(self) -> None:
+        """6: a leader learns late that an entry is committed, which has expired at the others meanwhile."""
+        for member_id in self.cluster.members:
+            if member_id != self.leader.member_id:
+                self.invariants.seen[member_id].mirror = Mirror(begin_index=100)
+        self.invariants.seen[self.leader.member_id].committed_index = -1
+        self.invariants.stepped(self.leader, self.leader.core.member)
+
     def test_repairing_members_owe(self) -> None:
         """6: but a damaged one that remembers that it held the entry counts."""
         for member_id in self.cluster.members:

@@ -7,7 +7,12 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.injection.strangers import NOBODY, Stranger, any_request
+from dledger.testing.group.injection.strangers import (
+    NOBODY,
+    Stranger,
+    any_clients_request,
+    any_request,
+)
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 
@@ -26,6 +31,31 @@ class StrangerTests(SynchronousTestCase):
             self.assertEqual(request.leader_id, NOBODY)
             self.assertIn(request.local_id, (None, NOBODY))
         self.assertEqual(len(seen), 7)
+
+    def test_any_request_of_a_client(self) -> None:
+        """Every kind that appends, reads places, asks a machine or changes the group."""
+        rng = random.Random(1)
+        made = [any_clients_request(rng, group="default", member_id="n0", body=b"x") for _ in range(300)]
+        self.assertEqual(len({request.kind for request in made}), 9)
+
+    def test_asking_changes_no_members(self) -> None:
+        """A stranger's appends may come into the log; no member is added, removed, or brought down."""
+        cluster = SimCluster(GroupOptions(), 1)
+        cluster.start()
+        cluster.run(4)
+        before = cluster.invariants.membership
+        stranger = Stranger(cluster)
+        for _ in range(60):
+            stranger.ask()
+            cluster.run(0.1)
+        cluster.run(5)
+        self.assertEqual(cluster.invariants.membership, before)
+        for member in cluster.members.values():
+            refusals = member.node.status().counts.refusals
+            self.assertTrue({"FORBIDDEN", "UNKNOWN_GROUP", "UNEXPECTED_ARGUMENT"} <= refusals.keys())
+        self.assertEqual([member.boots for member in cluster.members.values()], [1, 1, 1])
+        cluster.settle()
+        cluster.judge()
 
     def test_no_harm(self) -> None:
         """The leader goes on leading in its term, and all connections end."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import attrs
+
 from dledger.testing.group.schedule import (
     EVERYTHING,
     SECONDS,
@@ -18,7 +20,7 @@ from dledger.testing.group.schedule import (
     ScheduleOutcome,
     run_schedule,
 )
-from dledger.testing.group.short_logs import LOST_POWER, SHORT_LOGS
+from dledger.testing.group.short_logs import LATE, LOST_POWER, SHORT_LOGS
 
 #: Share of the seeds that draw a focus.
 FOCUSED = 0.5
@@ -72,6 +74,10 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("break_late", "break_late", "twice", "spikes", "break", "heal_slowly"), pace_s=0.5,
         load=_MUCH,
     )),
+    "pushes-out-of-order": (3, Focus(
+        settings={"max_batch_push_count": 2, "max_inflight_pushes": 64, "max_queued_pushes": 8},
+        faults=("jumble", "jumble", "jumble", "isolate", "transfer", "kill", "pause"), pace_s=0.6, load=_MUCH,
+    )),
     "frames-by-hand": (2, Focus(
         faults=("speak", "speak", "transfer", "break", "isolate"), pace_s=0.6, group=_OURS,
     )),
@@ -79,6 +85,14 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("transfer", "kill", "depose", "isolate", "cut_power"), pace_s=0.7,
         load={"clients": 3, "think_us": 60_000, "appends": 0.4, "gets": 2.0, "wander": 0.5},
         settings=_ASYNC,
+    )),
+    "requests-of-strangers": (2, Focus(
+        faults=("ask", "ask", "ask", "speak", "transfer", "kill", "isolate"), pace_s=0.3, load=_MUCH,
+    )),
+    "programs-inside-members": (2, Focus(
+        faults=("call_inside", "call_inside", "call_inside", "call_inside", "call_inside", "transfer", "kill",
+                "isolate", "pause"),
+        pace_s=0.2, load=_MUCH,
     )),
     "slow-disks": (2, Focus(
         settings=_SYNC, faults=("slow_disk", "slow_disk", "hang_fsync", "disk_error", "transfer"), pace_s=1.0,
@@ -109,11 +123,36 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "lost-directories": (2, Focus(
         settings=_SYNC, faults=("wipe", "exchange", "copy_back", "misconfigure", "kill", "limp"), pace_s=1.5,
     )),
+    "copies-of-a-running-group": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024},
+        faults=("keep", "keep", "keep", "restore", "kill", "isolate", "stop", "transfer", "rot"), pace_s=0.6,
+        load={**_MUCH, "bodies_max": 3},
+    )),
+    "copies-of-an-expiring-log": (2, Focus(
+        settings={**_ASYNC, "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096},
+        faults=("keep", "keep", "keep", "restore", "black_out", "cut_power", "kill", "pause", "transfer"),
+        pace_s=0.6, load={**_MUCH, "bodies_max": 3},
+    )),
     "machines-and-short-logs": (3, SHORT_LOGS),
     "machines-and-lost-power": (2, LOST_POWER),
+    "machines-of-late-members": (3, LATE),
+    "traced-members": (1, attrs.evolve(
+        SHORT_LOGS, settings={**SHORT_LOGS.settings, "tracing": True},
+        faults=("kill", "stop", "stop", "isolate", "transfer", "fill_disk", "disk_error", "pause"),
+    )),
     "named-readers": (3, Focus(
         faults=("kill", "transfer", "isolate", "pause", "cut_client", "kill_client"), pace_s=0.9,
         readers={"processes": 3, "lease_s": 0.5, "orders": 0.3}, group=_OURS,
+    )),
+    "readers-of-an-expiring-log": (1, Focus(
+        settings={
+            "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096, "readers_hold_bytes": 3000,
+        },
+        faults=("kill", "transfer", "pause", "kill_client"), pace_s=1.5,
+        load={**_MUCH, "body_bytes_max": 100},
+        readers={"processes": 2, "lease_s": 0.5, "orders": 0.1, "share": 0},
+        # (GET does not say where the log begins: with it a reader leaves out one entry at a time.)
+        group={**_OURS, "clients_wire": "binary"},
     )),
     "times-and-clocks": (2, Focus(
         settings={"entry_times_ms": 50},
@@ -123,6 +162,10 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "java-like-peers": (2, Focus(
         faults=("kill", "isolate", "transfer", "break", "pause", "depose"), pace_s=1.0, load=_MUCH,
         group={"is_native": False, "hides_wire_version": True},
+    )),
+    "java-like-peers-in-doubt": (2, Focus(
+        settings=_ASYNC, faults=("cut_power", "cut_power", "cut_power", "isolate", "transfer", "pause"),
+        pace_s=1.0, load=_MUCH, group={"is_native": False, "hides_wire_version": True},
     )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,

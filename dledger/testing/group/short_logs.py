@@ -38,6 +38,18 @@ LOST_POWER = attrs.evolve(
 )
 
 
+#: Members that come back too late for the log: their machines begin with snapshots of others.
+LATE = attrs.evolve(
+    SHORT_LOGS,
+    settings={
+        **SHORT_LOGS.settings, "peer_push_quota": 40_000, "check_point_interval": 1000,
+    },
+    faults=("outlast", "outlast", "outlast", "wipe_late", "wipe_late", "kill", "transfer", "isolate",
+            "change_members", "kill_inside"),
+    pace_s=3.0, load={**SHORT_LOGS.load, "think_us": 50_000, "body_bytes_max": 60},
+)
+
+
 def run_machine_schedule(
     seed: int, *, seconds: float = SECONDS, members: int | None = None, wants_all_lines: bool = False
 ) -> ScheduleOutcome:

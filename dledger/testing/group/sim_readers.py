@@ -277,7 +277,18 @@ class SimReader:
         self.is_busy = False
 
     async def _drain_once(self) -> None:
-        reader, token, next_index = self.open(follow=False), -1, -1
+        reader = self.open(follow=False)
+        try:
+            await self._finish(reader)
+        except DLedgerError as error:
+            if error.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+                raise
+            await self._leave_out_deleted(reader, error)
+            await reader.close()
+
+    async def _finish(self, reader: NamedReader) -> None:
+        """Read to the end of the log, commit, and close."""
+        token, next_index = -1, -1
         while (entry := await anext(reader, None)) is not None:
             if reader.token != token:
                 token, next_index = reader.token, reader.done_index + 1

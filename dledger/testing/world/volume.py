@@ -293,6 +293,9 @@ class SimVolume:
 
     def rename(self, path: str, to: str) -> None:
         """See L{dledger.base.disk.disk.Disk.rename}."""
+        if path in self._directories:
+            self._rename_directory(path, to)
+            return
         inode = self._inode(path)
         head, tail = os.path.split(to)
         target = self._directory(head)
@@ -308,6 +311,15 @@ class SimVolume:
         if self.is_armed:
             self.before_change(path, "sync")
         self._directory(source).sync()
+
+    def _rename_directory(self, path: str, to: str) -> None:
+        """Durably, as directories are made: what is in it is as durable as before."""
+        if to in self._directories:
+            raise FileExistsError(errno.EEXIST, "File exists", to)
+        if self.is_armed:
+            self.before_change(path, "rename")
+        for one in [one for one in self._directories if one == path or one.startswith(f"{path}/")]:
+            self._directories[to + one[len(path):]] = self._directories.pop(one)
 
     def sync_directory(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.sync_directory}."""

@@ -383,9 +383,9 @@ class GroupInvariants:
         require(term == state.term, 5,
                 f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
         holders = [member_id for member_id, seen in self.seen.items()
-                   if self._owes(member_id, index)
+                   if self._owes(member_id, index) or index < min(first_new, seen.mirror.begin_index)
                    or (seen.mirror.term_of(index) == term and self.is_safe(member_id, index))]
-        # An entry that is committed now must not lie in a hole of those who make the majority.
+        # What is committed now lies in no hole of the majority; what was before may have expired (above).
         holders = [member_id for member_id in holders
                    if not any(first_new <= lost <= index for lost in self.seen[member_id].mirror.lost)]
         voters = self.membership_of(leader.member_id).voters

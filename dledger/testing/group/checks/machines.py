@@ -24,9 +24,11 @@ from dledger.client.answers.values import Entry
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
+from dledger.node.run.tracing import OpenSpans
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
@@ -118,6 +120,10 @@ class RegisterMachine(StateMachine):
         """The last entry in the state, the last one of a register, -1 for none, and the checksum."""
         return b"%d %d %d" % (self.last_index, self.registers.get(request, -1), self.chain)
 
+    def digest(self) -> bytes:
+        """Of the whole state."""
+        return b"%d %d" % (self.chain, self.last_index)
+
     def snapshot(self) -> Iterable[bytes]:
         """The state, and padding."""
         registers = b" ".join(b"%b=%d" % one for one in sorted(self.registers.items()))
@@ -187,11 +193,13 @@ class MachineRules:
     _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
 
     def make(
-        self, node: Node, host: MachineHost, *, member_id: str, disk: Disk
+        self, node: Node, host: MachineHost, *, member_id: str, disk: Disk, trace: OpenSpans | None = None
     ) -> Hosting:
-        """A machine for the node of a new process."""
+        """A machine for the node of a new process. @param trace: for its spans."""
         frailty = self.frailties[member_id] = Frailty()
         factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
+        if trace is not None:
+            factory = traced_factory(factory, trace)
         return hosting_of(node, factory, host, disk=disk)
 
     def forget(self) -> None:
@@ -237,6 +245,8 @@ class MachineRules:
         require(left_out <= ordered, 10,
                 f"{member_id} leaves {sorted(left_out)} out, and the log says so of {sorted(ordered)} only")
         machine = runner.machine._machine
+        if isinstance(machine, TracedMachine):
+            machine = machine._machine
         assert isinstance(machine, RegisterMachine)
         fold = self._fold(index, without)
         due = (fold.chains[index], fold.lasts[index]) if index >= 0 else (0, -1)

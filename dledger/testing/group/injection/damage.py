@@ -44,6 +44,7 @@ class Rot:
     @ivar older_terms: members one of whose two files of the term is an older one, with their C{boots}: until
         they start, the other file must stay sound.
     @ivar rots_small: those of them that may lose small files, and no records.
+    @ivar has_lost_blocks: a sector of some member could not be read.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random, *, changes_members: bool) -> None:
@@ -57,6 +58,7 @@ class Rot:
         }
         self.away: set[str] = set()
         self.older_terms: dict[str, int] = {}
+        self.has_lost_blocks = False
         self._deletes = any(
             member.config.retention_bytes or member.config.file_reserved_hours
             or member.config.enable_disk_force_clean for member in self._members
@@ -303,6 +305,7 @@ class Rot:
         what = f"entries {lost[0]} to {lost[-1]}"
         self._note(f"{member.member_id} cannot read {path} at {first - base}: {what}")
         member.damaged.update(lost)
+        self.has_lost_blocks = True
         member.disk.spoil(path, position - base)
         return True
 

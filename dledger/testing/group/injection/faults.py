@@ -17,6 +17,7 @@ from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
+from dledger.testing.group.injection.visits import VISITS, Visits
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
@@ -27,6 +28,7 @@ class Nemesis:
     The source of faults of one schedule.
 
     @ivar until_us: no fault begins after this time.
+    @ivar visits: faults that no seed draws by itself, but some focuses do.
 
     C{only} are names of the faults that may happen (methods without the underscore); by default the
     seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
@@ -46,6 +48,7 @@ class Nemesis:
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(cluster, rng, changes_members=self._changes_members)
         self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
+        self.visits = Visits(cluster, rng, self.damage, self.misfortunes)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
@@ -54,6 +57,9 @@ class Nemesis:
     def _kind(self, name: str) -> Callable[[], None]:
         if name in KINDS:
             return self.misfortunes.kind(name)
+        if name in VISITS:
+            visit: Callable[[], None] = getattr(self.visits, name)
+            return visit
         found: Callable[[], None] = getattr(self, f"_{name}")
         return found
 

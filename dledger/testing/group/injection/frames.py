@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 
 from dledger.testing.world.streams import StreamEnd
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.java.json_bodies import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FIRST_BYTE
 from protocols.wire.remoting import (
@@ -120,6 +120,53 @@ def _encoded(message: Request | Response, opaque: int, *, is_native: bool) -> by
     if is_native:
         return encode_response_frame(message, opaque)
     return encode_answer(opaque, encode_response(message))
+
+
+class Jumble:
+    """
+    Pushes of entries overtake each other, as those of a Java leader do, whose requests run in many threads.
+
+    @ivar chance: share of the pushes that wait for the next write of their connection.
+    @ivar jumbled: pushes that came late so far.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.chance = 0.0
+        self.jumbled = 0
+        self._rng = rng
+        self._held: dict[StreamEnd, bytes] = {}
+
+    def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
+        """See L{dledger.testing.group.members.network.Rewriter}."""
+        late = self._held.pop(end, b"")
+        if not self.chance or end.number:
+            return data + late
+        passed = []
+        for frame in cut_frames(data):
+            if not late and self._rng.random() < self.chance and _is_append(frame):
+                late = frame
+                self.jumbled += 1
+            else:
+                passed.append(frame)
+                if late:
+                    passed.append(late)
+                    late = b""
+        if late:
+            self._held[end] = late
+        return b"".join(passed)
+
+
+def _is_append(frame: bytes) -> bool:
+    """Whether a frame is a push with entries."""
+    try:
+        if frame[0] == NATIVE_FIRST_BYTE:
+            message: object = decode_frame(frame)[1]
+        else:
+            command = decode_command(frame[LENGTH_WORD_SIZE:])
+            message = None if command.is_response else decode_request(_CODES[command.code], command.body)
+    except (WireError, KeyError):
+        return False
+    return isinstance(message, PushEntryRequest) and message.type is PushType.APPEND
 
 
 def corrupt(data: bytes, rng: random.Random) -> bytes:

@@ -28,6 +28,7 @@ from dledger.storage.files.term_file import (
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
+from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
@@ -113,8 +114,8 @@ class Misfortunes:
 
     # -- directories --------------------------------------------------------------------------------
 
-    def wipe(self) -> None:
-        """A member has a new disk."""
+    def wipe(self, keeper: CopyKeeper | None = None) -> None:
+        """A member has a new disk. @param keeper: gives it the entries of a copy."""
         member = self._rng.choice(self.members)
         if member.member_id not in self._away and self.may_lose(member):
             member.lose_directory()
@@ -124,6 +125,8 @@ class Misfortunes:
                 peers = {one: self._cluster.addresses[one] for one in now}
                 preferred = tuple(one for one in member.config.preferred_leader_ids if one in peers)
                 member.reconfigure({"peers": peers, "preferred_leader_ids": preferred})
+            if keeper is not None:
+                keeper.give_back(member)
             self._back_later(member)
 
     def exchange(self) -> None:

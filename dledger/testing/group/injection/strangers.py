@@ -8,31 +8,44 @@ It is not a member, and says so or nothing; it must disturb nobody.
 from __future__ import annotations
 
 import random
+from base64 import b64encode
 
 from twisted.internet.protocol import Protocol
 
 from dledger.base.serving.endpoints import connect_with
+from dledger.testing.group.injection.frames import corrupt
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
+from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.process import SimProcess
 from dledger.testing.world.streams import StreamClient
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import Consistency, PushType
+from protocols.wire.ledger.java.json_bodies import encode_request
+from protocols.wire.ledger.machines import QueryRequest, SkipRequest, SnapshotRequest, SubmitRequest
 from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendOnceRequest,
+    AppendRequest,
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
+    MembershipRequest,
     MessageFields,
     MetadataRequest,
     PullRequest,
     PushEntryRequest,
+    ReaderRequest,
     Request,
     VoteRequest,
 )
 from protocols.wire.ledger.push import encode_request_frame
+from protocols.wire.remoting import RemotingCommand, encode_command
 
 #: The name of a member that there is not.
 NOBODY = "n9"
 
+
+_DOES = ("take", "take", "renew", "commit", "release", "move", "forget", "list", "dance")
 _NUMBERS = (-1, 0, 1, 7, 1000, (1 << 31) - 1, INDEX_MAX)
 
 
@@ -54,6 +67,41 @@ def any_request(rng: random.Random, *, group: str, member_id: str, term: int) ->
         PushEntryRequest(**base, type=PushType.COMMIT, commit_index=index),
         LeadershipTransferRequest(**base, transfer_id=NOBODY, transferee_id=member_id),
     ))
+
+
+def any_clients_request(rng: random.Random, *, group: str, member_id: str, body: bytes) -> Request:
+    """
+    A well-formed request that a client or an operator may send, with fields that make no sense together.
+
+    @param body: of an entry, if it appends one.
+    """
+    base: MessageFields = {
+        "group": rng.choice((group, group, group, "another")), "remote_id": member_id, "wire_version": 1,
+        "local_id": rng.choice((None, None, NOBODY)), "leader_id": None, "term": 0,
+    }
+    index, text = rng.choice(_NUMBERS), rng.choice(("", "stranger", "x" * 300, "a b\n"))
+    return rng.choice((
+        AppendRequest(**base, bodies=rng.choice(((body,), ()))),
+        AppendIfRequest(**base, body=rng.choice((None, body)), expected_end=index),
+        AppendOnceRequest(**base, bodies=(body,), producer=text, sequence=index),
+        ReaderRequest(**base, does=rng.choice(_DOES), name=text, holder=rng.choice(("", "stranger")),
+                      token=index, index=rng.choice(_NUMBERS), lease_ms=rng.choice((-1, 0, 500)),
+                      share=rng.choice((-1, 0, 3))),
+        SubmitRequest(**base, command=rng.choice((None, body)), producer=text),
+        QueryRequest(**base, query=rng.choice((None, b"r0")), max_age_ms=rng.choice((-1, 0, 500))),
+        SnapshotRequest(**base, machine=text, index=index),
+        SkipRequest(**base, index=index),
+        MembershipRequest(**base, change=rng.choice(("add", "remove", "dance")),
+                          member_id=rng.choice((NOBODY, member_id)), address=rng.choice(("", "n9.sim:20911")),
+                          is_forced=rng.random() < 0.5),
+    ))
+
+
+def _in_json(request: Request, opaque: int) -> bytes:
+    command = RemotingCommand(
+        code=int(request.kind), opaque=opaque, ext_fields={}, body=encode_request(request)
+    )
+    return encode_command(command)
 
 
 class _Voice(Protocol):
@@ -82,10 +130,31 @@ class Stranger:
         self._cluster = cluster
         self._rng = cluster.random("stranger")
         self._process = SimProcess(cluster.clock, self._rng, self)
+        self._asked = 0
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         self._cluster.bugs.tell()
+
+    def ask(self) -> None:
+        """Ask a member as a client and as an operator; the members do not know this host as either."""
+        cluster, rng = self._cluster, self._rng
+        member = rng.choice(list(cluster.members.values()))
+        words = b""
+        for number in range(1 + int(rng.random() * 8)):
+            self._asked += 1
+            body = b"stranger.%d" % self._asked
+            request = any_clients_request(
+                rng, group=member.config.group, member_id=member.member_id, body=body,
+            )
+            # (It hears no answer: an append may have come into the log, or not.)
+            cluster.history.begin("append", client="stranger", body=body)
+            is_in_json = not isinstance(request, AppendRequest) or rng.random() < 0.5
+            # (Of these, an append alone has a native frame.)
+            frame = _in_json(request, number + 1) if is_in_json else encode_request_frame(request, number + 1)
+            is_spoilt = rng.random() < 0.2 and body not in frame and b64encode(body) not in frame
+            words += corrupt(frame, rng) if is_spoilt else frame
+        self._say(member, words)
 
     def speak(self) -> None:
         """Connect to a member, say some things, and stay for a while."""
@@ -101,6 +170,10 @@ class Stranger:
             words += rng.randbytes(1 + int(rng.random() * 100))
         elif chance < 0.4:
             words = words[: int(rng.random() * len(words))]
+        self._say(member, words)
+
+    def _say(self, member: SimMember, words: bytes) -> None:
+        cluster, rng = self._cluster, self._rng
         voice = _Voice(words)
         there = StreamClient(cluster.network, "stranger", self._process, member.member_id)
         connect_with(there, voice).addErrback(lambda _: None)

@@ -29,6 +29,7 @@ from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.spans import TracedWatchedDriver, WatchedSpans
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.checks.watched import WatchedDriver
 from dledger.testing.group.members.network import GroupNetwork
@@ -134,6 +135,7 @@ class SimMember:
         self._calls_thread: ProcessThread
         self.service: MemberService
         self.driver: WatchedDriver
+        self.spans: WatchedSpans | None = None
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -161,6 +163,7 @@ class SimMember:
         self._snapshots_thread = ProcessThread(process, self.disk, rng, took_us=world.flush_us)
         self._calls_thread = ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US)
         network = world.network
+        trace = self._trace()
         self.service = MemberService(
             self.config,
             MemberProcess(
@@ -177,7 +180,7 @@ class SimMember:
             MemberExtras(
                 make_driver=self._make_driver,
                 make_machine=None if world.machines is None else partial(
-                    world.machines.make, member_id=host, disk=self.disk
+                    world.machines.make, member_id=host, disk=self.disk, trace=trace
                 ),
             ),
         )
@@ -192,10 +195,19 @@ class SimMember:
                       f" term {self.core.member.term} committed {ledger.committed_index}"
                       f" repair {ledger.repair_end_index}")
 
+    def _trace(self) -> WatchedSpans | None:
+        """The spans of a new process, if its member has any."""
+        is_traced, has_machine = self.config.tracing, self.world.machines is not None
+        self.spans = WatchedSpans(self.member_id, self.world.invariants, has_machine=has_machine) if (
+            is_traced) else None
+        return self.spans
+
     def _make_driver(
         self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings
     ) -> WatchedDriver:
-        self.driver = WatchedDriver(core, ledger, terms, around, member=self)
+        trace = self.spans
+        self.driver = WatchedDriver(core, ledger, terms, around, member=self) if trace is None else (
+            TracedWatchedDriver(core, ledger, terms, around, member=self, trace=trace))
         self.persisted_term = core.member.term
         self.persisted_vote = core.member.voted_for
         if ledger.producers is not None:

@@ -9,6 +9,7 @@ other for Java's.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from dledger.testing.world.streams import ByteNetwork, StreamEnd
 
 #: Keys that Java does not know, and keys of the same length that nobody knows.
 _HIDDEN = ((b'"wireVersion"', b'"xireVersion"'), (b'"heartBeatIntervalMs"', b'"xeartBeatIntervalMs"'))
+#: In METADATA; a key of this name in the answer to a push is Java's.
+_END_INDEX = re.compile(rb'("committedIndex":-?\d+,(?:"configuration":"[^"]*",)?)"endIndex"')
 #: A Java leader answers GET with 410 only for an index after its end; one of ours also for one that is not
 #: committed, and then it says 404 here.
 _NO_END = (b'"code":410', b'"code":404')
@@ -59,6 +62,7 @@ class GroupNetwork(ByteNetwork):
             if self.hides_make:
                 for key, other in _HIDDEN:
                     data = data.replace(key, other)
+                data = _END_INDEX.sub(rb'\1"xndIndex"', data)
                 if _NO_END[0] in data and self.has_uncommitted(end.host):
                     data = data.replace(*_NO_END)
             if end.number == 0 and self.twice and self.chance() < self.twice:

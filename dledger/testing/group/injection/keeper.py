@@ -1,0 +1,265 @@
+# -*- test-case-name: tests.sim.test_keeper -*-
+"""
+An operator of a simulated group who keeps copies of its log, and gives a lost member its entries back.
+
+Now and then the operator backs up a member, running or stopped, or ships its closed segments to an archive,
+or expires the first segments of that. The copies are on a machine of their own, which may lose power in
+between. A member whose disk is lost begins with the entries of a copy. In the end a new group begins with
+each copy.
+
+Rule 1: every entry of a copy is a committed one of the group, at its index, in its term, byte for byte.
+Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator met.
+Rule 3: a run that fails has a reason: damage, or a member that is behind the copy, or begins after its end.
+Rule 4: the files of a running member that nobody damaged have no finding.
+"""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from dledger.ledger.group_name import GroupName
+from dledger.storage.backups.archive import archive_segments, closed_index
+from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
+from dledger.storage.files.verify import verify_directory
+from dledger.storage.manifests.archive_manifest import SLOT_NAMES, read_archive
+from dledger.storage.manifests.archive_place import DirectoryPlace
+from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
+from dledger.storage.start.identity import IDENTITY_NAME
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.group.checks.require import require
+from dledger.testing.group.injection.damage import Rot
+from dledger.testing.group.members.cluster import SimCluster
+from dledger.testing.group.members.member import SimMember
+from dledger.testing.world.disk import MemberDied, PowerLoss, SimDisk
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.ledger.entry import ENTRY_HEADER
+
+#: Number in docs/invariants.md.
+COPIES = 14
+#: Share of the runs in which the machine with the copies loses power, or a write there fails.
+CUT, FAILS = 0.15, 0.1
+#: Share of the runs before which one of the two manifests of the archive rots.
+ROTS = 0.15
+#: Id of the groups that begin with a copy.
+_NEW_ID = "c" * 32
+
+
+@attrs.define
+class KeptCopy:
+    """A backup or an archive. @ivar end_index: its last entry; -1 for none."""
+
+    directory: str
+    is_archive: bool
+    end_index: int = -1
+
+
+class CopyKeeper:
+    """
+    See the module.
+
+    @ivar disk: with the copies.
+    @ivar kept: runs that went well.
+    @ivar copies: the present backup and the present archive.
+    """
+
+    def __init__(self, cluster: SimCluster, rng: random.Random, damage: Rot) -> None:
+        """@param damage: says whether files were damaged."""
+        self._damage = damage
+        self.disk = SimDisk(cluster.random("copies"))
+        self.kept = 0
+        self._cluster = cluster
+        self._rng = rng
+        self._era = cluster.history.era
+        self._begun = 0
+        self.copies = [self._new(is_archive=False), self._new(is_archive=True)]
+
+    def _new(self, *, is_archive: bool) -> KeptCopy:
+        self._begun += 1
+        return KeptCopy(f"/kept/{self._begun}", is_archive)
+
+    def _note(self, text: str) -> None:
+        self._cluster.trace.note(self._cluster.clock.now_us, f"operator: {text}")
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether no file of a member was damaged so far."""
+        return not (self._cluster.world.chunks.is_rotten or self._damage.has_lost_blocks)
+
+    @property
+    def _now_s(self) -> int:
+        return self._cluster.clock.now_us // 1_000_000
+
+    def _chosen(self) -> KeptCopy:
+        """A backup or an archive; a new one, if acknowledged entries may be lost since."""
+        if self._era != self._cluster.history.era:
+            self._era = self._cluster.history.era
+            self.copies = [self._new(is_archive=False), self._new(is_archive=True)]
+        return self._rng.choice(self.copies)
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def keep(self, member: SimMember) -> None:
+        """Look at the files of a member, and copy what a backup or an archive lacks."""
+        path = member.config.self_path
+        if member.is_away or not member.disk.exists(f"{path}/{IDENTITY_NAME}"):
+            return
+        copy, files = self._chosen(), member.disk.clone()
+        self._verify(member, files)
+        if copy.is_archive and self._rng.random() < ROTS:
+            self._rot(copy)
+        chance = self._rng.random()
+        if chance < CUT:
+            self.disk.arm(die_in=1 + int(self._rng.random() * 30), death=PowerLoss)
+        elif chance < CUT + FAILS:
+            self.disk.arm(writes=1)
+        else:
+            chance = 1.0
+        try:
+            source = BackupSource.open(files, path)
+            try:
+                self._run(copy, source)
+                self.kept += 1
+            finally:
+                source.reader.close()
+        except MemberDied:
+            self.disk.lose_power()
+        except DLedgerError as error:
+            self._note(f"{member.member_id} is not copied to {copy.directory}: {error}")
+            self._judge_refusal(member, copy, error, is_disk=chance < 1.0)
+        self.disk.disarm()
+        self._check(copy)
+
+    def _run(self, copy: KeptCopy, source: BackupSource) -> None:
+        name = source.reader.path
+        if not copy.is_archive:
+            told = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
+            require(told.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
+                    f"a backup of {name}, committed up to {source.reader.committed_index}: {told}")
+            return
+        place = DirectoryPlace(self.disk, copy.directory)
+        if self._rng.random() < 0.3 and read_archive(self.disk, copy.directory).manifest is not None:
+            rule = ArchiveRetention(keep_bytes=2 * source.reader.data_file_size,
+                                    keep_s=self._rng.choice((None, 5.0)))
+            deletes = self._rng.random() < 0.8
+            expire_archive(place, rule, now_s=self._now_s, deletes=deletes)
+        shipped = archive_segments(source, place, taken_s=self._now_s)
+        require(shipped.end_index == max(closed_index(source), copy.end_index), COPIES,
+                f"an archive of {name}, closed up to {closed_index(source)}: {shipped}")
+
+    def _rot(self, copy: KeptCopy) -> None:
+        """One of two manifests rots, if both are sound."""
+        state = read_archive(self.disk, copy.directory)
+        paths = [f"{copy.directory}/{name}" for name in SLOT_NAMES]
+        if state.manifest is None or state.trouble or not all(map(self.disk.exists, paths)):
+            return
+        path = self._rng.choice(paths)
+        at = int(self._rng.random() * len(self.disk.read_anyway(path)))
+        self._note(f"a bit flipped in {path} at {at}")
+        self.disk.flip_bit(path, at, int(self._rng.random() * 8))
+
+    def _judge_refusal(
+        self, member: SimMember, copy: KeptCopy, error: DLedgerError, *, is_disk: bool
+    ) -> None:
+        """Rule 3. A copy that this member cannot continue is given up for a new one, now and then."""
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        is_apart = isinstance(error, DirectoryError)
+        is_damage = isinstance(error, StoreError) and (is_disk or not self._is_sound)
+        require(is_apart or is_damage, COPIES, f"{member.member_id} was not copied: {error}")
+        if is_apart and mirror.begin_index > copy.end_index + 1 and self._rng.random() < 0.5:
+            self.copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
+
+    def _verify(self, member: SimMember, files: SimDisk) -> None:
+        """Rule 4. What was damaged may be mended by now; a look at it ends well, and says where damage is."""
+        path = member.config.self_path
+        try:
+            found = verify_directory(files, path).findings
+        except DLedgerError as error:
+            require(not self._is_sound, COPIES, f"{member.member_id} is sound, and not verified: {error}")
+            return
+        if self._is_sound and member.is_up:
+            require(not found, COPIES, f"{member.member_id} is sound, but has findings: {found[:3]}")
+        wrong = [one for one in found if one.file != path and not one.file.startswith(f"{path}/")]
+        require(not wrong, COPIES, f"{member.member_id}: findings of another directory: {wrong[:3]}")
+
+    # -- copies -----------------------------------------------------------------------------------
+
+    def _check(self, copy: KeptCopy, *, is_over: bool = False) -> None:
+        """Rules 1 and 2. @param is_over: all faults are over, and everything is committed."""
+        try:
+            manifest = opened_backup(self.disk, copy.directory)
+        except DirectoryError as error:
+            require(copy.end_index < 0, COPIES, f"{copy.directory} is gone: {error}")
+            return
+        report = verify_backup(self.disk, copy.directory)
+        findings = [one for one in report.findings  # (an older manifest counts, until the next run)
+                    if not copy.is_archive or "another copy" not in one.sentence]
+        require(not findings, COPIES, f"{copy.directory} is not sound: {findings[:3]}")
+        require(manifest.end.index >= copy.end_index, COPIES,
+                f"{copy.directory} ended with {copy.end_index}, now with {manifest.end.index}")
+        copy.end_index = manifest.end.index
+        records = b"".join(batch.records for batch in backup_batches(self.disk, copy.directory, manifest))
+        invariants, index, at = self._cluster.invariants, manifest.begin_index, 0
+        while at < len(records):
+            term = ENTRY_HEADER.unpack_from(records, at)[3]
+            is_owed = self._era > 0 and not is_over  # (its commit may be known to a mark alone by now)
+            require(invariants.committed.get(index, term if is_owed else -1) == term, COPIES,
+                    f"{copy.directory} has ({index}, t{term}), which is not committed")
+            record, _ = invariants.records[index, term]
+            require(records[at : at + len(record)] == record, COPIES,
+                    f"{copy.directory} has another entry at {index}")
+            at += len(record)
+            index += 1
+        require(index == manifest.end.index + 1, COPIES, f"{copy.directory} has no entry {index}")
+
+    def give_back(self, member: SimMember) -> bool:
+        """
+        A member has lost its directory: it begins with the entries of a copy.
+
+        @return: False: there is no copy.
+        """
+        copy = self._chosen()
+        if copy.end_index < 0:
+            return False
+        told = restore_backup(self.disk, copy.directory, member.config, member.disk, GroupName(), joins=True)
+        require(told.end_index == copy.end_index, COPIES, f"{member.member_id} was restored: {told}")
+        self._note(f"{member.member_id} begins with entries up to {told.end_index}")
+        return True
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """
+        A new group begins with each copy, and has its entries.
+
+        @raise InvariantError: an entry is missing, or another one.
+        """
+        self._chosen()
+        for copy in self.copies:
+            self._check(copy, is_over=True)
+            if copy.end_index < 0:
+                continue
+            disk = SimDisk(self._rng)
+            config = next(iter(self._cluster.members.values())).config
+            restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
+            findings = verify_directory(disk, config.self_path).findings
+            require(not findings, COPIES, f"a restored member is damaged: {findings[:3]}")
+            require(not disk.exists(f"{config.store_base_dir}/{RESTORING_NAME}/dledger-{config.self_id}"),
+                    COPIES, "a restore left something behind")
+            store = FileStore.open(config, disk)
+            require(store.committed_index >= copy.end_index and not store.identity.is_unsure, COPIES,
+                    f"a restored member knows {store.committed_index} of {copy.end_index}")
+            self._compare(store, copy)
+            store.abandon()
+
+    def _compare(self, store: FileStore, copy: KeptCopy) -> None:
+        invariants, index = self._cluster.invariants, store.ledger_begin_index
+        while index <= copy.end_index:
+            batch = store.read_batch(index, max_count=copy.end_index + 1 - index, max_bytes=1 << 20)
+            records = b"".join(invariants.records[at, invariants.committed[at]][0]
+                               for at in range(index, batch.last_index + 1))
+            require(batch.records == records, COPIES, f"a restored member has other entries from {index} on")
+            index = batch.last_index + 1

@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.sim.test_visits -*-
+"""
+Faults and visitors that no seed draws by itself, but some focuses do: operators who keep copies, programs
+inside members, members that are late for the log, and pushes that overtake each other.
+
+(A seed whose mix had them would play another schedule than before they came.)
+"""
+
+from __future__ import annotations
+
+import random
+
+from dledger.testing.group.checks.require import require
+from dledger.testing.group.injection.damage import Rot
+from dledger.testing.group.injection.frames import Jumble
+from dledger.testing.group.injection.insider import Insider
+from dledger.testing.group.injection.keeper import CopyKeeper
+from dledger.testing.group.injection.misfortunes import Misfortunes
+from dledger.testing.group.injection.strangers import Stranger
+from dledger.testing.group.members.cluster import SECOND_US, SimCluster
+from dledger.testing.group.members.member import SimMember
+
+#: Every kind there is.
+VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask")
+#: A member that is to be late for the log is down for no longer.
+LATE_US = 15 * SECOND_US
+
+
+class Visits:
+    """
+    See the module.
+
+    @ivar keeper: keeps copies. @ivar insider: calls members from within.
+    @ivar way: lets pushes overtake each other; None: never yet.
+    """
+
+    def __init__(
+        self, cluster: SimCluster, rng: random.Random, damage: Rot, misfortunes: Misfortunes
+    ) -> None:
+        self.keeper = CopyKeeper(cluster, cluster.random("keeper"), damage)
+        self.insider = Insider(cluster, cluster.random("insider"))
+        self.way: Jumble | None = None
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._rng = rng
+        self._misfortunes = misfortunes
+        self._stranger: Stranger | None = None
+        self._members_before: frozenset[str] = frozenset()
+
+    def _member(self) -> SimMember:
+        leader = self._cluster.leader
+        if leader is not None and self._rng.random() < 0.4:
+            return leader
+        return self._rng.choice(list(self._cluster.members.values()))
+
+    def keep(self) -> None:
+        """An operator copies the log of a member to a backup or an archive."""
+        self.keeper.keep(self._member())
+
+    def restore(self) -> None:
+        """A member has a new disk, and begins with a copy of the log."""
+        self._misfortunes.wipe(self.keeper)
+
+    def call_inside(self) -> None:
+        """A program in the process of a member calls it, and an operator changes its options."""
+        self.insider.call(self._member())
+
+    def outlast(self) -> None:
+        """A member is down until the log of the leader begins after its end: it needs more than the log."""
+        leader, member = self._cluster.leader, self._rng.choice(list(self._cluster.members.values()))
+        if leader is not None and member is not leader and member.is_up:
+            member.kill()
+            self._await_drop(member, member.boots, self._clock.now_us + LATE_US)
+
+    def _await_drop(self, member: SimMember, boots: int, until_us: int) -> None:
+        leader, mirror = self._cluster.leader, self._cluster.invariants.mirror
+        is_late = leader is not None and mirror(leader.member_id).begin_index > (
+            mirror(member.member_id).end_index + 1)
+        if member.boots != boots or is_late or self._clock.now_us >= until_us:
+            self._cluster.restart_later(member, 1000)
+        else:
+            self._clock.after(300_000, self._await_drop, member, boots, until_us)
+
+    def wipe_late(self) -> None:
+        """A member has a new disk when the log of the others has lost its beginning."""
+        leader = self._cluster.leader
+        if leader is not None and self._cluster.invariants.mirror(leader.member_id).begin_index > 0:
+            self._misfortunes.kind("wipe")()
+
+    def jumble(self) -> None:
+        """Pushes of members overtake each other for a while."""
+        if self.way is None:
+            self.way = Jumble(self._cluster.random("jumble"))
+            self._cluster.network.rewriters.append(self.way)
+        self.way.chance = self._rng.choice((0.05, 0.3))
+        self._clock.after(int(10 * SECOND_US * self._rng.random() ** 2) + 1000, self._in_order)
+
+    def _in_order(self) -> None:
+        if self.way is not None:
+            self.way.chance = 0.0
+
+    def ask(self) -> None:
+        """Somebody whom the members do not know asks them as a client and as an operator."""
+        if self._stranger is None:
+            self._stranger = Stranger(self._cluster)
+            self._members_before = frozenset(self._cluster.invariants.membership.addresses)
+        self._stranger.ask()
+
+    def judge(self) -> None:
+        """
+        All faults are over, and the group has settled.
+
+        @raise InvariantError: a copy is wrong, a member is not ready, or a stranger was obeyed.
+        """
+        if self._stranger is not None:
+            now = frozenset(self._cluster.invariants.membership.addresses)
+            require(now == self._members_before, 9, f"a stranger has changed the members: {sorted(now)}")
+        self.keeper.judge()
+        self.insider.judge()
