@@ -562,13 +562,14 @@ class RemotingTests(TailCase):
         self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
 
     def test_expired_entries_are_not_there(self) -> None:
-        """GET does not say what is left, only that this is not."""
+        """GET does not say what is left; METADATA of our members does, and Java's does not."""
         self.client.close()
         self.client = self.group.client(wire="remoting")
-        for member in self.group.members.values():
-            member.begin_index = 5
-        reader = self.read(0, follow=False)
-        self.group.run(1.0)
-        self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-
-
+        for wire_version, first_index in ((1, 5), (0, 1)):
+            for member in self.group.members.values():
+                member.begin_index = 5
+                member.wire_version = wire_version
+            reader = self.read(0, follow=False)
+            self.group.run(1.0)
+            error = self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+            self.assertEqual(error.facts["first_index"], first_index)

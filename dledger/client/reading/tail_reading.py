@@ -460,8 +460,9 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             await deferLater(self._clock, _POLL_S)
             return []
         if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            # GET does not report the first remaining index.
-            self._expired[connection.member_id] = self.next_index + 1
+            # GET does not report the first remaining index; METADATA of our members does.
+            member = await self._members.metadata(connection)
+            self._expired[connection.member_id] = max(member.begin_index, self.next_index + 1)
         raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
 
 
