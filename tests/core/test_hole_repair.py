@@ -150,6 +150,15 @@ class AskTests(SynchronousTestCase):
         one.tick()
         self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
 
+    def test_get_does_not_say_where_a_log_begins(self) -> None:
+        """A member that is asked by GET has deleted the missing entry, at least."""
+        one = HoleBench()
+        question, gone = one.asked(), ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+        one.bench.answer(question, attrs.evolve(one.pulled(code=gone), ledger_begin_index=4))
+        one.bench.answer(one.asked(), GetResponse(group="g", code=gone))
+        first_index = one.ledger.holes[0].first_index
+        self.assertEqual(one.bench.core.gone_elsewhere_index, first_index)
+
     def test_one_may_have_them(self) -> None:
         """A member that is silent, or refuses for another reason, may have the entries."""
         one = HoleBench()

@@ -225,8 +225,7 @@ class HoleRepair:
                 self._tried.discard(peer_id)
             else:
                 self.asked[peer_id] = response.code.name
-            if isinstance(response, PullResponse):
-                self._note_begin(peer_id, response)
+            self._note_begin(peer_id, response)
             return
         if isinstance(response, PullResponse):
             is_committed = entries.last_index <= response.committed_index
@@ -239,9 +238,12 @@ class HoleRepair:
             entries=entries, is_committed=is_committed and entries.last_index <= member.committed_index,
         ))
 
-    def _note_begin(self, peer_id: str, response: PullResponse) -> None:
-        if response.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            self._begins[peer_id] = max(self._begins.get(peer_id, -1), response.ledger_begin_index)
+    def _note_begin(self, peer_id: str, response: Response) -> None:
+        if response.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            return
+        # An answer to GET does not say where the log begins: after the entry, at least.
+        begin = response.ledger_begin_index if isinstance(response, PullResponse) else self._first_index + 1
+        self._begins[peer_id] = max(self._begins.get(peer_id, -1), begin)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer."""
