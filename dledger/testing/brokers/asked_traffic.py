@@ -10,11 +10,11 @@ bounds, and the message at the place of an acknowledged one is that message.
 
 from __future__ import annotations
 
-from dledger.testing.brokers.accounts import ACKED, ProducedMessage, require_pair
-from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, TrafficWorld
+from dledger.testing.brokers.accounts import ACKED, GroupFilter, ProducedMessage, require_pair
+from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
 from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.more_traffic import MoreTraffic
-from dledger.testing.brokers.traffic import CLIENT_ID, PRODUCER
+from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.traffic import CLIENT_ID, GROUPS, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message, decode_properties, encode_properties
 
@@ -75,10 +75,36 @@ class AskedTraffic(MoreTraffic):
         self.pushed.add(key)
         self.has_come = self.has_come or not self._world.is_loaded
 
+    # -- the end ---------------------------------------------------------------------------------
+
+    def waits(self) -> str:
+        """B6, B15 and B17: what the clients still wait for; empty if all is delivered."""
+        topics, accounts = frozenset((*KEPT, REMADE)), self._accounts
+        wanted = {one: frozenset({KEPT[0]}) if one.name == RESET_GROUP else topics for one in GROUPS}
+        for group, its in {**wanted, GroupFilter(ORDER_GROUP): frozenset({KEPT[1]})}.items():
+            missing = accounts.missing(its, group)
+            if missing:
+                return f"{group.name} has not got {len(missing)} messages: {self._told(missing)}"
+        if accounts.sent_back:
+            return f"messages that were sent back did not come again: {list(accounts.sent_back)[:3]}"
+        open_ones = accounts.unacknowledged(topics, POP_GROUP)
+        if open_ones:
+            return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
+        return "" if self.has_come else "no reply came"
+
+    def _told(self, keys: list[str]) -> str:
+        sent = [self._accounts.sent[key] for key in keys[:3]]
+        return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
+                         f"{one.outcome} {one.ended}" for one in sent)
+
     # -- tools -----------------------------------------------------------------------------------
 
     def _life(self) -> tuple[int, int]:
         return self._accounts.life, self._accounts.losses
+
+    def _is_same(self, life: tuple[int, int], reign: int) -> bool:
+        """Whether the master of before is still the one."""
+        return life == self._life() and 0 <= reign == self._world.reign()
 
     async def _offset(self, code: int, topic: str, queue_id: int, **fields: int) -> int:
         """@return: the offset that the master answers; -1: none."""
@@ -90,11 +116,11 @@ class AskedTraffic(MoreTraffic):
         rng, world = self._rng, self._world
         while not world.is_over:
             await self.client.pause(rng.expovariate(1 / 0.4))
-            queue, life = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life()
+            queue, life, reign = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life(), world.reign()
             begin = await self._offset(MIN_OFFSET, *queue)
             at = await self._offset(SEARCH_OFFSET, *queue, timestamp=rng.choice((0, world.wall_ms() - 3000)))
             end = await self._offset(MAX_OFFSET, *queue)
-            if -1 in (begin, at, end) or life != self._life():
+            if -1 in (begin, at, end) or not self._is_same(life, reign):
                 continue
             require_pair(begin <= at <= end, 18, f"{queue}: {begin} to {end}, and by time {at}")
             before = self._ends.get(queue, (life, 0))
@@ -107,12 +133,12 @@ class AskedTraffic(MoreTraffic):
         rng = self._rng
         while not self._world.is_over:
             await self.client.pause(rng.expovariate(1 / 0.4))
-            life = self._life()
+            life, reign = self._life(), self._world.reign()
             sent = self._some_sent(life)
             if sent is None:
                 continue
             answer = await self._ask_master(VIEW_MESSAGE, {"offset": sent.offset})
-            if answer is None or life != self._life() or sent.may_be_lost:
+            if answer is None or sent.may_be_lost or not self._is_same(life, reign):
                 continue
             keys = decode_message(answer.body).keys if answer.code == 0 else ()
             require_pair(keys == (sent.key,), 18,

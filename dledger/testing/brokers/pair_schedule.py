@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 
 import attrs
 
 from dledger.testing.brokers.accounts import (
     UNSURE,
-    GroupFilter,
     ProducedMessage,
     TrafficRecord,
     require_pair,
 )
-from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
+from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.more_traffic import ORDER_GROUP
 from dledger.testing.brokers.pair_faults import (
     CLIENT,
     FAULTS,
@@ -42,6 +41,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.states import (
+    OffsetKey,
     OffsetWatch,
     check_by_key,
     check_queues,
@@ -49,7 +49,7 @@ from dledger.testing.brokers.states import (
     metadata_difference,
     records_of,
 )
-from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED
+from dledger.testing.brokers.traffic import STORED
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -177,13 +177,23 @@ class PairWorld(PairFaults):
             require_pair(sent.offset < end, 11, f"{sent.key} at {sent.offset} was acknowledged, and the "
                                                 f"slave's log ends at {end}")
 
-    def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        self.watch.committing(target.partition(":")[0], (group, topic, queue_id), offset)
+    def reign(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: the accounts say it."""
+        return 0
 
-    def resetting(self, group: str, topic: str, queue_id: int) -> None:
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        self.watch.freed((group, topic, queue_id))
+        self.watch.committing(target.partition(":")[0], key, offset)
+        return lambda is_done: None
+
+    def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        self.watch.freed(key)
+        return lambda is_done: None
+
+    def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: the watch sees more."""
+        return lambda offset: None
 
     def deleting(self, topic: str) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
@@ -359,22 +369,8 @@ class PairWorld(PairFaults):
         master, slave = self.master_machine.parts, self.slave_machine.parts
         if master is None or slave is None or not (master.store.is_ready and slave.store.is_ready):
             return "a broker does not run"
-        topics = frozenset((*KEPT, REMADE))
-        for group in GROUPS:
-            wanted = frozenset({KEPT[0]}) if group.name == RESET_GROUP else topics
-            missing = self.accounts.missing(wanted, group)
-            if missing:
-                return f"{group.name} has not got {len(missing)} messages: {self._told(missing)}"
-        if self.accounts.sent_back:
-            return f"messages that were sent back did not come again: {list(self.accounts.sent_back)[:3]}"
-        missing = self.accounts.missing(frozenset({KEPT[1]}), GroupFilter(ORDER_GROUP))
-        if missing:
-            return f"{ORDER_GROUP} has not got {len(missing)} messages: {self._told(missing)}"
-        open_ones = self.accounts.unacknowledged(topics, POP_GROUP)
-        if open_ones:
-            return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
-        if not self.traffic.has_come:
-            return "no reply came"
+        if (why := self.traffic.waits()):
+            return why
         for name, parts in (("master", master), ("slave", slave)):
             indexing = parts.store.indexing
             assert indexing is not None
@@ -384,11 +380,6 @@ class PairWorld(PairFaults):
         return log_difference(master, slave) or metadata_difference(
             master.metadata, slave.metadata, was_promoted=self.accounts.life > 0
         )
-
-    def _told(self, keys: list[str]) -> str:
-        sent = [self.accounts.sent[key] for key in keys[:3]]
-        return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
-                         f"{one.outcome} {one.ended}" for one in sent)
 
     def _judge(self) -> None:
         for name, machine in self.machines.items():

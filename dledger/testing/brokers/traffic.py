@@ -33,6 +33,7 @@ from dledger.testing.brokers.admin_traffic import (
     TrafficWorld,
 )
 from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (
     BatchItem,
@@ -291,11 +292,18 @@ class Traffic(AdminTraffic):
     def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
         """A group has got a message."""
 
+    @staticmethod
+    def _key(place: dict[str, object]) -> OffsetKey:
+        return str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
+
     async def _first_offset(self, target: str, place: dict[str, object]) -> int:
+        ended = self._world.asking(target, self._key(place))
         answer = await self.client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
             return -1
-        return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+        offset = int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+        ended(offset)
+        return offset
 
     async def _pull_once(self, target: str, group: GroupFilter, place: dict[str, object], at: int) -> int:
         """@return: the next offset; below 0: ask for it."""
@@ -320,10 +328,11 @@ class Traffic(AdminTraffic):
         return following
 
     async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
-        group, topic, queue_id = str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
-        self._world.committing(target, group, topic, queue_id, offset)
+        ended = self._world.committing(target, self._key(place), offset)
         answer = await self.client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
-        return answer is not None and answer.code == 0
+        is_done = answer is not None and answer.code == 0
+        ended(is_done)
+        return is_done
 
     # -- consumers that pop ----------------------------------------------------------------------
 
