@@ -242,7 +242,7 @@ class ReviveService:
         known = self.table.moves.known
         if queue_id == OWN_QUEUE and known is not None:
             return queue_offset < known
-        return point.key.pop_ms <= self._offsets_ms
+        return point.key.pop_ms < self._offsets_ms
 
     def follow(
         self, put: Put, count: int, then: Callable[[PutStatus, *_Ts], object], *arguments: *_Ts
@@ -253,7 +253,10 @@ class ReviveService:
 
         @param count: the number of check points, which come first.
         """
-        moves = self.table.moves
+        moves, offsets = self.table.moves, self._metadata.consumer_offsets
+        if offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) is None:
+            # A table with a later time than these check points says that no group has moved past them yet.
+            offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, 0, self._wall_ms())
         number = moves.begin(put.placed.queue_offsets)
 
         def ended(status: PutStatus) -> None:
