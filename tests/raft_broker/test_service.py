@@ -180,6 +180,20 @@ class LifeTests(RaftCase):
         self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
         self.stop()
 
+    def test_a_topic_made_again_begins_after_the_uncommitted(self) -> None:
+        """What was written before a topic is made again is over, although it is not committed yet."""
+        self.start()
+        store, topics = self.broker.store, self.broker.metadata.topics
+        self.patch(store.log, "committed", lambda index: False)
+        before = store.log.record_end
+        self.ask(send_of(b"old"))
+        old = TopicConfig(topic_name="again")
+        self.broker.lost_topics.deleted("again")
+        topics.put(old, 1)
+        self.assertEqual(store.log.record_end, before)
+        self.assertEqual(topics.begins_at("again"), self.raft.member.store.end_position)
+        self.stop()
+
     def test_a_broker_needs_its_member(self) -> None:
         """A member that cannot open its ledger: the broker does not start, and the reason is reported."""
         self.make()
