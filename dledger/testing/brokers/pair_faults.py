@@ -220,6 +220,12 @@ class PairFaults:
                 self._noticed.add(slave.name)
                 self.clock.after(NOTICED_US, self._look_at, slave)
 
+    def look_at_index(self, machine: BrokerMachine) -> None:
+        """An index that cannot be written is not written before the next start: an operator stops it."""
+        indexing = machine.parts.store.indexing if machine.parts is not None else None
+        if indexing is not None and indexing.index.why_failed:
+            machine.stop()
+
     def _look_at(self, slave: BrokerMachine) -> None:
         self._noticed.discard(slave.name)
         slave.call(self._resolve, slave)

@@ -240,17 +240,11 @@ class PairWorld(PairFaults):
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
                 if not self.is_loaded:
-                    self._look_at_index(machine)
+                    self.look_at_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
         self.bugs.tell()
-
-    def _look_at_index(self, machine: BrokerMachine) -> None:
-        """An index that cannot be written is not written before the next start: an operator stops it."""
-        indexing = machine.parts.store.indexing if machine.parts is not None else None
-        if indexing is not None and indexing.index.why_failed:
-            machine.stop()
 
     # -- roles -----------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ QUERY_MESSAGE, END_TRANSACTION, CHECK_TRANSACTION, HEART_BEAT = 12, 37, 39, 34
 POP, ACK, CHANGE_INVISIBLE = 200_050, 200_051, 200_053
 #: Codes of a send that was stored.
 STORED = (0, 10, 11, 12)
+#: Codes of an acknowledgement that may have been stored.
+UNSURE_ENDS = (1, 10)
 #: Codes of a put that was not stored, for sure.
 NOT_STORED = (2, 13, 14, 16, 17)
 
@@ -387,15 +389,17 @@ class Traffic(AdminTraffic):
             answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
             if answer is None or losses != self._accounts.losses:
                 return  # the master has lost the pop, too, and knows nothing of its time
-            fields = answer.ext_fields
-            is_done = answer.code == 0
-            given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"]) if is_done else before_ms
+            if answer.code == 0:
+                fields = answer.ext_fields
+                given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
+            elif answer.code not in UNSURE_ENDS:
+                given.visible_ms = before_ms
             return
         given.acked = UNKNOWN
         losses = self._accounts.losses
         answer = await self._ask_master(ACK, place)
         if answer is not None and losses == self._accounts.losses:
-            given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
+            given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in UNSURE_ENDS else ""
 
     async def _query(self) -> None:
         """Look for messages by their keys: what is found is right."""

@@ -201,6 +201,8 @@ class RaftClientsWorld(PairFaults):
                     self._master, self._term, self._boot = name, node.term, machine.boots
                     self.masters += 1
                     self.note(f"{name} is the master of term {node.term}")
+                if not self.is_loaded:
+                    self.look_at_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.bugs.tell()
