@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
-One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate, while
-machines fail and roles change; then the promises B1 to B18 are judged.
+One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate,
+while machines fail and roles change; then the promises B1 to B18 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -35,6 +35,7 @@ from dledger.testing.brokers.pair_faults import (
     FAULTS,
     NAMES,
     POWER,
+    RETENTION,
     ROLES,
     SECOND_US,
     PairFaults,
@@ -109,7 +110,11 @@ class PairWorld(PairFaults):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
-        self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES)
+        ages = "age" in focus.faults or (not focus.faults and random.Random(f"{seed} ages").random() < 0.3)
+        if ages:
+            self.options |= RETENTION
+        self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES,
+                                       *(("age", "age") if ages else ()))
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
@@ -243,6 +248,7 @@ class PairWorld(PairFaults):
             parts = machine.parts
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
+                self.check_begin(machine)
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
                 if not self.is_loaded:
                     self.look_at_index(machine)

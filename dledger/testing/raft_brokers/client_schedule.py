@@ -5,8 +5,8 @@ transactions and administrate while brokers fail and leaders change.
 
     python -m dledger.testing.raft_brokers --clients --seeds 1..100
 
-The promises are B1 to B10 and B13 to B20 of L{dledger.testing.brokers}, and stricter: an answer of a master
-counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
+The promises are B1 to B10, B13 to B18 and B21 of L{dledger.testing.brokers}, and stricter: an answer of a
+master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
 
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
@@ -28,7 +28,7 @@ from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.pair_faults import CLIENT, POWER, SECOND_US, PairFaults
+from dledger.testing.brokers.pair_faults import CLIENT, POWER, RETENTION, SECOND_US, PairFaults
 from dledger.testing.brokers.pair_schedule import FAULTS_S, SETTLE_S
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.states import (
@@ -84,7 +84,11 @@ class RaftClientsWorld(PairFaults):
         self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
         self.pace_s = rng.choice((0.7, 1.5, 4.0))
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
+        ages = "age" in faults or (not faults and random.Random(f"{seed} ages").random() < 0.3)
+        if ages and not faults:
+            self.faults = (*self.faults, "age", "age")
         make = MakeRaftBroker(IDS, {
+            **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
             "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
             "autoCreateTopicEnable": rng.random() < 0.5,
@@ -185,6 +189,10 @@ class RaftClientsWorld(PairFaults):
 
         machine.call(ask)
 
+    @staticmethod
+    def log_path(machine: BrokerMachine) -> str:
+        return f"/store/dledger-{machine.name}/data"
+
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
         return self._master
@@ -197,6 +205,7 @@ class RaftClientsWorld(PairFaults):
             parts, node = machine.parts, node_of(machine)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
+                self.check_begin(machine)
                 if node is not None and not parts.config.is_slave and node.term > self._term:
                     self._master, self._term, self._boot = name, node.term, machine.boots
                     self.masters += 1

@@ -197,7 +197,7 @@ class ReviveService:
                 known = self._metadata.consumer_offsets.query(REVIVE_GROUP, self.topic, queue_id)
                 begin = queue.begin_index if known is None else known + 1
                 self._read_at[queue_id] = min(max(begin, queue.begin_index), queue.next_index)
-            at = self._read_at[queue_id]
+            at = self._read_at[queue_id] = max(self._read_at[queue_id], queue.begin_index)
             for unit in queue.read(at, left) if at < queue.next_index and left else ():
                 self._take(unit.offset, queue_id, unit.queue_offset)
                 self._read_at[queue_id] = unit.queue_offset + 1
