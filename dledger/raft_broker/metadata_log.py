@@ -133,7 +133,8 @@ class MetadataLog:
 
     def begin(self, log_end: int) -> None:
         """This broker is the master now: write all entries. C{log_end}: of the log, now."""
-        self.is_open, self.is_whole = True, False
+        self.is_open = True
+        self.is_whole = False
         self._unsure.clear()
         for table in self._tables.values():
             table.changed.clear()
@@ -150,7 +151,8 @@ class MetadataLog:
     def cease(self) -> None:
         """This broker is a slave now."""
         self.is_open = False
-        self._backlog, self._ranges = [], []
+        self._backlog = []
+        self._ranges = []
         self._metadata.consumer_offsets.forget_ahead()
         if self._call is not None and self._call.active():
             self._call.cancel()

@@ -74,7 +74,7 @@ class AdminTraffic:
         self._world = world
         self.client = client
         self._rng = world.rng
-        self._accounts = world.accounts
+        self.accounts = world.accounts
         self._busy = 0
         self.paused = False
 
@@ -119,13 +119,13 @@ class AdminTraffic:
 
     async def _remake(self) -> None:
         """Delete a topic and make it again, while its consumers wait."""
-        rng, eras = self._rng, self._accounts.eras
+        rng, eras = self._rng, self.accounts.eras
         while self._world.is_loaded:
             await self.client.pause(rng.uniform(2.0, 8.0))
             self.paused = True
             while self._busy:
                 await self.client.pause(0.1)
-            accounts = self._accounts
+            accounts = self.accounts
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
             self._world.deleting(REMADE)

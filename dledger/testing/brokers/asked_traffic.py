@@ -10,7 +10,13 @@ bounds, and the message at the place of an acknowledged one is that message.
 
 from __future__ import annotations
 
-from dledger.testing.brokers.accounts import ACKED, GroupFilter, ProducedMessage, require_pair
+from dledger.testing.brokers.accounts import (
+    ACKED,
+    GroupFilter,
+    ProducedMessage,
+    TrafficRecord,
+    require_pair,
+)
 from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
@@ -75,32 +81,10 @@ class AskedTraffic(MoreTraffic):
         self.pushed.add(key)
         self.has_come = self.has_come or not self._world.is_loaded
 
-    # -- the end ---------------------------------------------------------------------------------
-
-    def waits(self) -> str:
-        """B6, B15 and B17: what the clients still wait for; empty if all is delivered."""
-        topics, accounts = frozenset((*KEPT, REMADE)), self._accounts
-        wanted = {one: frozenset({KEPT[0]}) if one.name == RESET_GROUP else topics for one in GROUPS}
-        for group, its in {**wanted, GroupFilter(ORDER_GROUP): frozenset({KEPT[1]})}.items():
-            missing = accounts.missing(its, group)
-            if missing:
-                return f"{group.name} has not got {len(missing)} messages: {self._told(missing)}"
-        if accounts.sent_back:
-            return f"messages that were sent back did not come again: {list(accounts.sent_back)[:3]}"
-        open_ones = accounts.unacknowledged(topics, POP_GROUP)
-        if open_ones:
-            return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
-        return "" if self.has_come else "no reply came"
-
-    def _told(self, keys: list[str]) -> str:
-        sent = [self._accounts.sent[key] for key in keys[:3]]
-        return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
-                         f"{one.outcome} {one.ended}" for one in sent)
-
     # -- tools -----------------------------------------------------------------------------------
 
     def _life(self) -> tuple[int, int]:
-        return self._accounts.life, self._accounts.losses
+        return self.accounts.life, self.accounts.losses
 
     def _is_same(self, life: tuple[int, int], reign: int) -> bool:
         """Whether the master of before is still the one."""
@@ -146,6 +130,28 @@ class AskedTraffic(MoreTraffic):
 
     def _some_sent(self, life: tuple[int, int]) -> ProducedMessage | None:
         """An acknowledged message of this life of the master."""
-        known = [one for one in self._accounts.sent.values()
+        known = [one for one in self.accounts.sent.values()
                  if one.outcome == ACKED and one.offset >= 0 and (one.life, one.losses) == life]
         return self._rng.choice(known) if known else None
+
+
+def waits(traffic: AskedTraffic) -> str:
+    """B6, B15 and B17: the messages for which the clients still wait; empty if all are delivered."""
+    topics, accounts = frozenset((*KEPT, REMADE)), traffic.accounts
+    wanted = {one: frozenset({KEPT[0]}) if one.name == RESET_GROUP else topics for one in GROUPS}
+    for group, its in {**wanted, GroupFilter(ORDER_GROUP): frozenset({KEPT[1]})}.items():
+        missing = accounts.missing(its, group)
+        if missing:
+            return f"{group.name} has not got {len(missing)} messages: {_told(accounts, missing)}"
+    if accounts.sent_back:
+        return f"messages that were sent back did not come again: {list(accounts.sent_back)[:3]}"
+    open_ones = accounts.unacknowledged(topics, POP_GROUP)
+    if open_ones:
+        return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {_told(accounts, open_ones)}"
+    return "" if traffic.has_come else "no reply came"
+
+
+def _told(accounts: TrafficRecord, keys: list[str]) -> str:
+    sent = [accounts.sent[key] for key in keys[:3]]
+    return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
+                     f"{one.outcome} {one.ended}" for one in sent)

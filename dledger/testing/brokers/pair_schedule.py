@@ -27,7 +27,7 @@ from dledger.testing.brokers.accounts import (
     require_pair,
 )
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
-from dledger.testing.brokers.asked_traffic import AskedTraffic
+from dledger.testing.brokers.asked_traffic import AskedTraffic, waits
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
@@ -234,7 +234,7 @@ class PairWorld(PairFaults):
             require_pair(name in self._lost_power, 12, f"{name} was killed with a log up to {ended_at}, and "
                                                        f"comes back with one up to {end}")
             self.accounts.lost_from(end, name)
-            self._followed.clear()  # slaves may have what it has lost
+            self._followed.clear()  # slaves may have more than the master now
         self._lost_power.discard(name)
 
     def _watch(self) -> None:
@@ -277,7 +277,7 @@ class PairWorld(PairFaults):
     def _promote(self, _machine: BrokerMachine) -> None:
         """
         A slave becomes the master of the others. The last master has a new disk then, or the old one; slaves
-        go on with what they have.
+        go on with their own logs.
         """
         candidates = {
             one.name: one.parts.store.log.end_offset for one in self.slave_machines
@@ -384,7 +384,7 @@ class PairWorld(PairFaults):
         running = {name: parts for name, parts in found.items() if parts is not None and parts.store.is_ready}
         if len(running) < len(found):
             return "a broker does not run"
-        if (why := self.traffic.waits()):
+        if (why := waits(self.traffic)):
             return why
         for name, parts in running.items():
             indexing = parts.store.indexing

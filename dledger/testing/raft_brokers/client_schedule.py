@@ -25,7 +25,7 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.accounts import ProducedMessage, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
-from dledger.testing.brokers.asked_traffic import AskedTraffic
+from dledger.testing.brokers.asked_traffic import AskedTraffic, waits
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import CLIENT, POWER, RETENTION, SECOND_US, PairFaults
@@ -207,7 +207,9 @@ class RaftClientsWorld(PairFaults):
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.check_begin(machine)
                 if node is not None and not parts.config.is_slave and node.term > self._term:
-                    self._master, self._term, self._boot = name, node.term, machine.boots
+                    self._master = name
+                    self._term = node.term
+                    self._boot = machine.boots
                     self.masters += 1
                     self.note(f"{name} is the master of term {node.term}")
                 if not self.is_loaded:
@@ -246,7 +248,7 @@ class RaftClientsWorld(PairFaults):
 
     def unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""
-        ends = set()
+        ends: set[int] = set()
         all_parts: dict[str, BrokerParts] = {}
         for name, machine in self.machines.items():
             parts = machine.parts
@@ -259,7 +261,7 @@ class RaftClientsWorld(PairFaults):
         masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
-        if (why := self.traffic.waits()):
+        if (why := waits(self.traffic)):
             return why
         if len(ends) != 1:
             return f"ends {ends}"

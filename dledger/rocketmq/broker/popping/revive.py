@@ -170,10 +170,9 @@ class ReviveService:
         """Make the revive topic on first use."""
         topics = self._metadata.topics
         if topics.get(self.topic) is None:
-            topics.put(TopicConfig(
-                topic_name=self.topic, read_queue_nums=REVIVE_QUEUES, write_queue_nums=REVIVE_QUEUES,
-                perm=PERM_READ | PERM_WRITE,
-            ), self._wall_ms())
+            made = TopicConfig(topic_name=self.topic, read_queue_nums=REVIVE_QUEUES,
+                               write_queue_nums=REVIVE_QUEUES, perm=PERM_READ | PERM_WRITE)
+            topics.put(made, self._wall_ms())
 
     def early(self, ack: Ack) -> bool:
         """An ack is stored before the table is read. @return: whether it can be remembered."""
@@ -253,10 +252,9 @@ class ReviveService:
 
         @param count: the number of check points, which come first.
         """
-        moves, offsets = self.table.moves, self._metadata.consumer_offsets
-        if offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) is None:
-            # A table with a later time than these check points says that no group has moved past them yet.
-            offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, 0, self._wall_ms())
+        moves = self.table.moves
+        # From now on the table of offsets says itself that no group has moved past these check points.
+        self._note_moved(-1)
         number = moves.begin(put.placed.queue_offsets)
 
         def ended(status: PutStatus) -> None:
@@ -269,7 +267,8 @@ class ReviveService:
 
     def _note_moved(self, queue_offset: int) -> None:
         offsets = self._metadata.consumer_offsets
-        if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
+        known = offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
+        if known is None or queue_offset >= known:
             offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
 
     def _move(self) -> None:
@@ -308,9 +307,7 @@ class ReviveService:
                         continue
                 ack = Ack(popped.point.key, tuple(sorted(popped.open - stuck)))
                 acks.append(ack)
-                last = ack_message(
-                    self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0]
-                )
+                last = ack_message(self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0])
                 messages += copies + self._pipeline.checked([last])
                 places.append((len(messages) - 1, popped.at[0]))
                 self.table.settle(ack, revives=True)
