@@ -154,6 +154,10 @@ class RaftStore(MessageStore):
         for known ones if its offsets began at 0 again. Their files go with the messages in the log.
         """
 
+    @property
+    def written_end(self) -> int:
+        return self.log.ledger_end
+
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "entriesPassedOver": self._entries.passed_over}
 

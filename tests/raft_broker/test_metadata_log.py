@@ -127,7 +127,7 @@ class MetadataLogTests(SynchronousTestCase):
         self.change()
         settled = self.log.settled()
         self.assertNoResult(settled)
-        self.assertEqual(len(self.member.appends), 4)
+        self.assertEqual(len(self.member.appends), 5)  # one of the topics that it had when it began
         self.commit_all()
         self.successResultOf(settled)
         self.successResultOf(self.log.settled())
@@ -194,6 +194,8 @@ class MetadataLogTests(SynchronousTestCase):
     def test_a_topic_comes_before_its_message(self) -> None:
         """A topic that a message creates is in the log before the message; other changes wait for a tick."""
         self.log.begin(0)
+        self.commit_all()
+        self.member.records.clear()
         self.log.topics_first()
         self.assertEqual(self.member.appends, [])
         self.change()
@@ -210,6 +212,7 @@ class MetadataLogTests(SynchronousTestCase):
     def test_a_failed_append_is_written_again(self) -> None:
         """An append that failed settles nothing, and is written again by the next tick."""
         self.log.begin(0)
+        self.commit_all()
         self.change()
         settled = self.log.settled()
         self.member.commit(DLedgerError(ResponseCode.LEADER_PENDING_FULL))
@@ -223,6 +226,55 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assert_equal()
         self.successResultOf(self.log.settled())
+
+    def test_what_was_never_committed_goes(self) -> None:
+        """A former master drops topics and groups of which a next one knows nothing, wherever they are."""
+        names = [f"t{number:04}" for number in range(2 * PIECE_ENTRIES + 3)]
+        for name in names:
+            for metadata in (self.master, self.slave):
+                metadata.topics.put(TopicConfig(topic_name=name), NOW_MS)
+        own = ["a", "t0001b", f"{names[PIECE_ENTRIES - 1]}b", f"{names[-1]}b", "TBW102"]
+        for name in own:
+            self.slave.topics.put(TopicConfig(topic_name=name), NOW_MS)
+            self.slave.groups.put(GroupConfig(group_name=name), NOW_MS)
+        self.log.begin(0)
+        new = f"{names[0]}c"
+        self.master.topics.put(TopicConfig(topic_name=new), NOW_MS)
+        self.log.tick(0, 0)  # before its range
+        self.commit_all()
+        self.replay()
+        self.assertEqual(sorted(self.slave.topics.entries), sorted([*names, new, "TBW102"]))
+        self.assertEqual(list(self.slave.groups.entries), ["TBW102"])
+
+    def test_deletion_of_what_others_have(self) -> None:
+        """A master that has no such topic settles its deletion when its ranges are committed."""
+        self.slave.topics.put(TopicConfig(topic_name="t"), NOW_MS)
+        self.log.begin(0)
+        self.assertFalse(self.master.topics.delete("t", NOW_MS))
+        settled = self.log.settled()
+        self.assertNoResult(settled)
+        self.member.commit()
+        self.assertNoResult(settled)
+        self.commit_all()
+        self.successResultOf(settled)
+        self.replay()
+        self.assertEqual(self.slave.topics.entries, {})
+
+    def test_range_that_failed_is_repeated(self) -> None:
+        """A range that could not be appended is written again by the next tick; nothing is settled before."""
+        self.slave.groups.put(GroupConfig(group_name="g"), NOW_MS)
+        self.log.begin(0)
+        self.member.commit(DLedgerError(ResponseCode.LEADER_PENDING_FULL))
+        self.commit_all()
+        self.assertFalse(self.log.is_whole)
+        settled = self.log.settled()
+        self.assertNoResult(settled)
+        self.log.tick(0, 0)
+        self.commit_all()
+        self.assertTrue(self.log.is_whole)
+        self.successResultOf(settled)
+        self.replay()
+        self.assertEqual(self.slave.groups.entries, {})
 
     def test_a_lost_role_settles_nothing(self) -> None:
         """What was not committed when the role was lost is not settled; a slave settles nothing."""
@@ -274,12 +326,15 @@ class MetadataLogTests(SynchronousTestCase):
                  for key in table.names()]
         entries = len(",".join(texts[:100]))
         for less, count in ((0, 2), (1, 3)):
-            log = self.log_of(self.master, body_bytes_max=entries + 400 - less)
+            log = self.log_of(self.master, body_bytes_max=entries + 1600 - less)
             log.begin(0)
+            for _ in range(2):
+                self.member.commit()  # the topics, and the groups
+                self.clock.advance(0)
             log.cease()
             self.assertEqual(len(self.member.appends), count)
             self.commit_all()
-        self.assertLess(max(map(len, self.member.records)), entries + 400)
+        self.assertLess(max(map(len, self.member.records)), entries + 1600)
 
     def test_a_record_is_sound_for_rocketmq(self) -> None:
         """RocketMQ finds a sound record: of its type, at its place, with a checksum of its body."""
@@ -299,10 +354,12 @@ class MetadataLogTests(SynchronousTestCase):
             b'{"format":1,"tables":{"topics":' + good + b'{"a":{"topicName":"a","perm":"x"}}}}}',
             b'{"format":1,"tables":{"consumerOffsets":' + good + b'{"a@b":{"-1":0}}}}}',
             b'{"format":1,"tables":{"consumerOffsets":' + good + b'{"a@b":7}}}}',
+            b'{"format":1,"tables":{"topics":' + good + b'{},"after":1,"upto":null}}}',
+            b'{"format":1,"tables":{"topics":' + good + b'{},"after":"","upto":1}}}',
             b'{"format":1,"tables":{"delayOffsets":' + good + b'{"x":7}}}}',
             b'{"format":1,"tables":{"delayOffsets":' + good + b'{"1":"x"}}}}',
         ):
             self.assertFalse(self.reader.apply(unseen_record(METADATA_TOPIC, body), 5), body)
         self.assertFalse(self.reader.apply(b"\0" * 200, 5))
-        self.assertEqual(self.reader.passed_over, 16)
+        self.assertEqual(self.reader.passed_over, 18)
         self.assert_equal()

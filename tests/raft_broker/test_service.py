@@ -172,12 +172,26 @@ class LifeTests(RaftCase):
         (answer,) = self.ask(send_of(b"two"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
         store = self.raft.member.store
-        self.assertEqual(store.ledger_end_index, 3)  # between the two: the topics that every master has
+        self.assertEqual(store.ledger_end_index, 5)  # between the two: tables of the new master
         record = store.read_range(1, end_index=1, max_bytes=1000).records[48:]
         found = decode_message(record)
         self.assertEqual((found.topic, found.physical_offset), (TERM_START_TOPIC, store.position_of(1) + 48))
         self.assertEqual(list(self.broker.store.queues.keys()), [("T1", 0)])
         self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
+        self.stop()
+
+    def test_a_topic_made_again_begins_after_the_uncommitted(self) -> None:
+        """What was written before a topic is made again is over, although it is not committed yet."""
+        self.start()
+        store, topics = self.broker.store, self.broker.metadata.topics
+        self.patch(store.log, "committed", lambda index: False)
+        before = store.log.record_end
+        self.ask(send_of(b"old"))
+        old = TopicConfig(topic_name="again")
+        self.broker.lost_topics.deleted("again")
+        topics.put(old, 1)
+        self.assertEqual(store.log.record_end, before)
+        self.assertEqual(topics.begins_at("again"), self.raft.member.store.end_position)
         self.stop()
 
     def test_a_broker_needs_its_member(self) -> None:

@@ -193,8 +193,11 @@ class LostTopics:
         topics.log_end = self._begin_of
 
     def _begin_of(self, topic: str) -> int:
-        """Where a new topic begins: a crash may have taken it, and messages wait for it."""
-        end, is_known = self._store.log.record_end, topic in self._at_start.known or topic in self._deleted
+        """
+        Where a new topic begins: after all that was written, committed or not; but a crash may have taken it,
+        and messages wait for it.
+        """
+        end, is_known = self._store.written_end, topic in self._at_start.known or topic in self._deleted
         return end if is_known else min(end, self._at_start.waiting_at)
 
     def deleted(self, topic: str) -> None:

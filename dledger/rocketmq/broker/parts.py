@@ -289,7 +289,8 @@ class BrokerParts(BrokerEvents):
                 config, metadata, table, route_of=RouteQuestions(config.name_servers, self.client).ask,
                 seconds=self._around.reactor.seconds, wall_ms=self.wall_ms, save=self._save_and_settle,
             ),
-            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
+            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms,
+                         settled=self.replication.settled),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
         )

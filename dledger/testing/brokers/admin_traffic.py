@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord
 from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 
 QUERY_OFFSET = 14
@@ -48,11 +49,17 @@ class TrafficWorld(Protocol):
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """A message was stored."""
 
-    def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer is about to commit an offset."""
+    def reign(self) -> int:
+        """A number that changes when there is another master; below 0: L{master} may be none at present."""
 
-    def resetting(self, group: str, topic: str, queue_id: int) -> None:
-        """An administrator is about to set an offset."""
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """A consumer is about to commit an offset. @return: called with whether that succeeded."""
+
+    def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """An administrator is about to set an offset. @return: as by L{committing}."""
+
+    def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
+        """A consumer is about to ask for its offset. @return: called with the answer."""
 
     def deleting(self, topic: str) -> None:
         """A topic is about to be deleted, or has just been."""
@@ -67,7 +74,7 @@ class AdminTraffic:
         self._world = world
         self.client = client
         self._rng = world.rng
-        self._accounts = world.accounts
+        self.accounts = world.accounts
         self._busy = 0
         self.paused = False
 
@@ -112,13 +119,13 @@ class AdminTraffic:
 
     async def _remake(self) -> None:
         """Delete a topic and make it again, while its consumers wait."""
-        rng, eras = self._rng, self._accounts.eras
+        rng, eras = self._rng, self.accounts.eras
         while self._world.is_loaded:
             await self.client.pause(rng.uniform(2.0, 8.0))
             self.paused = True
             while self._busy:
                 await self.client.pause(0.1)
-            accounts = self._accounts
+            accounts = self.accounts
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
             self._world.deleting(REMADE)
@@ -143,8 +150,10 @@ class AdminTraffic:
             if answer is None or answer.code != 0:
                 continue
             offset = int(int(answer.ext_fields["offset"]) * rng.random())
-            world.resetting(RESET_GROUP, topic, queue_id)
-            await self._ask_master(RESET_OFFSETS, {
+            target = world.master()
+            ended = world.resetting(target, (RESET_GROUP, topic, queue_id), offset)
+            answer = await self.client.ask(target, RESET_OFFSETS, {
                 "topic": topic, "group": RESET_GROUP, "timestamp": 0, "isForce": "true",
                 "queueId": queue_id, "offset": offset,
             })
+            ended(answer is not None and answer.code == 0)

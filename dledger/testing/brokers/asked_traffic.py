@@ -10,11 +10,17 @@ bounds, and the message at the place of an acknowledged one is that message.
 
 from __future__ import annotations
 
-from dledger.testing.brokers.accounts import ACKED, ProducedMessage, require_pair
-from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, TrafficWorld
+from dledger.testing.brokers.accounts import (
+    ACKED,
+    GroupFilter,
+    ProducedMessage,
+    TrafficRecord,
+    require_pair,
+)
+from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
 from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.more_traffic import MoreTraffic
-from dledger.testing.brokers.traffic import CLIENT_ID, PRODUCER
+from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.traffic import CLIENT_ID, GROUPS, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message, decode_properties, encode_properties
 
@@ -78,7 +84,11 @@ class AskedTraffic(MoreTraffic):
     # -- tools -----------------------------------------------------------------------------------
 
     def _life(self) -> tuple[int, int]:
-        return self._accounts.life, self._accounts.losses
+        return self.accounts.life, self.accounts.losses
+
+    def _is_same(self, life: tuple[int, int], reign: int) -> bool:
+        """Whether the master of before is still the one."""
+        return life == self._life() and 0 <= reign == self._world.reign()
 
     async def _offset(self, code: int, topic: str, queue_id: int, **fields: int) -> int:
         """@return: the offset that the master answers; -1: none."""
@@ -90,11 +100,11 @@ class AskedTraffic(MoreTraffic):
         rng, world = self._rng, self._world
         while not world.is_over:
             await self.client.pause(rng.expovariate(1 / 0.4))
-            queue, life = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life()
+            queue, life, reign = (rng.choice(KEPT), rng.randrange(QUEUES)), self._life(), world.reign()
             begin = await self._offset(MIN_OFFSET, *queue)
             at = await self._offset(SEARCH_OFFSET, *queue, timestamp=rng.choice((0, world.wall_ms() - 3000)))
             end = await self._offset(MAX_OFFSET, *queue)
-            if -1 in (begin, at, end) or life != self._life():
+            if -1 in (begin, at, end) or not self._is_same(life, reign):
                 continue
             require_pair(begin <= at <= end, 18, f"{queue}: {begin} to {end}, and by time {at}")
             before = self._ends.get(queue, (life, 0))
@@ -107,12 +117,12 @@ class AskedTraffic(MoreTraffic):
         rng = self._rng
         while not self._world.is_over:
             await self.client.pause(rng.expovariate(1 / 0.4))
-            life = self._life()
+            life, reign = self._life(), self._world.reign()
             sent = self._some_sent(life)
             if sent is None:
                 continue
             answer = await self._ask_master(VIEW_MESSAGE, {"offset": sent.offset})
-            if answer is None or life != self._life() or sent.may_be_lost:
+            if answer is None or sent.may_be_lost or not self._is_same(life, reign):
                 continue
             keys = decode_message(answer.body).keys if answer.code == 0 else ()
             require_pair(keys == (sent.key,), 18,
@@ -120,6 +130,28 @@ class AskedTraffic(MoreTraffic):
 
     def _some_sent(self, life: tuple[int, int]) -> ProducedMessage | None:
         """An acknowledged message of this life of the master."""
-        known = [one for one in self._accounts.sent.values()
+        known = [one for one in self.accounts.sent.values()
                  if one.outcome == ACKED and one.offset >= 0 and (one.life, one.losses) == life]
         return self._rng.choice(known) if known else None
+
+
+def waits(traffic: AskedTraffic) -> str:
+    """B6, B15 and B17: the messages for which the clients still wait; empty if all are delivered."""
+    topics, accounts = frozenset((*KEPT, REMADE)), traffic.accounts
+    wanted = {one: frozenset({KEPT[0]}) if one.name == RESET_GROUP else topics for one in GROUPS}
+    for group, its in {**wanted, GroupFilter(ORDER_GROUP): frozenset({KEPT[1]})}.items():
+        missing = accounts.missing(its, group)
+        if missing:
+            return f"{group.name} has not got {len(missing)} messages: {_told(accounts, missing)}"
+    if accounts.sent_back:
+        return f"messages that were sent back did not come again: {list(accounts.sent_back)[:3]}"
+    open_ones = accounts.unacknowledged(topics, POP_GROUP)
+    if open_ones:
+        return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {_told(accounts, open_ones)}"
+    return "" if traffic.has_come else "no reply came"
+
+
+def _told(accounts: TrafficRecord, keys: list[str]) -> str:
+    sent = [accounts.sent[key] for key in keys[:3]]
+    return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
+                     f"{one.outcome} {one.ended}" for one in sent)

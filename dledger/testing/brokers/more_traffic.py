@@ -44,7 +44,7 @@ class MoreTraffic(Traffic):
             self.client.begin(self._send_back(message, sent))
 
     async def _send_back(self, message: Message, sent: ProducedMessage) -> None:
-        accounts = self._accounts
+        accounts = self.accounts
         losses, life = accounts.losses, accounts.life
         answer = await self._ask_master(SEND_BACK, {
             "group": BACK_GROUP, "offset": message.physical_offset, "delayLevel": self._rng.choice((1, 2)),
@@ -62,7 +62,7 @@ class MoreTraffic(Traffic):
             self.client.begin(self._recall(sent, handle))
 
     async def _recall(self, sent: ProducedMessage, handle: str) -> None:
-        accounts = self._accounts
+        accounts = self.accounts
         await self.client.pause(self._rng.random())
         losses, life = accounts.losses, accounts.life
         sent.recall = ASKED
@@ -78,7 +78,7 @@ class MoreTraffic(Traffic):
     async def _pop_in_order(self, topic: str, queue_id: int) -> None:
         rng, world = self._rng, self._world
         while not world.is_over:
-            era = self._accounts.era(topic)
+            era = self.accounts.era(topic)
             answer = await self._ask_master(POP, {
                 "consumerGroup": ORDER_GROUP, "topic": topic, "queueId": queue_id,
                 "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": 1500, "pollTime": 1500,
@@ -95,7 +95,7 @@ class MoreTraffic(Traffic):
             require_pair(offsets == sorted(set(offsets)) and offsets[0] == int(start), 1,
                          f"{ORDER_GROUP} got {offsets} of {topic}/{queue_id} from {start} on")
             for message in messages:
-                self._accounts.delivered(ORDER_GROUP, message, now_ms=world.wall_ms(), era=era)
+                self.accounts.delivered(ORDER_GROUP, message, now_ms=world.wall_ms(), era=era)
                 if world.is_loaded and rng.random() < 0.1:
                     continue  # it, and those after it, come again
                 await self._ask_master(ACK, {

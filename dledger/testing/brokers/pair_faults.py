@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
+from dledger.testing.brokers.accounts import require_pair
+from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
@@ -20,12 +21,18 @@ from dledger.testing.world.streams import ByteNetwork
 from dledger.values.errors import DLedgerError
 
 SECOND_US = 1_000_000
-NAMES = ("10.0.0.1", "10.0.0.2")
+NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 CLIENT = "10.0.1.1"
 FLUSH_US = 500
 #: An operator notices stopped replication after this time.
 NOTICED_US = 1_500_000
 KEPT_LINES = 40
+#: Options of brokers whose files may be too old, and more than that.
+RETENTION: Mapping[str, object] = {
+    "fileReservedTime": 1, "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
+}
+AGED_S = 4000.0
+LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_brokers", "cut_client", "break", "darken",
@@ -42,6 +49,7 @@ class PairFaults:
     @ivar machines: by name.
     @ivar is_loaded: faults happen.
     @ivar resolved: number of decisions of the operator.
+    @ivar aged_to: files of logs before this offset were made old enough to be deleted.
     """
 
     #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
@@ -66,6 +74,7 @@ class PairFaults:
         self._master = NAMES[0]
         self._is_promoting = False
         self._noticed: set[str] = set()
+        self.aged_to = 0
 
     def note(self, text: str) -> None:
         """Add a line to the trace, and to the digest."""
@@ -194,6 +203,38 @@ class PairFaults:
         else:
             machine.disk.arm(writes=1)
 
+    def _age(self, machine: BrokerMachine) -> None:
+        """The oldest files of the log are old enough to go. (Those of consumers that are behind, too.)"""
+        path = self.log_path(machine)
+        if not machine.disk.exists(path):
+            return
+        names = sorted(name for name in machine.disk.listdir(path) if name.isdecimal())[:-1]
+        count = self._fault_rng.randrange(len(names) + 1)
+        for name in names[:count]:
+            machine.disk.age(f"{path}/{name}", AGED_S)
+            self.aged_to = max(self.aged_to, int(name) + LOG_FILE_BYTES)
+        if self._fault_rng.random() < 0.7:
+            machine.call(self._keep_house, machine)
+
+    @staticmethod
+    def log_path(machine: BrokerMachine) -> str:
+        """Of the files of its log."""
+        return "/store/commitlog"
+
+    @staticmethod
+    def _keep_house(machine: BrokerMachine) -> None:
+        """An operator does not wait for the next round."""
+        if machine.parts is not None and machine.parts.store.is_ready:
+            machine.parts.replication.keep_house(at_any_hour=True)
+
+    def check_begin(self, machine: BrokerMachine) -> None:
+        """B21: a log begins after no file that is younger than the retention, unless a disk was full."""
+        assert machine.parts is not None
+        begin = machine.parts.store.log.begin_offset
+        may_go = self.aged_to >= begin or any(one.may_fail for one in self.machines.values())
+        require_pair(may_go, 21, f"the log of {machine.name} begins at {begin}; files up to {self.aged_to} "
+                                 f"were old enough")
+
     def heal(self) -> None:
         """All faults are over; every machine runs again, some seconds later."""
         self.note("the faults are over")
@@ -219,6 +260,12 @@ class PairFaults:
             if follower.is_stopped or (not self.is_loaded and follower.to_decide() is not None):
                 self._noticed.add(slave.name)
                 self.clock.after(NOTICED_US, self._look_at, slave)
+
+    def look_at_index(self, machine: BrokerMachine) -> None:
+        """An index that cannot be written is not written before the next start: an operator stops it."""
+        indexing = machine.parts.store.indexing if machine.parts is not None else None
+        if indexing is not None and indexing.index.why_failed:
+            machine.stop()
 
     def _look_at(self, slave: BrokerMachine) -> None:
         self._noticed.discard(slave.name)

@@ -21,6 +21,7 @@ from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from protocols.wire.fastjson import JsonObject
+from protocols.wire.ledger.entry import BLANK_MAGIC
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 from protocols.wire.rocketmq.message import Message, decode_message
 
@@ -31,15 +32,17 @@ COPIED_US = 25_000_000
 
 
 def records_of(parts: BrokerParts) -> Iterator[Message]:
-    """All messages in the log of a broker."""
+    """All messages in the log of a broker, a plain one or a raft log, those without a queue among them."""
     log = parts.store.log
-    at = log.begin_offset
-    while at + START_SIZE <= log.record_end:
-        size, magic = START.unpack(log.read(at, START_SIZE))
-        if magic == MAGIC_BLANK:
+    at, lead = log.begin_offset, log.record_lead
+    while at + lead + START_SIZE <= log.record_end:
+        first, second = START.unpack(log.read(at, START_SIZE))
+        # An entry of a raft log has the magic first, a record its size.
+        size, is_blank = (second, first == BLANK_MAGIC) if lead else (first, second == MAGIC_BLANK)
+        if is_blank:
             at += log.file_size - at % log.file_size
             continue
-        yield decode_message(log.read(at, size))
+        yield decode_message(log.read(at + lead, size - lead))
         at += size
 
 
@@ -60,10 +63,12 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
         assert found is not None
         begin = store.queues.begin_of(key[0], found)
         units = found.read(begin, found.next_index - begin)
-        queue = {unit.queue_offset: unit.offset for unit in units}
+        # The queues of a raft log follow its begin a second later; until then nobody gets those messages.
+        first = store.log.begin_offset if store.log.record_lead else 0
+        queue = {unit.queue_offset: unit.offset for unit in units if unit.offset >= first}
         begins_at = topics.begins_at(key[0])
         wanted = {
-            at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at and at >= begin
+            at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at
         }
         require_pair(queue == wanted or topics.get(key[0]) is None, 7,
                      f"{name}: queue {key} is {_differing(queue, wanted)}")
@@ -99,6 +104,23 @@ def metadata_difference(master: Metadata, slave: Metadata, *, was_promoted: bool
 
     @param was_promoted: the slave may be a former master, and keep offsets that the master does not know.
     """
+    difference = table_difference(master, slave)
+    if difference:
+        return difference
+    difference = _offset_difference(master, slave, was_promoted=was_promoted)
+    if difference:
+        return difference
+    theirs_at, ours_at_level = master.delay_offsets.names(), slave.delay_offsets
+    for level in map(int, theirs_at):
+        if ours_at_level.get(level) != master.delay_offsets.get(level):
+            return f"delay level {level} is {master.delay_offsets.get(level)}, {ours_at_level.get(level)}"
+    if master.request_modes.file_bytes() != slave.request_modes.file_bytes():
+        return "the request modes differ"
+    return ""
+
+
+def table_difference(master: Metadata, slave: Metadata) -> str:
+    """What a slave's topics and groups lack; empty if nothing."""
     for name, ours, theirs, kept in (
         ("topic", slave.topics.entries, master.topics.entries, slave.topics.kept),
         ("group", slave.groups.entries, master.groups.entries, slave.groups.kept),
@@ -109,15 +131,6 @@ def metadata_difference(master: Metadata, slave: Metadata, *, was_promoted: bool
         more = ours.keys() - theirs.keys() - set(kept)
         if more:
             return f"{name}s {sorted(more)} are at the slave only"
-    difference = _offset_difference(master, slave, was_promoted=was_promoted)
-    if difference:
-        return difference
-    theirs_at, ours_at_level = master.delay_offsets.names(), slave.delay_offsets
-    for level in map(int, theirs_at):
-        if ours_at_level.get(level) != master.delay_offsets.get(level):
-            return f"delay level {level} is {master.delay_offsets.get(level)}, {ours_at_level.get(level)}"
-    if master.request_modes.file_bytes() != slave.request_modes.file_bytes():
-        return "the request modes differ"
     return ""
 
 

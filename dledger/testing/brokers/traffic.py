@@ -33,6 +33,7 @@ from dledger.testing.brokers.admin_traffic import (
     TrafficWorld,
 )
 from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (
     BatchItem,
@@ -47,6 +48,8 @@ QUERY_MESSAGE, END_TRANSACTION, CHECK_TRANSACTION, HEART_BEAT = 12, 37, 39, 34
 POP, ACK, CHANGE_INVISIBLE = 200_050, 200_051, 200_053
 #: Codes of a send that was stored.
 STORED = (0, 10, 11, 12)
+#: Codes of an acknowledgement that may have been stored.
+UNSURE_ENDS = (1, 10)
 #: Codes of a put that was not stored, for sure.
 NOT_STORED = (2, 13, 14, 16, 17)
 
@@ -69,6 +72,25 @@ def messages_of(body: bytes) -> list[Message]:
         found.append(decode_message(body, at))
         at += int.from_bytes(body[at : at + 4], "big")
     return found
+
+
+def _key(place: dict[str, object]) -> OffsetKey:
+    return str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
+
+
+def _end_fields(sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> dict[str, object]:
+    return {
+        "producerGroup": PRODUCER, "tranStateTableOffset": queue_offset, "commitLogOffset": offset,
+        "commitOrRollback": 8 if end == COMMIT else 12, "msgId": sent.key,
+    }
+
+
+def _wanted(sent: ProducedMessage) -> str:
+    return COMMIT if sent.number % 3 else ROLLBACK
+
+
+def _properties(sent: ProducedMessage, **more: str) -> dict[str, str]:
+    return {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number), **more}
 
 
 class Traffic(AdminTraffic):
@@ -126,15 +148,11 @@ class Traffic(AdminTraffic):
             key=f"m{self._number}", topic=topic, queue_id=rng.randrange(QUEUES) if queue_id < 0 else queue_id,
             tag=rng.choice("ABC"), number=rng.randrange(40),
             body=rng.randbytes(rng.choice((0, 10, 200, 700))),
-            due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
-            life=self._accounts.life, losses=self._accounts.losses,
+            due_ms=self._world.wall_ms(), kind=kind, era=self.accounts.era(topic),
+            life=self.accounts.life, losses=self.accounts.losses,
         )
-        self._accounts.sent[sent.key] = sent
+        self.accounts.sent[sent.key] = sent
         return sent
-
-    @staticmethod
-    def _properties(sent: ProducedMessage, **more: str) -> dict[str, str]:
-        return {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number), **more}
 
     def _fields(
         self, sent: ProducedMessage, properties: Mapping[str, str], sys_flag: int = 0
@@ -157,7 +175,7 @@ class Traffic(AdminTraffic):
             wait_ms = rng.randrange(200, 4000)
             more = {"TIMER_DELAY_MS": str(wait_ms)}
             sent.due_ms += wait_ms
-        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent, **more)), sent.body)
+        answer = await self._ask_master(SEND, self._fields(sent, _properties(sent, **more)), sent.body)
         self._note_sent([sent], answer)
         if answer is not None and sent.outcome == ACKED:
             self._stored(sent, answer)
@@ -169,7 +187,7 @@ class Traffic(AdminTraffic):
         first = self._new(PLAIN)
         batch = [first, *(self._new(PLAIN, first.topic, first.queue_id) for _ in range(2))]
         body = encode_batch([BatchItem(
-            flag=0, body=one.body, properties_data=encode_properties(self._properties(one))
+            flag=0, body=one.body, properties_data=encode_properties(_properties(one))
         ) for one in batch])
         answer = await self._ask_master(SEND_BATCH, {"m": "true", **self._fields(first, {})}, body)
         self._note_sent(batch, answer)
@@ -179,7 +197,7 @@ class Traffic(AdminTraffic):
         if answer is not None:
             outcome = ACKED if answer.code in STORED else REFUSED if answer.code in NOT_STORED else UNKNOWN
         for sent in batch:
-            self._accounts.answered(sent, outcome)
+            self.accounts.answered(sent, outcome)
         if outcome == ACKED and answer is not None:
             for sent, message_id in zip(batch, answer.ext_fields["msgId"].split(","), strict=False):
                 sent.offset = int(message_id[-16:], 16)
@@ -193,7 +211,7 @@ class Traffic(AdminTraffic):
         # The next master may not know a topic that was made just before.
         await self._ask_until_done(MAKE_TOPIC, self._topic_fields(KEPT[0]))
         sent = self._new(PLAIN, KEPT[0])
-        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent)), sent.body)
+        answer = await self._ask_master(SEND, self._fields(sent, _properties(sent)), sent.body)
         self.probed = -1 if answer is None else answer.code
 
     # -- transactions ----------------------------------------------------------------------------
@@ -202,7 +220,7 @@ class Traffic(AdminTraffic):
         rng, sent = self._rng, self._new(HALF)
         self._halves[sent.key] = sent
         target = self._world.master()
-        named = self._properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
+        named = _properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
         answer = await self.client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
         self._note_sent([sent], answer)
         if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
@@ -213,33 +231,22 @@ class Traffic(AdminTraffic):
             self.client.begin(self._end(target, sent, COMMIT, *place))
             self.client.begin(self._end(target, sent, ROLLBACK, *place))
         else:
-            await self._end(target, sent, self._wanted(sent), *place)
-
-    @staticmethod
-    def _wanted(sent: ProducedMessage) -> str:
-        return COMMIT if sent.number % 3 else ROLLBACK
-
-    @staticmethod
-    def _end_fields(sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> dict[str, object]:
-        return {
-            "producerGroup": PRODUCER, "tranStateTableOffset": queue_offset, "commitLogOffset": offset,
-            "commitOrRollback": 8 if end == COMMIT else 12, "msgId": sent.key,
-        }
+            await self._end(target, sent, _wanted(sent), *place)
 
     async def _end(
         self, target: str, sent: ProducedMessage, end: str, queue_offset: int, offset: int
     ) -> None:
-        fields = self._end_fields(sent, end, queue_offset, offset)
+        fields = _end_fields(sent, end, queue_offset, offset)
         await self._ask_end(target, sent, end, {**fields, "fromTransactionCheck": "false"})
 
     async def _ask_end(
         self, target: str, sent: ProducedMessage, end: str, fields: Mapping[str, object]
     ) -> None:
         sent.asked.add(end)
-        losses = self._accounts.losses
+        losses = self.accounts.losses
         answer = await self.client.ask(target, END_TRANSACTION, fields)
-        if answer is not None and answer.code == 0 and losses == self._accounts.losses:
-            self._accounts.ended(sent, end)
+        if answer is not None and answer.code == 0 and losses == self.accounts.losses:
+            self.accounts.ended(sent, end)
 
     def check_asked(self, target: str, command: RemotingCommand) -> None:
         """A broker asks how a transaction has ended; or it says something else."""
@@ -247,9 +254,9 @@ class Traffic(AdminTraffic):
             return
         fields = command.ext_fields
         sent = self._halves[fields["transactionId"]]
-        end = self._wanted(sent)
+        end = _wanted(sent)
         place = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
-        named = {**self._end_fields(sent, end, *place), "fromTransactionCheck": "true"}
+        named = {**_end_fields(sent, end, *place), "fromTransactionCheck": "true"}
         self.client.begin(self._ask_end(target, sent, end, named))
 
     async def _beat(self) -> None:
@@ -292,15 +299,18 @@ class Traffic(AdminTraffic):
         """A group has got a message."""
 
     async def _first_offset(self, target: str, place: dict[str, object]) -> int:
+        ended = self._world.asking(target, _key(place))
         answer = await self.client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
             return -1
-        return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+        offset = int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+        ended(offset)
+        return offset
 
     async def _pull_once(self, target: str, group: GroupFilter, place: dict[str, object], at: int) -> int:
         """@return: the next offset; below 0: ask for it."""
         topic, rng = str(place["topic"]), self._rng
-        era = self._accounts.era(topic)
+        era = self.accounts.era(topic)
         # Flags: suspend, and the subscription is in the request.
         answer = await self.client.ask(target, PULL, {
             **place, "queueOffset": at, "maxMsgNums": rng.choice((1, 8, 32)), "sysFlag": 6,
@@ -310,7 +320,7 @@ class Traffic(AdminTraffic):
         if answer is None or answer.code not in (0, 19, 20, 21):
             return -1
         for message in messages_of(answer.body) if answer.code == 0 else ():
-            self._got(group.name, message, self._accounts.delivered(
+            self._got(group.name, message, self.accounts.delivered(
                 group.name, message, now_ms=self._world.wall_ms(), era=era, passes=group
             ))
         following = int(answer.ext_fields["nextBeginOffset"])
@@ -320,10 +330,11 @@ class Traffic(AdminTraffic):
         return following
 
     async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
-        group, topic, queue_id = str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
-        self._world.committing(target, group, topic, queue_id, offset)
+        ended = self._world.committing(target, _key(place), offset)
         answer = await self.client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
-        return answer is not None and answer.code == 0
+        is_done = answer is not None and answer.code == 0
+        ended(is_done)
+        return is_done
 
     # -- consumers that pop ----------------------------------------------------------------------
 
@@ -334,7 +345,7 @@ class Traffic(AdminTraffic):
                 await self.client.pause(0.1)
                 continue
             self._busy += topic == REMADE
-            era, invisible_ms = self._accounts.era(topic), rng.choice((1500, 3000))
+            era, invisible_ms = self.accounts.era(topic), rng.choice((1500, 3000))
             answer = await self._ask_master(POP, {
                 "consumerGroup": POP_GROUP, "topic": topic, "queueId": -1,
                 "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": invisible_ms, "pollTime": 1500,
@@ -349,14 +360,14 @@ class Traffic(AdminTraffic):
 
     def _take(self, message: Message, answer: RemotingCommand, era: int) -> None:
         fields, world, topic = answer.ext_fields, self._world, message.topic
-        sent = self._accounts.delivered(POP_GROUP, message, now_ms=world.wall_ms(), era=era)
+        sent = self.accounts.delivered(POP_GROUP, message, now_ms=world.wall_ms(), era=era)
         receipt = message.properties.get("POP_CK")
         if receipt is None:
             starts = dict(part.rsplit(" ", 1) for part in fields["startOffsetInfo"].split(";"))
             receipt = (f"{starts[f'0 {message.queue_id}']} {fields['popTime']} {fields['invisibleTime']} "
                        f"{fields['reviveQid']} 0 b {message.queue_id} {message.queue_offset}")
         parts = receipt.split(" ")
-        given = self._accounts.popped(
+        given = self.accounts.popped(
             POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2]),
             copy=(message.reconsume_times, message.queue_offset),
         )
@@ -373,29 +384,31 @@ class Traffic(AdminTraffic):
             if rng.random() < 0.5:
                 return  # it comes again
             before_ms, given.visible_ms = given.visible_ms, 0
-            losses = self._accounts.losses
+            losses = self.accounts.losses
             invisible_ms = rng.choice((500, 2000))
             answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
-            if answer is None or losses != self._accounts.losses:
+            if answer is None or losses != self.accounts.losses:
                 return  # the master has lost the pop, too, and knows nothing of its time
-            fields = answer.ext_fields
-            is_done = answer.code == 0
-            given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"]) if is_done else before_ms
+            if answer.code == 0:
+                fields = answer.ext_fields
+                given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
+            elif answer.code not in UNSURE_ENDS:
+                given.visible_ms = before_ms
             return
         given.acked = UNKNOWN
-        losses = self._accounts.losses
+        losses = self.accounts.losses
         answer = await self._ask_master(ACK, place)
-        if answer is not None and losses == self._accounts.losses:
-            given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
+        if answer is not None and losses == self.accounts.losses:
+            given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in UNSURE_ENDS else ""
 
     async def _query(self) -> None:
         """Look for messages by their keys: what is found is right."""
         rng = self._rng
         while not self._world.is_over:
             await self.client.pause(rng.expovariate(1 / 0.5))
-            if not self._accounts.sent:
+            if not self.accounts.sent:
                 continue
-            sent = rng.choice(list(self._accounts.sent.values()))
+            sent = rng.choice(list(self.accounts.sent.values()))
             answer = await self.client.ask(self._world.any_broker(), QUERY_MESSAGE, {
                 "topic": sent.topic, "key": sent.key, "maxNum": 8, "beginTimestamp": 0,
                 "endTimestamp": 1 << 60,

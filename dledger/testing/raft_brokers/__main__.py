@@ -1,14 +1,24 @@
-# -*- test-case-name: tests.sim.test_raft_brokers -*-
-"""C{python -m dledger.testing.raft_brokers}: schedules of groups of brokers on raft logs."""
+# -*- test-case-name: tests.sim.test_raft_brokers,tests.sim.test_raft_clients -*-
+"""
+Runs schedules of groups of brokers on raft logs, and reports those that fail::
+
+    python -m dledger.testing.raft_brokers --seeds 1..100               # messages and metadata, put directly
+    python -m dledger.testing.raft_brokers --clients --seeds 1..100     # the clients of masters and slaves
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import click
 
+from dledger.testing.raft_brokers.client_schedule import RaftClientsOutcome, run_raft_clients
 from dledger.testing.raft_brokers.schedule import run_seed
 from dledger.testing.world.bugs import be_quiet
+from dledger.testing.world.running import Tally, in_time, outcomes, tell
+
+_OF_CLIENTS = {name: name for name in ("acknowledged", "deliveries", "again", "restarts", "masters")}
 
 
 def _range(text: str) -> range:
@@ -19,11 +29,25 @@ def _range(text: str) -> range:
         raise click.BadParameter(f"{text!r}: write a seed, or FIRST..LAST") from None
 
 
+def replay_raft_command(outcome: RaftClientsOutcome) -> str:
+    """The command that runs a failed schedule again."""
+    return f"python -m dledger.testing.raft_brokers --clients --trace --seeds {outcome.seed}"
+
+
 @click.command()
 @click.option("--seeds", default="1..50", show_default=True, help="one, or FIRST..LAST")
-def main(seeds: str) -> None:
+@click.option("--clients", is_flag=True, help="Play the clients of masters and slaves.")
+@click.option("--jobs", default=2, show_default=True, help="Processes, for clients.")
+@click.option("--trace", is_flag=True, help="Print every fault of a schedule with clients.")
+@click.option("--within", type=float, help="Seconds after which no further outcome of clients is awaited.")
+def main(seeds: str, clients: bool, jobs: int, trace: bool, within: float | None) -> None:
     """Play schedules; the exit status is 1 if an invariant does not hold."""
     be_quiet()
+    if clients:
+        run = partial(run_raft_clients, wants_all_lines=trace)
+        found = outcomes(run, _range(seeds), jobs=max(1, min(jobs, len(_range(seeds)))))
+        tell(in_time(found, within), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
+             stop_at=5)
     begin_s, failed, acked, played = time.monotonic(), 0, 0, _range(seeds)
     for seed in played:
         try:

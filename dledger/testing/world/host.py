@@ -70,6 +70,10 @@ class MachineDisk(SimDisk):
             if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
         }
 
+    def age(self, path: str, seconds: float) -> None:
+        """A file was written this much earlier than it was."""
+        self._inode(path).modified_s -= seconds
+
     def replace(self, path: str, data: bytes) -> None:
         """A file has another content, durably."""
         inode = self._inode(path)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
@@ -15,6 +16,8 @@ from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
@@ -30,8 +33,9 @@ class ResetTests(SynchronousTestCase):
         self.table = ConsumerTable()
         self.asked.groups = [
             ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table,
-                         wall_ms=self.asked.wall_ms)
+                         wall_ms=self.asked.wall_ms, settled=lambda: self.settled)
         ]
+        self.settled: Deferred[None] = succeed(None)
         for _ in range(3):
             self.asked.append(message(topic="t"), message(topic="t", queue_id=1))
             self.asked.clock.advance(1)
@@ -117,3 +121,23 @@ class ResetTests(SynchronousTestCase):
             infos.put(("t", "g", queue_id), OrderInfo(pop_ms=NOW_MS, invisible_ms=9000, offsets=(1, 2)))
         self.assertEqual(self.reset(0).body, self.table_of(0, 0))
         self.assertEqual((len(infos), self.asked.metadata.consumer_offsets.query("g", "t", 1)), (0, 0))
+
+    def test_answered_when_settled(self) -> None:
+        """The next master knows an offset that is committed here, or the answer says that it may not."""
+        self.settled = Deferred()
+        fields = {"topic": "t", "group": "g", "timestamp": 0, "isForce": "true", "queueId": 1, "offset": 0}
+        self.admin.send(INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        self.assertEqual(self.admin.received(), [])
+        self.settled.callback(None)
+        self.assertEqual([one.code for one in self.admin.received()], [0])
+        self.settled = fail(DLedgerError(ResponseCode.UNKNOWN, reason="a test"))
+        answer = self.reset(0, queueId=1, offset=0)
+        self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+        self.assertIn("a test", answer.remark or "")
+
+    def test_slave_commits_nothing(self) -> None:
+        """A slave commits no offset: its master would overwrite it."""
+        self.asked.config.role.become("SLAVE", 1)
+        answer = self.reset(0, queueId=1, offset=0)
+        self.assertEqual((answer.code, answer.remark), (1, "Can not reset offset in slave broker"))
+        self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "t", 1), 2)

@@ -255,6 +255,22 @@ class StartTests(PopCase):
         self.again(crash=True)
         self.assertEqual([one.body for one in self.pop()], [b"c"])
 
+    def test_crash_after_the_very_first_put(self) -> None:
+        """It was long, or began in the millisecond of the table: the pop is not repeated."""
+        self.send(b"a", b"b", b"c")
+        held = self.hold_puts()
+        offsets = self.parts.metadata.consumer_offsets
+        for waits in (False, True):
+            offsets.commit("other", "T1", 0, 1 + waits, self.broker.wall_ms())
+            if not waits:
+                self.client.send(pop_of(maxMsgNums=1))
+                self.wait(1)
+        self.parts.metadata.save(lambda work: succeed(work()))
+        held[0].callback(PutStatus.PUT_OK)
+        self.settle()
+        self.again(crash=True)
+        self.assertEqual([one.body for one in self.pop()], [b"b", b"c"])
+
     def test_put_that_ends_late(self) -> None:
         """A check point whose put waits while a later one has ended is read by the next master."""
         self.send(b"a", b"b")

@@ -146,6 +146,25 @@ class TimerTests(TimerCase):
         self.assertEqual(self.bodies(), [b"short"] * 3 + [b"long"])
         self.assertEqual(self.parts.metadata.consumer_offsets.query(TIMER_GROUP, DONE_TOPIC, 0), 4)
 
+    def test_all_notes_are_gone(self) -> None:
+        """A master whose notes have all expired, after the place that it wrote down, delivers."""
+        for _ in range(2):
+            self.send(b"short", 1000)
+            self.wait(2)
+        offsets = self.parts.metadata.consumer_offsets
+        offsets.commit(TIMER_GROUP, TIMED_TOPIC, 0, 2, WALL_MS)
+        offsets.commit(TIMER_GROUP, DONE_TOPIC, 0, 1, WALL_MS)
+        self.parts.metadata.save(lambda work: succeed(work()))
+        queue = self.broker.store.queues.get(DONE_TOPIC, 0)
+        assert queue is not None
+        self.parts.timers.stop()
+        self.patch(queue, "_begin_index", queue.next_index)
+        self.parts.timers.start()
+        self.settle()
+        self.send(b"next", 1000)
+        self.wait(2)
+        self.assertEqual(self.bodies(), [b"short", b"short", b"next"])
+
     def test_not_stored(self) -> None:
         """A delivery that the log refuses later is repeated."""
         self.send(b"a", 1000)

@@ -46,6 +46,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.puts.topic_checks import refuse_name
 from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
@@ -299,7 +300,11 @@ class AdminCommands(CommandGroup):
         self, done: Deferred[None], connection: CommandConnection, request: RemotingCommand
     ) -> None:
         def failed(failure: Failure) -> None:
-            self.log.failure("an administrator's change could not be written", failure)
+            if failure.check(DLedgerError) and not failure.check(StoreError):
+                self.log.warn("an administrator's change may be lost: {reason}",
+                              reason=failure.getErrorMessage())
+            else:
+                self.log.failure("an administrator's change could not be written", failure)
             connection.answer(request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage())
 
         done.addCallbacks(lambda _: connection.answer(request), failed)

@@ -8,7 +8,9 @@ Consumers hold their offsets in memory and would commit them again. So the broke
 administrator's tool commits the offsets.
 
 Rule 1: an offset for one queue is committed here, too; and so is a time if the group has popped in order,
-whose consumers hold no offsets. What such a group holds does not count any more.
+whose consumers hold no offsets. What such a group holds does not count any more. A slave commits none, as its
+master would overwrite it.
+Rule 2: what is committed here is known to the next master when the answer is sent.
 
 Source: Broker2Client.resetOffset (4.9.8), AdminBrokerProcessor.resetOffsetInner (5.3.3).
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.refusals import (
@@ -54,10 +57,14 @@ class ResetOffsets(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]],
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param settled: see L{dledger.rocketmq.broker.replication.Replication.settled}.
+        """
         self._wall_ms = wall_ms
+        self._settled = settled
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -91,6 +98,8 @@ class ResetOffsets(CommandGroup):
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_ours = pops or (queue_id >= 0 and offset != -1)
+        if is_ours and self._config.is_slave:
+            raise Refused(Code.SYSTEM_ERROR, "Can not reset offset in slave broker")
         if is_ours:
             self._commit(name, group, entries)
         body = queue_table(self._config.broker_name, ((name, one, b"%d" % at) for one, at in entries))
@@ -105,7 +114,15 @@ class ResetOffsets(CommandGroup):
             "offsets of group {group} in {topic} are reset to {timestamp_ms} by {address}, {count} consumers",
             group=group, topic=name, timestamp_ms=timestamp_ms, address=connection.address, count=told,
         )
-        connection.answer(request, body=body)
+        if not is_ours:
+            connection.answer(request, body=body)
+            return
+        self._settled().addCallbacks(
+            lambda _: connection.answer(request, body=body),
+            lambda failure: connection.answer(
+                request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage()
+            ),
+        )
 
     def _checked(self, topic: str, group: str, queue_id: int, offset: int) -> int:
         """@raise Refused: the queue has no such offset, or the group does not exist."""

@@ -185,7 +185,7 @@ class TimerService:
         is_dispatched = self._store.has_dispatched(self._bound)
         queue = self._store.queues.get(DONE_TOPIC, 0)
         if queue is not None:
-            at = max(self._noted_at, queue.begin_index)
+            at = self._noted_at = max(self._noted_at, queue.begin_index)
             for unit in queue.read(at, TURN_READS) if at < queue.next_index else ():
                 self._noted_at = unit.queue_offset + 1
                 message = self._message(unit)

@@ -170,10 +170,9 @@ class ReviveService:
         """Make the revive topic on first use."""
         topics = self._metadata.topics
         if topics.get(self.topic) is None:
-            topics.put(TopicConfig(
-                topic_name=self.topic, read_queue_nums=REVIVE_QUEUES, write_queue_nums=REVIVE_QUEUES,
-                perm=PERM_READ | PERM_WRITE,
-            ), self._wall_ms())
+            made = TopicConfig(topic_name=self.topic, read_queue_nums=REVIVE_QUEUES,
+                               write_queue_nums=REVIVE_QUEUES, perm=PERM_READ | PERM_WRITE)
+            topics.put(made, self._wall_ms())
 
     def early(self, ack: Ack) -> bool:
         """An ack is stored before the table is read. @return: whether it can be remembered."""
@@ -197,7 +196,7 @@ class ReviveService:
                 known = self._metadata.consumer_offsets.query(REVIVE_GROUP, self.topic, queue_id)
                 begin = queue.begin_index if known is None else known + 1
                 self._read_at[queue_id] = min(max(begin, queue.begin_index), queue.next_index)
-            at = self._read_at[queue_id]
+            at = self._read_at[queue_id] = max(self._read_at[queue_id], queue.begin_index)
             for unit in queue.read(at, left) if at < queue.next_index and left else ():
                 self._take(unit.offset, queue_id, unit.queue_offset)
                 self._read_at[queue_id] = unit.queue_offset + 1
@@ -242,7 +241,7 @@ class ReviveService:
         known = self.table.moves.known
         if queue_id == OWN_QUEUE and known is not None:
             return queue_offset < known
-        return point.key.pop_ms <= self._offsets_ms
+        return point.key.pop_ms < self._offsets_ms
 
     def follow(
         self, put: Put, count: int, then: Callable[[PutStatus, *_Ts], object], *arguments: *_Ts
@@ -254,6 +253,8 @@ class ReviveService:
         @param count: the number of check points, which come first.
         """
         moves = self.table.moves
+        # From now on the table of offsets says itself that no group has moved past these check points.
+        self._note_moved(-1)
         number = moves.begin(put.placed.queue_offsets)
 
         def ended(status: PutStatus) -> None:
@@ -266,7 +267,8 @@ class ReviveService:
 
     def _note_moved(self, queue_offset: int) -> None:
         offsets = self._metadata.consumer_offsets
-        if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
+        known = offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
+        if known is None or queue_offset >= known:
             offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
 
     def _move(self) -> None:
@@ -305,9 +307,7 @@ class ReviveService:
                         continue
                 ack = Ack(popped.point.key, tuple(sorted(popped.open - stuck)))
                 acks.append(ack)
-                last = ack_message(
-                    self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0]
-                )
+                last = ack_message(self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0])
                 messages += copies + self._pipeline.checked([last])
                 places.append((len(messages) - 1, popped.at[0]))
                 self.table.settle(ack, revives=True)

@@ -153,6 +153,11 @@ class MessageStore:
         """Whether all records before an offset of the log are in their queues."""
         return self.log.record_end - self.reput.behind_bytes >= offset
 
+    @property
+    def written_end(self) -> int:
+        """End of the last record, also of one that readers may not see yet."""
+        return self.log.record_end
+
     def facts(self) -> dict[str, object]:
         """What a broker reports of its log besides, by the names of its runtime table."""
         if self.indexing is None:

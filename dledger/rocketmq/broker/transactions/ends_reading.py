@@ -81,12 +81,13 @@ class EndsReading:
         @raise StoreError, OSError: reading failed.
         """
         for topic, take in ((HALF_TOPIC, self._take_half), (OP_TOPIC, self._take_op)):
-            at, end = self._at[topic], self._end[topic]
+            queue = self._store.queues.get(topic, HALF_QUEUE)
+            # What has expired meanwhile is passed over.
+            at, end = max(self._at[topic], 0 if queue is None else queue.begin_index), self._end[topic]
             if at >= end:
                 continue
-            queue = self._store.queues.get(topic, HALF_QUEUE)
             assert queue is not None, topic
-            for unit in queue.read(max(at, queue.begin_index), min(TURN_MESSAGES, end - at)):
+            for unit in queue.read(at, min(TURN_MESSAGES, end - at)):
                 record = record_at(self._store, unit.offset)
                 self._at[topic] = unit.queue_offset + 1
                 try:

@@ -1,0 +1,316 @@
+# -*- test-case-name: tests.sim.test_raft_clients -*-
+"""
+One schedule of a group of brokers on a raft log with the clients of pairs: they send, pull, pop, end
+transactions and administrate while brokers fail and leaders change.
+
+    python -m dledger.testing.raft_brokers --clients --seeds 1..100
+
+The promises are B1 to B10, B13 to B18 and B21 of L{dledger.testing.brokers}, and stricter: an answer of a
+master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
+
+B19. See L{dledger.testing.raft_brokers.kept_offsets}.
+B20. A message that is answered with success is at its place on every broker in the end; no answer says that
+it is stored and may be lost (10, 11, 12).
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+
+import attrs
+
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.testing.brokers.accounts import ProducedMessage, TrafficRecord, require_pair
+from dledger.testing.brokers.admin_traffic import KEPT
+from dledger.testing.brokers.asked_traffic import AskedTraffic, waits
+from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.pair_faults import CLIENT, POWER, RETENTION, SECOND_US, PairFaults
+from dledger.testing.brokers.pair_schedule import FAULTS_S, SETTLE_S
+from dledger.testing.brokers.pairs import TIMING
+from dledger.testing.brokers.states import (
+    OffsetKey,
+    check_by_key,
+    check_queues,
+    log_difference,
+    records_of,
+    table_difference,
+)
+from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
+from dledger.values.errors import StoreError
+from protocols.wire.rocketmq.message import Message
+
+IDS = ("n0", "n1", "n2")
+FAULTS = (
+    "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
+    "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
+)
+
+
+@attrs.frozen(kw_only=True)
+class RaftClientsOutcome:
+    """The end of a schedule; C{failure} is empty if it passed. @ivar masters: how often one became master."""
+
+    seed: int
+    failure: str
+    lines: tuple[str, ...]
+    digest: int
+    acknowledged: int = 0
+    deliveries: int = 0
+    again: int = 0
+    restarts: int = 0
+    masters: int = 0
+
+
+class RaftClientsWorld(PairFaults):
+    """
+    A group of brokers, and their clients.
+
+    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
+    """
+
+    def __init__(self, seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False) -> None:
+        """@param faults: the only ones that happen; empty for the seed's own mix."""
+        self.seed = seed
+        self.rng = random.Random(f"{seed} raft clients")
+        super().__init__(seed, wants_all_lines=wants_all_lines)
+        rng = self._fault_rng
+        self.accounts = TrafficRecord()
+        self.is_sync = rng.random() < 0.5
+        self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
+        self.pace_s = rng.choice((0.7, 1.5, 4.0))
+        world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
+        ages = "age" in faults or (not faults and random.Random(f"{seed} ages").random() < 0.3)
+        if ages and not faults:
+            self.faults = (*self.faults, "age", "age")
+        make = MakeRaftBroker(IDS, {
+            **(RETENTION if ages else {}),
+            **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
+            "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
+            "autoCreateTopicEnable": rng.random() < 0.5,
+        })
+        self.machines |= {
+            name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
+        }
+        self._master = IDS[0]
+        self.is_over = False
+        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
+                               rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
+        self.traffic = AskedTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.bugs.expects = self._is_of_a_disk
+        self.masters = 0
+        self.kept = KeptOffsets()
+        #: Of the newest master: its term, and the number of its process.
+        self._term = self._boot = 0
+
+    def _is_of_a_disk(self, error: BaseException) -> bool:
+        """Whether a logged failure may be that of a disk that was made to fail."""
+        may_fail = any(machine.may_fail for machine in self.machines.values())
+        return may_fail and isinstance(error, OSError | StoreError)
+
+    # -- what the stories ask --------------------------------------------------------------------
+
+    def master(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: the newest one, although it may have ended."""
+        return f"{self._master}:{CLIENT_PORT}"
+
+    def any_broker(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{self.rng.choice(IDS)}:{CLIENT_PORT}"
+
+    def is_sound(self, target: str) -> bool:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: a broker shows committed messages only."""
+        return True
+
+    def wall_ms(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
+
+    def placed(self, sent: ProducedMessage, code: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}. B20."""
+        require_pair(code == 0, 20, f"{sent.key} was answered with {code}")
+
+    def reign(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        machine = self.master_machine
+        parts, node = machine.parts, node_of(machine)
+        if parts is None or node is None or parts.config.is_slave or machine.boots != self._boot:
+            return -1
+        return self._term if node.term == self._term else -1
+
+    def _sure(self, target: str, setting: Callable[[bool], None]) -> Callable[[bool], None]:
+        """The answer of a broker that was, or is, no master says nothing of the next one."""
+        reign = self.reign() if target == self.master() else -1
+        return lambda is_done: setting(is_done and 0 <= reign == self.reign())
+
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return self._sure(target, self.kept.setting(key, offset))
+
+    def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return self.committing(target, key, offset)
+
+    def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        reign = self.reign() if target == self.master() else -1
+        answered = self.kept.asking(key)
+
+        def ended(offset: int) -> None:
+            if 0 <= reign == self.reign():
+                answered(offset)
+
+        return ended
+
+    def deleting(self, topic: str) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+
+    # -- faults of a group -----------------------------------------------------------------------
+
+    def _cut_off(self, machine: BrokerMachine) -> None:
+        rng = self._fault_rng
+        for other in self.machines:
+            if other != machine.name and rng.random() < 0.8:
+                for ends in ((machine.name, other), (other, machine.name)):
+                    if rng.random() < 0.8:
+                        self.network.cut(*ends)
+        self.clock.after(int(rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
+
+    def _hand_over(self, machine: BrokerMachine) -> None:
+        def ask() -> None:
+            node = node_of(machine)
+            if node is not None and node.is_running and node.is_leader:
+                others = [one for one in self.machines if one != machine.name]
+                node.transfer(self._fault_rng.choice(others)).addErrback(lambda _: None)
+
+        machine.call(ask)
+
+    @staticmethod
+    def log_path(machine: BrokerMachine) -> str:
+        return f"/store/dledger-{machine.name}/data"
+
+    def _port_of_master(self) -> str:
+        """Of its member, for the others; its clients' port has a number."""
+        return self._master
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self.clock.after(50_000, self._watch)
+        for name, machine in self.machines.items():
+            parts, node = machine.parts, node_of(machine)
+            if parts is not None and parts.store.is_ready:
+                self.accounts.begins_at(parts.store.log.begin_offset)
+                self.check_begin(machine)
+                if node is not None and not parts.config.is_slave and node.term > self._term:
+                    self._master = name
+                    self._term = node.term
+                    self._boot = machine.boots
+                    self.masters += 1
+                    self.note(f"{name} is the master of term {node.term}")
+                if not self.is_loaded:
+                    self.look_at_index(machine)
+            if not machine.is_up:
+                self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
+        self.bugs.tell()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """
+        Play the schedule.
+
+        @raise AssertionError: a promise was broken, or the code under test has failed.
+        """
+        with self.bugs.listening():
+            for machine in self.machines.values():
+                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
+            self.traffic.begin()
+            self.clock.after(3 * SECOND_US, self.harm)
+            self.clock.after(1, self._watch)
+            self.clock.run_until(FAULTS_S * SECOND_US)
+            self.heal()
+            end_us = self.clock.now_us + SETTLE_S * SECOND_US
+            while (why := self.unsettled()):
+                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
+                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
+            self._judge()
+            self.traffic.probe()
+            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
+            self.is_over = True
+            require_pair(self.traffic.probed == 0, 14, f"a message is answered with {self.traffic.probed}")
+        reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
+        require_pair(not reasons, 13, f"ended by themselves: {reasons}")
+
+    def unsettled(self) -> str:
+        """What is still to come; empty if all is delivered, and equal."""
+        ends: set[int] = set()
+        all_parts: dict[str, BrokerParts] = {}
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            if parts is None or not parts.store.is_ready:
+                return f"{name} does not run"
+            all_parts[name] = parts
+            log, indexing = parts.store.log, parts.store.indexing
+            assert isinstance(log, RaftLog) and indexing is not None
+            ends.update((log.record_end, log.ledger_end, parts.store.reput.offset, indexing.index.offset))
+        masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
+        if masters != [self._master]:
+            return f"masters {masters}, known {self._master}"
+        if (why := waits(self.traffic)):
+            return why
+        if len(ends) != 1:
+            return f"ends {ends}"
+        master = all_parts.pop(self._master)
+        for parts in all_parts.values():
+            why = log_difference(master, parts) or table_difference(master.metadata, parts.metadata)
+            if why:
+                return why
+        return ""
+
+    def _judge(self) -> None:
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            assert parts is not None
+            check_queues(name, parts)
+            records = {record.physical_offset: record for record in records_of(parts)}
+            for sent in self.accounts.needed(frozenset(KEPT)):
+                check_by_key(name, parts, sent, records.keys())
+                self._check_place(name, sent, records)
+
+    @staticmethod
+    def _check_place(name: str, sent: ProducedMessage, records: dict[int, Message]) -> None:
+        """B20."""
+        record = records.get(sent.offset)
+        require_pair(record is not None and record.keys == (sent.key,), 20,
+                     f"{sent.key} was acknowledged at {sent.offset}, and {name} has "
+                     f"{'nothing' if record is None else record.keys} there")
+
+
+def run_raft_clients(
+    seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False
+) -> RaftClientsOutcome:
+    """Run one seed to its verdict. Never raises for a broken promise."""
+    world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
+    failure = ""
+    try:
+        world.run()
+    except AssertionError as error:
+        failure = str(error) or _traced(error)
+    except Exception as error:  # any other exception of a simulated broker is a bug as well
+        failure = _traced(error)
+    accounts = world.accounts
+    return RaftClientsOutcome(
+        seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
+        digest=world.digest, acknowledged=sum(one.outcome == "acked" for one in accounts.sent.values()),
+        deliveries=accounts.deliveries, again=accounts.again,
+        restarts=sum(machine.boots - 1 for machine in world.machines.values()), masters=world.masters,
+    )
+
+
+def _traced(error: Exception) -> str:
+    return "".join(traceback.format_exception(error)[-6:])
