@@ -129,7 +129,7 @@ class Leadership:
         """
         assert self.beats is not None
         self.beats.tick()
-        return self.member.out.now_ms - self.beats.last_quorum_ms > patience_ms
+        return self.beats.lack_quorum(patience_ms)
 
     def tick(self) -> None:
         """Let time-outs of pushes end, and write the term-start entry again if it was refused."""

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.errors import Expired, Restored
 from dledger.client.answers.values import Entry
+from dledger.client.reading.deleted import ABSENT_S
 from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -433,6 +434,28 @@ class LossTests(TailCase):
         """A member that still has it serves."""
         self.group["n1"].begin_index = self.group["n0"].begin_index = 5
         self.assertEqual(self.read(2, follow=False).indexes, list(range(2, 10)))
+
+    def test_a_member_that_is_down_may_have_it(self) -> None:
+        """It is waited for; after ten seconds, or the time-out, the entry counts as expired."""
+        self.group["n1"].begin_index = self.group["n2"].begin_index = 5
+        down = self.group["n0"]
+        down.is_up = False
+        reader = self.read(2)
+        self.group.run(3.0)
+        self.assertIsNone(reader.failure)
+        down.is_up = True
+        self.group.run(2.0)
+        self.assertEqual(reader.indexes, list(range(2, 10)))
+        down.is_up = False
+        down.lose_connections()
+        for options, seconds in (({}, ABSENT_S), ({"timeout_s": 4.0}, 4.0)):
+            reader = self.read(2, **options)
+            self.group.run(seconds - 1.0)
+            self.assertIsNone(reader.failure)
+            self.group.run(3.0)
+            error = self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+            self.assertEqual(error.facts["first_index"], 5)
+            self.assertIn(f"(no answer of n0 in {seconds:g} s)", str(error))
 
     def test_an_entry_expires_where_it_is_read(self) -> None:
         """A member that served has dropped the next entry: another one that has it goes on."""

@@ -273,6 +273,25 @@ class BeatTests(SynchronousTestCase):
         self.assertIn("stepping-down", events(effects))
         self.assertEqual((bench.role, bench.core.leader_id, bench.term), ("follower", None, 2))
 
+    def test_a_leader_that_stood_still_hears_its_followers_out(self) -> None:
+        """Their answers are unread: it has one interval for them, and a second pause is no excuse."""
+        bench = leader(heart_beat_time_interval_ms=200, max_heart_beat_leak=5)
+        bench.tick(3_000)
+        self.assertEqual(bench.role, "leader")
+        bench.run(180)
+        bench.confirm("n2")
+        bench.run(700)
+        self.assertEqual(bench.role, "leader")
+        for pauses in (1, 2):
+            bench = leader(heart_beat_time_interval_ms=200, max_heart_beat_leak=5)
+            for _ in range(pauses):
+                bench.tick(3_000)
+            if pauses == 1:
+                bench.run(180)
+                self.assertEqual(bench.role, "leader")
+                bench.run(40)
+            self.assertEqual(bench.role, "follower", pauses)
+
     def test_one_follower_of_two_is_a_quorum(self) -> None:
         """It stays as long as one answers."""
         bench = leader()

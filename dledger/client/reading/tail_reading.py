@@ -35,6 +35,7 @@ from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members, refuse_another_group
+from dledger.client.reading.deleted import DeletedEntries
 from dledger.client.reading.look_back import entry_before, pulling, shows_times
 from dledger.client.reading.tail_options import TailOptions
 from dledger.values.errors import DLedgerError
@@ -92,7 +93,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         self._untried: deque[str] = deque()
         self._has_tried_all = False  # since a member has served
         self._left_id = ""
-        self._expired: dict[str, int] = {}
+        self._deleted = DeletedEntries()
         self._problem: DLedgerError | None = None
         self._backoff = Backoff(rng=members.rng)
         self._served_s = clock.seconds()
@@ -231,7 +232,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         self._backoff.reset()
         self._untried.clear()
         self._has_tried_all = False
-        self._expired.clear()
+        self._deleted.clear()
         self._problem = None
 
     async def _place(self) -> None:
@@ -291,15 +292,9 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         if connection is not None and connection.is_connected:
             return connection
         if not self._untried:
-            if self._expired and self._has_tried_all:
-                first_index = min(self._expired.values())
-                raise DLedgerError(
-                    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN,
-                    index=self.next_index,
-                    first_index=first_index,
-                    reason=f"entry {self.next_index} has expired; the first remaining entry is {first_index}",
-                )
             if self._has_tried_all:
+                waited_s = self._clock.seconds() - self._served_s
+                self._deleted.check(self.next_index, waited_s, self.options.timeout_s)
                 await self._pause()
             self._has_tried_all = True
             self._untried.extend(self._in_order())
@@ -329,6 +324,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         self._note(connection.member_id, error)
 
     def _note(self, member_id: str, error: Exception) -> None:
+        self._deleted.left(member_id, error)
         self.log.info("tail at {index} leaves {peer_id}: {reason}",
                       index=self.next_index, peer_id=member_id, reason=str(error))
         self._problem = (
@@ -357,7 +353,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             self._gets_only.add(connection.member_id)
             return []
         if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            self._expired[connection.member_id] = answer.ledger_begin_index
+            self._deleted.begins[connection.member_id] = answer.ledger_begin_index
         if answer.code is not ResponseCode.SUCCESS:
             raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
         if answer.entries is None:
@@ -462,7 +458,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
             # GET does not report the first remaining index; METADATA of our members does.
             member = await self._members.metadata(connection)
-            self._expired[connection.member_id] = max(member.begin_index, self.next_index + 1)
+            self._deleted.begins[connection.member_id] = max(member.begin_index, self.next_index + 1)
         raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
 
 

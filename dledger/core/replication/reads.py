@@ -40,6 +40,9 @@ class HeartBeats:
     C{_unanswered} counts C{_outstanding} by peer; C{_missed} has the peers that were not sent the last round.
 
     @ivar last_quorum_ms: time when the last confirmed round was sent, or leadership began.
+    @ivar looked_ms: when L{lack_quorum} was asked last.
+    @ivar excused_ms: C{last_quorum_ms} when this member stood still last.
+    @ivar patient_until_ms: until when it hears out its peers after that.
     """
 
     member: MemberState
@@ -49,6 +52,9 @@ class HeartBeats:
     last_quorum_ms: int
     last_round: int = 0
     confirmed_round: int = 0
+    looked_ms: int = attrs.field(init=False)
+    excused_ms: int = -1
+    patient_until_ms: int = 0
     _last_sent_ms: int = -(1 << 40)
     _answered: dict[str, int] = attrs.Factory(dict)
     _sent_ms: dict[int, int] = attrs.Factory(dict)
@@ -66,6 +72,22 @@ class HeartBeats:
             again, self._beat_soon = self._beat_soon, set()
             for peer_id in sorted(again):
                 self._beat(peer_id)
+
+    def __attrs_post_init__(self) -> None:
+        self.looked_ms = self.member.out.now_ms
+
+    def lack_quorum(self, patience_ms: int) -> bool:
+        """
+        Whether no quorum was heard for longer than this. A member that stood still (stopped process, long
+        pause) has the answers of its peers unread: once for each, it hears out the heartbeats that it has
+        just sent, an interval long.
+        """
+        now_ms, interval_ms = self.member.out.now_ms, self.member.config.heart_beat_time_interval_ms
+        stalled_ms, self.looked_ms = now_ms - self.looked_ms, now_ms
+        if stalled_ms > interval_ms and self.last_quorum_ms > self.excused_ms:
+            self.excused_ms = self.last_quorum_ms
+            self.patient_until_ms = now_ms + interval_ms
+        return now_ms - self.last_quorum_ms > patience_ms and now_ms >= self.patient_until_ms
 
     def start_round(self) -> None:
         """Send a heartbeat to every peer."""

@@ -135,7 +135,7 @@ class AskedTraffic(MoreTraffic):
         return self._rng.choice(known) if known else None
 
 
-def waits(traffic: AskedTraffic) -> str:
+def why_unsettled(traffic: AskedTraffic) -> str:
     """B6, B15 and B17: the messages for which the clients still wait; empty if all are delivered."""
     topics, accounts = frozenset((*KEPT, REMADE)), traffic.accounts
     wanted = {one: frozenset({KEPT[0]}) if one.name == RESET_GROUP else topics for one in GROUPS}

@@ -27,7 +27,7 @@ from dledger.testing.brokers.accounts import (
     require_pair,
 )
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
-from dledger.testing.brokers.asked_traffic import AskedTraffic, waits
+from dledger.testing.brokers.asked_traffic import AskedTraffic, why_unsettled
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
@@ -384,7 +384,7 @@ class PairWorld(PairFaults):
         running = {name: parts for name, parts in found.items() if parts is not None and parts.store.is_ready}
         if len(running) < len(found):
             return "a broker does not run"
-        if (why := waits(self.traffic)):
+        if (why := why_unsettled(self.traffic)):
             return why
         for name, parts in running.items():
             indexing = parts.store.indexing

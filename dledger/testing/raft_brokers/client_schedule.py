@@ -25,7 +25,7 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.accounts import ProducedMessage, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
-from dledger.testing.brokers.asked_traffic import AskedTraffic, waits
+from dledger.testing.brokers.asked_traffic import AskedTraffic, why_unsettled
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import CLIENT, POWER, RETENTION, SECOND_US, PairFaults
@@ -261,7 +261,7 @@ class RaftClientsWorld(PairFaults):
         masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
-        if (why := waits(self.traffic)):
+        if (why := why_unsettled(self.traffic)):
             return why
         if len(ends) != 1:
             return f"ends {ends}"

@@ -424,7 +424,8 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
         beats.last_round = 1
         beats.confirmed_round = 0
         beats._sent_ms = {1: NOW_MS}
-        beats.last_quorum_ms = beats._last_sent_ms = NOW_MS
+        beats.last_quorum_ms = beats._last_sent_ms = beats.looked_ms = NOW_MS
+        beats.excused_ms, beats.patient_until_ms = -1, 0
         beats._outstanding.clear()
         beats._answered.clear()
     core.appends._waiting._forget_stale()
