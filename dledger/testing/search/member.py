@@ -422,10 +422,9 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     beats = core.leading.beats
     if beats is not None:
         beats.last_round = 1
-        beats.confirmed_round = 0
+        beats.confirmed_round = beats.excused_ms = beats.patient_until_ms = 0
         beats._sent_ms = {1: NOW_MS}
         beats.last_quorum_ms = beats._last_sent_ms = beats.looked_ms = NOW_MS
-        beats.excused_ms, beats.patient_until_ms = -1, 0
         beats._outstanding.clear()
         beats._answered.clear()
     core.appends._waiting._forget_stale()
