@@ -4,6 +4,9 @@ Runs many schedules of whole masters and slaves, on several processors, and repo
 
     python -m dledger.testing.brokers --schedules 1000 --seed 1 --jobs 2
     python -m dledger.testing.brokers --logs --schedules 1000 --seed 1      # of their logs, event by event
+    python -m dledger.testing.brokers --ages --schedules 100 --seed 1       # files expire under the clients
+
+With C{--ages} seeds 22 and 35 fail, for reasons that are not understood yet, so it is not the default.
 
 Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last events, and the command
 that runs it again; the exit status is then 1.
@@ -16,7 +19,7 @@ from functools import partial
 
 import click
 
-from dledger.testing.brokers.pair_schedule import PairOutcome, run_pair_schedule
+from dledger.testing.brokers.pair_schedule import PairFocus, PairOutcome, run_pair_schedule
 from dledger.testing.brokers.schedule import HAOutcome, run_ha_schedule
 from dledger.testing.world.bugs import be_quiet
 from dledger.testing.world.running import Tally, in_time, outcomes, tell
@@ -28,12 +31,13 @@ _OF_LOGS = ("puts", "acknowledged", "restarts", "truncations", "resolved", "mend
 
 def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
     """The command that runs a failed schedule again."""
-    kind = "--logs " if isinstance(outcome, HAOutcome) else ""
+    kind = "--logs " if isinstance(outcome, HAOutcome) else ("--ages " if outcome.ages else "")
     return f"python -m dledger.testing.brokers {kind}--schedules 1 --seed {outcome.seed} --trace"
 
 
 @click.command()
 @click.option("--logs", is_flag=True, help="Look at the logs after every event, instead of clients.")
+@click.option("--ages", is_flag=True, help="With clients: files become old enough to expire.")
 @click.option("--schedules", default=100, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
@@ -41,11 +45,14 @@ def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 @click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
 def main(
-    logs: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int, within: float | None
+    logs: bool, ages: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int,
+    within: float | None,
 ) -> None:
     """Run seeded schedules of a simulated master and its slaves, and check every promise."""
     be_quiet()
-    play: Callable[..., PairOutcome | HAOutcome] = run_ha_schedule if logs else run_pair_schedule
+    play: Callable[..., PairOutcome | HAOutcome] = run_ha_schedule
+    if not logs:
+        play = partial(run_pair_schedule, focus=PairFocus(ages=ages))
     run = partial(play, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     words = {name: name for name in (_OF_LOGS if logs else _OF_CLIENTS)}

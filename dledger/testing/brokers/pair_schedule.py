@@ -65,12 +65,14 @@ class PairFocus:
     @ivar faults: the only ones that happen; empty for the seed's own mix.
     @ivar role: of the master; empty for the seed's own.
     @ivar slaves: their number; 0 for the seed's own.
+    @ivar ages: among the seed's own faults, files become old enough to expire.
     """
 
     faults: tuple[str, ...] = ()
     role: str = ""
     pace_s: float = 0.0
     slaves: int = 0
+    ages: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -80,6 +82,7 @@ class PairOutcome:
     seed: int
     failure: str
     lines: tuple[str, ...]
+    ages: bool
     digest: int
     acknowledged: int = 0
     deliveries: int = 0
@@ -110,11 +113,11 @@ class PairWorld(PairFaults):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
-        ages = "age" in focus.faults or (not focus.faults and random.Random(f"{seed} ages").random() < 0.3)
-        if ages:
+        self.ages = focus.ages or "age" in focus.faults
+        if self.ages:
             self.options |= RETENTION
         self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES,
-                                       *(("age", "age") if ages else ()))
+                                       *(("age", "age") if self.ages else ()))
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
@@ -423,7 +426,8 @@ def run_pair_schedule(
         failure = _traced(error)
     accounts = world.accounts
     return PairOutcome(
-        seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
+        seed=seed, failure=failure, ages=world.ages,
+        lines=tuple(world.lines) if failure or wants_all_lines else (),
         digest=world.digest, acknowledged=sum(one.outcome == "acked" for one in accounts.sent.values()),
         deliveries=accounts.deliveries, again=accounts.again,
         restarts=sum(machine.boots - 1 for machine in world.machines.values()),
