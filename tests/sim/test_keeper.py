@@ -26,7 +26,7 @@ class CopiesTests(SynchronousTestCase):
     def test_copies_and_restored_members(self) -> None:
         """Backups and archives are made, expire and are given back; some runs fail, each with a reason."""
         text = ""
-        for seed in range(1, 4):
+        for seed in (7, 8, 9):
             for focus in (RUNNING, EXPIRING):
                 outcome = run_schedule(seed, focus=focus, seconds=20, wants_all_lines=True)
                 self.assertEqual(outcome.failure, "", seed)
@@ -36,7 +36,7 @@ class CopiesTests(SynchronousTestCase):
 
     def first_failure(self) -> str:
         """Of some schedules; empty: all pass."""
-        for seed in range(1, 7):
+        for seed in (9, *range(1, 7)):
             for focus in (RUNNING, EXPIRING):
                 failure = run_schedule(seed, focus=focus, seconds=20).failure
                 if failure:
