@@ -297,7 +297,7 @@ class DLedgerCore:
                 self._note_refused(leader_id, request, fault)
                 return
             member.heard_from(leader_id, request.wire_version)
-            if type(request) is VoteRequest and self.elector.turns_away(token, request):
+            if type(request) is VoteRequest and self.elector.voter.turns_away(token, request):
                 return
             if request.term > member.term and not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
@@ -311,7 +311,7 @@ class DLedgerCore:
             # The ledger may be complete, and this push may have proved it.
             self.leaders_word.end_repair()
         elif isinstance(request, VoteRequest):
-            self.elector.on_vote(token, request)
+            self.elector.voter.on_vote(token, request)
         else:
             self.elector.on_heart_beat(token, request)
 

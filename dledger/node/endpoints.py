@@ -14,6 +14,10 @@ from dledger.values.addresses import parse_address
 #: Seconds that one attempt to connect may take.
 CONNECT_TIME_OUT_S = 3.0
 
+#: Seconds before the next address of a name is tried beside the first. Twisted's endpoint also reports no
+#: failed attempt before this, even for a single address, and no other attempt begins meanwhile.
+ATTEMPT_DELAY_S = 0.1
+
 
 def listen_description(address: str) -> str:
     """
@@ -33,5 +37,7 @@ def peer_endpoint(
 ) -> IStreamClientEndpoint:
     """The endpoint to another member. @param dialling: None without TLS."""
     host, port = parse_address(address)
-    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
+    endpoint: IStreamClientEndpoint = HostnameEndpoint(
+        reactor, host, port, timeout=CONNECT_TIME_OUT_S, attemptDelay=ATTEMPT_DELAY_S
+    )
     return endpoint if dialling is None else dialling.dial(endpoint, peer_id)

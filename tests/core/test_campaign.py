@@ -137,6 +137,16 @@ class CampaignTests(SynchronousTestCase):
         bench.step(ev.ResponseReceived(peer_id="n1", request_id=again[0][1], response=granted(4)))
         self.assertEqual(bench.role, "leader")
 
+    def test_a_voter_that_cannot_vouch_yet_is_asked_again(self) -> None:
+        """ILLEGAL_MEMBER_STATE: that member's own connection to the candidate is still being made."""
+        bench, votes = self.voting()
+        refusal = VoteResponse(group="g", code=ResponseCode.ILLEGAL_MEMBER_STATE)
+        bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=refusal))
+        again = sent(bench.tick(), VoteRequest)
+        self.assertEqual([(peer_id, request.term) for peer_id, _, request in again], [("n1", 4)])
+        bench.step(ev.ResponseReceived(peer_id="n1", request_id=again[0][1], response=granted(4)))
+        self.assertEqual(bench.role, "leader")
+
     def test_votes_of_an_earlier_round_do_not_count(self) -> None:
         """An answer counts only while its round is under way."""
         bench, votes = self.voting()
@@ -163,6 +173,23 @@ class CampaignTests(SynchronousTestCase):
         self.assertTrue(all(request.pre_vote for _, _, request in sent(effects, VoteRequest)))
         self.assertGreater(len(sent(effects, VoteRequest)), 6)
         self.assertEqual(bench.term, 4)
+
+    def test_a_split_vote_is_followed_soon(self) -> None:
+        """When a voter has voted for another candidate, only a random wait comes before the next round."""
+        for result, at_most_ms in ((VoteResult.REJECT_ALREADY_VOTED, 420), (VoteResult.UNKNOWN, 920)):
+            waits = []
+            for seed in range(20):
+                bench, votes = self.voting(seed=seed)
+                began_ms = bench.now_ms
+                for peer_id, request_id, _ in votes:
+                    bench.step(ev.ResponseReceived(
+                        peer_id=peer_id, request_id=request_id, response=granted(4, result=result)
+                    ))
+                asked = sent(bench.run_until(VoteRequest), VoteRequest)
+                self.assertTrue(all(request.pre_vote for _, _, request in asked))
+                waits.append(bench.now_ms - began_ms)
+            self.assertGreater(min(waits), 90)
+            self.assertTrue(at_most_ms - 120 < max(waits) <= at_most_ms, waits)
 
     def test_failed_requests_end_nothing(self) -> None:
         """The round lives on the other answers."""

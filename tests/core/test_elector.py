@@ -133,7 +133,7 @@ class VoteTests(SynchronousTestCase):
     def test_term_below_its_own_last_entry(self) -> None:
         """8: a candidate of a term that the voter's ledger has passed hears of that term."""
         member = make_member(ListLedger.of(4), term=3)
-        LeaderElector(member, seeded(1), Roles(member)).on_vote(
+        LeaderElector(member, seeded(1), Roles(member)).voter.on_vote(
             1, vote_request("n1", 3, end_index=9, end_term=4)
         )
         (reply,) = of_type(member.out.take(), fx.Reply)

@@ -26,6 +26,7 @@ from tests.mutants.readers_catalogue import READER_MUTANTS
 from tests.mutants.times_catalogue import TIME_MUTANTS
 
 ELECTOR = "dledger.core.election.elector"
+VOTER = "dledger.core.election.voter"
 HANDLER = "dledger.core.replication.handler"
 MEMBER = "dledger.core.state.member_state"
 JUDGE = "dledger.core.election.vote_judge"
@@ -147,7 +148,7 @@ _ELECTIONS = (
               "if False:\n            # This log may lack entries"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
-        Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
+        Patch(VOTER, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
         Patch("dledger.testing.group.checks.invariants", "require(not member.ledger.identity.is_unsure, 6,",
               "require(True, 6,"),
         Patch(ELECTOR, "(self._unsure if self.member.is_unsure else self._granted).add(",

@@ -69,11 +69,9 @@ class RedialTests(SynchronousTestCase):
         self.assertEqual([self.redial.connected(), self.redial.lost()], [True, True])
 
     def test_a_hurry_ends_one_wait(self) -> None:
-        """It ends a wait, at most once in a time; an attempt under way goes on."""
+        """It ends a wait, at most once in a time."""
         self.redial.unheard = 100
         self.start()
-        self.redial.hurry(100.0)
-        self.assertEqual(len(self.endpoint.attempts), 1)
         self.endpoint.fail()
         self.redial.hurry(100.0)
         self.assertEqual(len(self.endpoint.attempts), 1)
@@ -82,6 +80,30 @@ class RedialTests(SynchronousTestCase):
         self.assertEqual(self.endpoint.attempts, [])
         self.redial.hurry(100.0 + HURRY_S)
         self.assertEqual(len(self.endpoint.attempts), 1)
+
+    def test_a_hurry_during_an_attempt(self) -> None:
+        """The attempt goes on. If it fails, the next one begins at once, and only that one."""
+        self.redial.unheard = 100
+        self.start()
+        for now_s in (100.0, 100.0 + HURRY_S / 2):
+            self.redial.hurry(now_s)
+            self.assertEqual(len(self.endpoint.attempts), 1)
+        self.endpoint.fail()
+        self.clock.advance(0)
+        self.assertEqual(len(self.endpoint.attempts), 1)
+        self.endpoint.fail()
+        self.clock.advance(0)
+        self.assertEqual(self.endpoint.attempts, [])
+
+    def test_a_hurry_during_a_successful_attempt(self) -> None:
+        """It is over when the attempt has succeeded: it does not shorten a later wait."""
+        self.redial.unheard = 100
+        self.start()
+        self.redial.hurry(100.0)
+        self.redial.connected()
+        self.endpoint.fail()
+        self.clock.advance(0)
+        self.assertEqual(self.endpoint.attempts, [])
 
     def test_a_redial_never_started_has_nothing_to_stop(self) -> None:
         """There is nothing to stop or to hurry."""

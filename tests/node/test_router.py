@@ -313,6 +313,22 @@ class CoreTests(SynchronousTestCase):
             self.assertFalse(client.connection.is_lost)
             client.connection.abort("the next one may speak for the same member")
 
+    def test_a_peer_that_connects_is_dialed(self) -> None:
+        """Whoever connects in the name of a member makes this one try to reach that member, once."""
+        asked: list[str] = []
+
+        def vouches(peer_id: str) -> bool:
+            asked.append(peer_id)
+            return False
+
+        self.rig.node.router.claim_with(self.rig.server.claim, vouches, self.rig.server)
+        client = self.rig.client()
+        for _ in range(2):
+            client.send(MetadataRequest(group="default", remote_id="n0", local_id="n1"))
+        self.assertEqual(asked, ["n1"])
+        self.rig.client().send(MetadataRequest(group="default", remote_id="n0"))
+        self.assertEqual(asked, ["n1"])
+
     def test_in_the_name_of_another(self) -> None:
         """What binds counts only on the connection of the member that it names; others are ended."""
         base = {"group": "default", "remote_id": "n0", "term": 1}

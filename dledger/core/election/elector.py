@@ -12,12 +12,8 @@ Rule 2: a follower of a term's leader has voted in that term.
 Rule 3: before the term is raised, the peers are asked whether they would vote. A pre-vote binds no peer.
 Rule 4: a follower's patience (L{dledger.core.election.patience}) is its leader's.
 Rule 5: what is there for Java's members alone is in L{dledger.core.election.java_elections}.
-Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
-leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
-leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
-Rule 7: a member that must never lead still becomes a candidate if no leader is known and a member that lacks
-its entries keeps asking for votes: it takes no appends, sends that one its entries, and hands over to it.
-Rule 8: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
+Rule 6: what a member answers to candidates is in L{dledger.core.election.voter}.
+Rule 7: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
 included, counts only if every member gives its vote.
 
 Knows time as C{now_ms} and chance as the random source it was given.
@@ -35,7 +31,7 @@ import attrs
 
 from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections, is_java
 from dledger.core.election.patience import LeaderPatience
-from dledger.core.election.vote_judge import VoteJudge
+from dledger.core.election.voter import LONGER_LOG, Voter
 from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
@@ -56,17 +52,6 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-
-#: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
-#: before, longer ago than its own patience: another member that has the entries would have won by then.
-#: (Refusals further apart than this, milliseconds, do not belong together.)
-WARD_MEMORY_MS = 30_000
-
-#: A voter's log is longer than the candidate's.
-_LONGER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
-
-#: A candidate whose log is as good as ours is refused for its term alone.
-_BEHIND_IN_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_ALREADY_VOTED)
 
 
 class Campaign(Enum):
@@ -99,6 +84,7 @@ class LeaderElector:
     Invariant: C{_outstanding} and C{_granted} belong to the round under way; a round is known by the ids of
     its requests.
 
+    @ivar voter: answers the candidates that ask this member.
     @ivar deadline_ms: when the member asks for votes, or for votes again, if nothing happens before.
     """
 
@@ -114,12 +100,11 @@ class LeaderElector:
     _granted: set[str] = attrs.Factory(set)
     _unsure: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
-    _behind: tuple[int, int] | None = None
-    _expected: tuple[str, int, int] | None = None
-    _asked_ms: dict[str, int] = attrs.Factory(dict)
     _has_yielded: bool = False
     _java: JavaElections = attrs.Factory(lambda self: JavaElections(self.member), takes_self=True)
-    _judge: VoteJudge = attrs.Factory(lambda self: VoteJudge(self.member), takes_self=True)
+    voter: Voter = attrs.Factory(
+        lambda self: Voter(self.member, self.patience, self._java, self._wait_for_round), takes_self=True
+    )
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -301,13 +286,26 @@ class LeaderElector:
             elif result is VoteResult.REJECT_TERM_NOT_READY or (
                 # The leader's announcement of this candidate is still under way to that peer.
                 result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
+            ) or (
+                # That peer's own connection to this member is still being made: it cannot vouch for it.
+                response.code == ResponseCode.ILLEGAL_MEMBER_STATE and not is_java(member, peer_id)
             ):
                 self._not_ready.add(peer_id)
-            elif result in _LONGER_LOG and is_java(self.member, peer_id):
+            elif result is VoteResult.REJECT_ALREADY_VOTED and not is_java(member, peer_id):
+                self._votes_split()
+            elif result in LONGER_LOG and is_java(self.member, peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
                 # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
                 self._wait_for_round(JAVA_ROUND_MS)
         self._won()
+
+    def _votes_split(self) -> None:
+        """
+        A voter gave its vote of this term to another candidate. If that one wins, its heartbeat comes first.
+        If no candidate wins, the next round need not wait for a slow fsync: a random wait is enough.
+        """
+        if self.deadline_ms - self.member.out.now_ms > self.member.config.max_vote_interval_ms:
+            self._wait_for_round(0)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer: the deadline or the other answers end the round."""
@@ -330,96 +328,7 @@ class LeaderElector:
                 self.roles.take_leadership_ended(ResponseCode.SUCCESS)
         return True
 
-    # -- answering --------------------------------------------------------------------------
-
-    def expect(self, candidate_id: str | None, *, until_ms: int = 0) -> None:
-        """
-        The leader hands over to C{candidate_id} (None: to no member): its votes for a later term than the
-        present one count until C{until_ms}, although this leader is heard.
-        """
-        self._expected = None if candidate_id is None else (candidate_id, self.member.term, until_ms)
-
-    def turns_away(self, token: int, request: VoteRequest) -> bool:
-        """Refuse a vote whose term must not be adopted. @return: whether it was refused."""
-        if request.pre_vote or request.term <= self.member.term or request.leader_id is None:
-            return False
-        candidate_id, now_ms = request.leader_id, self.member.out.now_ms
-        result = VoteResult.REJECT_ALREADY_HAS_LEADER
-        if not self._is_kept_from(candidate_id):
-            spacing_ms = self.member.config.min_vote_interval_ms
-            if now_ms - self._asked_ms.get(candidate_id, -spacing_ms) >= spacing_ms:
-                self._asked_ms[candidate_id] = now_ms
-                return False
-            # No candidate needs another term so soon. It repeats this one a tick later.
-            result = VoteResult.REJECT_TERM_NOT_READY
-        self._answer_vote(token, request, result)
-        return True
-
-    def _is_kept_from(self, candidate_id: str) -> bool:
-        """Whether the leader that is heard keeps C{candidate_id} from raising the term."""
-        member, now_ms = self.member, self.member.out.now_ms
-        if member.leader_id in (None, candidate_id):
-            return False
-        if self._expected is not None:
-            expected_id, term, until_ms = self._expected
-            if expected_id == candidate_id and term == member.term and now_ms < until_ms:
-                return False
-        if member.is_leader:
-            return True
-        if self.patience.interval_ms():
-            return not self.patience.is_over()
-        return self._java.spares_leader(self.patience.silent_ms())
-
-    def on_vote(self, token: int, request: VoteRequest) -> None:
-        """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
-        member = self.member
-        if request.pre_vote:
-            result = self._judge.pre_vote(request, is_leader_heard=not self.patience.is_over())
-        else:
-            result = self._judge.vote(request)
-        if result is VoteResult.ACCEPT and not request.pre_vote:
-            assert request.leader_id is not None
-            member.vote(request.leader_id)
-            if not member.is_unsure or request.wire_version >= 1:  # else it cannot win with such a vote
-                self._wait_for_round(self.patience.allowed_ms())
-        elif result in _LONGER_LOG:
-            self._refused_its_log(request.leader_id)
-        elif result in _BEHIND_IN_TERM and self._java.is_better(request):
-            # It comes back with our term, then with the next one, and can win that. Raising the term at
-            # our quicker pace would keep it behind for ever.
-            self._wait_for_round(JAVA_ROUND_MS)
-        self._answer_vote(token, request, result)
-
-    def _refused_its_log(self, candidate_id: str | None) -> None:
-        """A candidate lacks entries of this member: without this member's help it may never win (rule 7)."""
-        member, now_ms = self.member, self.member.out.now_ms
-        if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
-            return
-        # Any candidate counts: two of them that both lack entries ask in turns.
-        since_ms, last_ms = self._behind or (now_ms, now_ms)
-        if now_ms - last_ms >= WARD_MEMORY_MS:
-            since_ms = now_ms
-        self._behind = (since_ms, now_ms)
-        if now_ms - since_ms >= self.patience.allowed_ms() and member.ward_id is None:
-            member.ward_id = candidate_id
-            member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
-                              ledger_end_index=member.ledger_end_index)
-            self._wait_for_round(0)
-
-    def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
-        member = self.member
-        flags = 0
-        if result is VoteResult.ACCEPT and member.is_unsure:
-            result, flags = VoteResult.UNKNOWN, WIRE_FLAG_UNSURE_VOTE
-        term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
-        member.out.reply(token, VoteResponse(
-            group=request.group, remote_id=request.remote_id, local_id=request.local_id,
-            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION | flags,
-            vote_result=result, pre_vote=request.pre_vote,
-        ))
-        if not request.pre_vote:
-            member.out.report("vote-answered", candidate_id=request.leader_id, term=request.term,
-                              result=result.name)
+    # -- following --------------------------------------------------------------------------
 
     def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
         """A heartbeat of a leader. The term gate has adopted a higher term."""
@@ -461,7 +370,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._java.stray_ended()
-        self._behind = None
+        self.voter.leader_found()
         self.patience.jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

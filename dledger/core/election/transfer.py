@@ -6,7 +6,7 @@ The leader stops taking appends, waits until the taker holds its whole ledger, t
 over; the taker starts an election at once. A deadline ends every wait, and then appends continue.
 
 The leader announces the taker to the members that speak our wire, because they refuse every other vote
-while they hear it (L{dledger.core.election.elector}, rule 6): the announcement is a LEADERSHIP_TRANSFER that
+while they hear it (L{dledger.core.election.voter}, rule 1): the announcement is a LEADERSHIP_TRANSFER that
 names another taker than its receiver. Members that do not know it answer 411 and wait for their patience.
 
 A client may ask for a transfer again only after a pause: while a transfer is under way no append is taken.
@@ -148,7 +148,7 @@ class LeadershipTransfer:
         deadline_ms = member.out.now_ms + 2 * member.config.leadership_transfer_wait_timeout
         self.giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
         member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
-        self.elector.expect(transferee_id, until_ms=deadline_ms)
+        self.elector.voter.expect(transferee_id, until_ms=deadline_ms)
         for peer_id in member.peer_ids:
             if peer_id != transferee_id and member.wire_versions.get(peer_id, 0) >= 1:
                 member.out.send(peer_id, self._naming(peer_id, transferee_id), self)
@@ -215,7 +215,7 @@ class LeadershipTransfer:
             self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
             return
         wait_ms = 2 * member.config.leadership_transfer_wait_timeout
-        self.elector.expect(request.transferee_id, until_ms=member.out.now_ms + wait_ms)
+        self.elector.voter.expect(request.transferee_id, until_ms=member.out.now_ms + wait_ms)
         self._answer(token, request, ResponseCode.SUCCESS)
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
@@ -239,7 +239,7 @@ class LeadershipTransfer:
             was_overtaken = code is ResponseCode.EXPIRED_TERM and giving.term < self.member.term
             pause_ms = TRANSFER_PAUSE_MS if was_overtaken else FAILED_TRANSFER_PAUSE_MS
             self._pause_until_ms = self.member.out.now_ms + pause_ms
-            self.elector.expect(None)
+            self.elector.voter.expect(None)
         self.member.out.report("transfer-ended", transferee_id=giving.transferee_id, code=code.name)
         if giving.token is not None and giving.request is not None:
             self._answer(giving.token, giving.request, code, term=term)

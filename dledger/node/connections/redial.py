@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from enum import Enum
 
 from twisted.application.internet import ClientService
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -72,11 +73,18 @@ class _WatchedEndpoint:
         return attempt.addErrback(tell)
 
 
+class _Phase(Enum):
+    CONNECTED = "connected"
+    TRYING = "an attempt is under way"
+    HURRIED = "an attempt is under way, and the next one follows at once"
+    WAITING = "waits for the next attempt"
+
+
 class Redial:
     """
     The way to one member.
 
-    Invariant: C{_is_waiting} only while there is no connection and no attempt under way.
+    Invariant: C{_phase} is C{CONNECTED} only while there is a connection, or before the first attempt.
 
     @ivar unheard: connections since the last answer; its owner sets it to 0 with each answer. A port that
         accepts but never answers (a proxy whose member is down) is retried with the same growing waits as a
@@ -94,7 +102,7 @@ class Redial:
         self._policy = retry_policy(rng)
         self._service: ClientService | None = None
         self._is_told = False
-        self._is_waiting = False
+        self._phase = _Phase.CONNECTED
         self._hurried_s = 0.0
         self.unheard = 0
 
@@ -102,8 +110,7 @@ class Redial:
         """Connect from now on. @param factory: makes the protocols, the same with each call."""
         if self._service is None:
             self._service = _QuietClientService(
-                self._endpoint, factory, clock=self._clock,
-                retryPolicy=lambda attempt: self._policy(attempt + self.unheard),
+                self._endpoint, factory, clock=self._clock, retryPolicy=self._wait_s
             )
         self._service.startService()
 
@@ -117,29 +124,41 @@ class Redial:
         return done
 
     def hurry(self, now_s: float) -> None:
-        """Do not wait with the next attempt to connect."""
-        if self._service is not None and self._is_waiting and now_s - self._hurried_s >= HURRY_S:
+        """Do not wait with the next attempt to connect, nor with the one after an attempt under way."""
+        if self._service is None or now_s - self._hurried_s < HURRY_S:
+            return
+        if self._phase is _Phase.WAITING:
             self._hurried_s = now_s
             self._service.stopService()
             self._service.startService()
+        elif self._phase is _Phase.TRYING:
+            self._hurried_s = now_s
+            self._phase = _Phase.HURRIED
 
     def connected(self) -> bool:
         """There is a connection. @return: whether it is the first since the last answer."""
         self._is_told = False
+        self._phase = _Phase.CONNECTED
         self.unheard += 1
         return self.unheard == 1
 
     def lost(self) -> bool:
         """The connection has ended. @return: whether it was answered, or the first since the last answer."""
-        self._is_waiting = True
+        self._phase = _Phase.WAITING
         return self.unheard <= 1
 
+    def _wait_s(self, attempt: int) -> float:
+        is_hurried = self._phase is _Phase.HURRIED
+        self._phase = _Phase.WAITING
+        return 0.0 if is_hurried else self._policy(attempt + self.unheard)
+
     def _trying(self) -> None:
-        self._is_waiting = False
+        self._phase = _Phase.TRYING
 
     def _cannot_connect(self, failure: Failure) -> None:
         """Log the first failed attempt since the last connection; the attempts continue."""
-        self._is_waiting = True
+        if self._phase is _Phase.TRYING:
+            self._phase = _Phase.WAITING
         if not self._is_told and failure.check(CancelledError) is None:
             self._is_told = True
             self.log.warn(

@@ -82,7 +82,12 @@ class Speakers:
         """Whether the connection goes on: it is claimed for a member, or its request binds nobody."""
         rights = self._door.rights(connection)
         if rights.speak_for(peer_id):
-            return self._claim(connection, peer_id, is_binding=is_binding) or connection.is_open
+            if not self._claim(connection, peer_id, is_binding=is_binding):
+                return connection.is_open
+            # A member that connects is up: if this one waits before its next attempt to reach it, the wait
+            # ends. An election may need this member's vote at once.
+            self._vouches(peer_id)
+            return True
         reason = f"the certificate is of {rights.who or 'nobody'}"
         self._note("claim-refused", {"peer_id": peer_id, "address": connection.address, "reason": reason})
         connection.abort(f"not taken for {peer_id}: {reason}")

@@ -8,7 +8,7 @@ member and the members that it is opened with.
 
 A directory without any file of a ledger is I{new}. Its member cannot know whether its group is new, too, or
 whether its disk was lost or is not mounted: it is I{unsure} until it holds all that a leader has. In a new
-group the votes of all members together elect the first leader (L{dledger.core.election.elector}, rule 8); an
+group the votes of all members together elect the first leader (L{dledger.core.election.elector}, rule 7); an
 operator who cannot wait for all says C{bootstrap}.
 
 With C{async} flushing a loss of power takes entries that were acknowledged. A member that was not closed in

@@ -413,7 +413,7 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     elector._last_tick_ms = NOW_MS
     elector.patience.leader_lost(jitter=0.0)
     elector.patience.heard_ms = _PAST_MS
-    elector._asked_ms.clear()
+    elector.voter._asked_ms.clear()
     for dispatcher in core.leading.dispatchers.values():
         _settle_dispatcher(dispatcher)
     core.leading.budget.entries = TURN_ENTRIES_MAX
