@@ -6,18 +6,23 @@ How long appends pause when the leader dies, and whether leaders change when the
     python -m benchmarks.failover --kills 30 --flush sync
     python -m benchmarks.failover --hand-over 20
     python -m benchmarks.failover --steady 60
+    python -m benchmarks.failover --steady 3600 --busy 50
 
 The leader is killed with SIGKILL again and again. C{elected}: until another member says that it leads;
 C{acknowledged}: until the client's next append is committed. With C{--hand-over}, the leader is asked to
 hand over while a client appends one entry at a time. With C{--steady}, no member is killed: a loaded group
-must keep its leader, so every term beyond the first is a false election.
+must keep its leader, so every term beyond the first is a false election; C{--busy} starts as many processes
+beside it that compute all the time.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -166,6 +171,19 @@ def show_hand_overs(gaps: list[float], flush: str) -> dict[str, object]:
     return {"hand_overs": len(gaps), "flush": flush, "pauses_ms": gaps}
 
 
+@contextmanager
+def computing(processes: int) -> Iterator[None]:
+    """Run so many processes that compute all the time."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+        for one in started:
+            one.wait()
+
+
 def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, object]:
     """Load a group with one client at full speed; its term must not change."""
     group = Group(directory, options={"flush_disk_type": flush, "retention_bytes": 1 << 30, **_FILES})
@@ -210,10 +228,11 @@ def show_steady(result: dict[str, object]) -> None:
 @click.option("--flush", type=click.Choice(["async", "sync"]), default="async", show_default=True)
 @click.option("--hand-over", type=int, help="hand over so many times instead of kills")
 @click.option("--steady", type=float, help="seconds of full load instead of kills")
+@click.option("--busy", default=0, help="processes that compute all the time beside --steady")
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, kills: int, flush: str, hand_over: int | None, steady: float | None,
-    parent: str | None,
+    busy: int, parent: str | None,
 ) -> None:
     """Measure failover, or false elections under load."""
     results: list[dict[str, object]] = []
@@ -228,7 +247,8 @@ def main(
                 results.append(show_kills(found, flush))
             if quick or steady is not None:
                 seconds = 10.0 if steady is None else steady
-                results.append(measure_steady(directory / "steady", seconds, flush))
+                with computing(busy):
+                    results.append({"busy": busy, **measure_steady(directory / "steady", seconds, flush)})
                 show_steady(results[-1])
         except ChildError as error:
             raise click.ClickException(str(error)) from error
