@@ -46,7 +46,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("removed-member-followed", "a reader without native frames follows a member that was removed", (
         Patch("dledger.client.reading.tail_reading", "if answer.leader_id is None and connection",
               "if False and connection"),
-    ), {"test": "tests.client.test_tail.RemotingTests.test_cut_off_member_is_left_over_remoting"}),
+    ), {"test": "tests.client.test_tail_losses.RemotingTests.test_cut_off_member_is_left_over_remoting"}),
     ("beats-pile-up", "a peer that hangs is sent heartbeats without bound", (
         Patch("dledger.core.replication.reads", "if unanswered >= BEATS_MAX:", "if False:"),
     ), {"test": "tests.core.test_reads.ReadTests.test_a_peer_that_hangs"}),

@@ -121,13 +121,30 @@ def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
     )
 
 
-class ListCase(SynchronousTestCase):
-    """Stores on a disk in memory."""
+class TableCase(SynchronousTestCase):
+    """A store with small files on a disk in memory. C{path}: its file of producers, readers and times."""
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()
         self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
         self.store = FileStore.open(config_of(), self.disk)
+
+    def fill(self, count: int, size: int = 900) -> None:
+        """Bodies of programs, one by one."""
+        for _ in range(count):
+            self.store.append_bodies((b"x" * size,), 1)
+
+    def reopen(self, *, clean: bool = True) -> None:
+        """After a stop, or as after kill -9."""
+        if clean:
+            self.store.clean_close()
+        else:
+            self.store.abandon()
+        self.store = FileStore.open(config_of(), self.disk)
+
+
+class ListCase(TableCase):
+    """The producers of such a store."""
 
     def table(self, store: FileStore | None = None) -> SequenceTable:
         """It is known."""
@@ -159,11 +176,3 @@ class ListCase(SynchronousTestCase):
         """As if recovery had looked at the entries from C{first} on only."""
         with mock.patch.object(store.parts.producers, "_scanned_from", first):
             store.parts.producers.begin()
-
-    def reopen(self, *, clean: bool = True) -> None:
-        """After a stop, or as after kill -9."""
-        if clean:
-            self.store.clean_close()
-        else:
-            self.store.abandon()
-        self.store = FileStore.open(config_of(), self.disk)

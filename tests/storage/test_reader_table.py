@@ -13,12 +13,11 @@ from dledger.storage.files import reader_table
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
-from dledger.storage.store.producer_list import PRODUCERS_NAME
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.readers import READERS_MAX, ReaderPart, ReaderState, encode_reader_entry
+from tests.storage.producer_logs import TableCase, config_of
 from tests.storage.producer_logs import append as append_of_producer
-from tests.storage.test_producer_list import config_of
 
 
 def state(name: str, previous: int, next_index: int, *, is_forgotten: bool = False) -> ReaderState:
@@ -122,13 +121,11 @@ class FoldTests(SynchronousTestCase):
                 ReaderTable.of_rows(wrong, 6)  # type: ignore[arg-type]
 
 
-class StoreCase(SynchronousTestCase):
-    """Stores on a disk in memory."""
+class StoreCase(TableCase):
+    """The readers of a store."""
 
     def setUp(self) -> None:
-        self.disk = MemoryDisk()
-        self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
-        self.store = FileStore.open(config_of(), self.disk)
+        super().setUp()
         self.last: dict[str, int] = {}
 
     def write(self, name: str, next_index: int, term: int = 1) -> int:
@@ -137,11 +134,6 @@ class StoreCase(SynchronousTestCase):
         self.store.append_bodies((body,), term, producers_at=0)
         self.last[name] = self.store.ledger_end_index
         return self.store.ledger_end_index
-
-    def fill(self, count: int, size: int = 900) -> None:
-        """Bodies of others."""
-        for _ in range(count):
-            self.store.append_bodies((b"x" * size,), 1)
 
     def known(self, store: FileStore | None = None) -> dict[str, tuple[int, int]]:
         """Name to index of its entry, and next index."""
@@ -155,14 +147,6 @@ class StoreCase(SynchronousTestCase):
     def commit(self) -> None:
         """All that is written."""
         self.store.record_commit(self.store.ledger_end_index)
-
-    def reopen(self, *, clean: bool = True) -> None:
-        """After a stop, or as after kill -9."""
-        if clean:
-            self.store.clean_close()
-        else:
-            self.store.abandon()
-        self.store = FileStore.open(config_of(), self.disk)
 
 
 class StoreTests(StoreCase):

@@ -7,15 +7,13 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files import time_table
 from dledger.storage.files.time_table import NotedTime, TimeTable
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
-from dledger.storage.store.producer_list import PRODUCERS_NAME
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from tests.storage.test_producer_list import config_of
+from tests.storage.producer_logs import TableCase, config_of
 
 
 class FoldTests(SynchronousTestCase):
@@ -59,36 +57,18 @@ class FoldTests(SynchronousTestCase):
                 TimeTable.of_rows(wrong, 6)  # type: ignore[arg-type]
 
 
-class StoreTests(SynchronousTestCase):
-    """A ledger that has times, on a disk in memory."""
-
-    def setUp(self) -> None:
-        self.disk = MemoryDisk()
-        self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
-        self.store = FileStore.open(config_of(), self.disk)
+class StoreTests(TableCase):
+    """A ledger that has times."""
 
     def mark(self, time_ms: int, term: int = 1) -> NotedTime:
         """As a leader does."""
         self.store.append_bodies((encode_time_entry(time_ms),), term, producers_at=0)
         return NotedTime(self.store.ledger_end_index, term, time_ms)
 
-    def fill(self, count: int, size: int = 900) -> None:
-        """Bodies of programs."""
-        for _ in range(count):
-            self.store.append_bodies((b"x" * size,), 1)
-
     def last(self) -> NotedTime | None:
         """What the ledger knows."""
         assert self.store.times is not None
         return self.store.times.last
-
-    def reopen(self, *, clean: bool = True) -> None:
-        """After a stop, or as after kill -9."""
-        if clean:
-            self.store.clean_close()
-        else:
-            self.store.abandon()
-        self.store = FileStore.open(config_of(), self.disk)
 
     def test_written_and_pushed(self) -> None:
         """A follower knows the same, one record in a push or many."""

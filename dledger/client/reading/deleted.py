@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_tail -*-
+# -*- test-case-name: tests.client.test_tail,tests.client.test_tail_losses -*-
 """
 Which members have deleted the entry that a tail needs next, and which may still have it.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_tail -*-
+# -*- test-case-name: tests.client.test_tail,tests.client.test_tail_losses -*-
 """The forms in which a program reads the committed entries of a log: one by one, in lists, and in batches."""
 
 from __future__ import annotations

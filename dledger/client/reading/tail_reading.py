@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_tail -*-
+# -*- test-case-name: tests.client.test_tail,tests.client.test_tail_losses -*-
 """
 Reading committed entries from an index on, batch by batch, without a gap and without a repeat.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_holes -*-
+# -*- test-case-name: tests.storage.test_holes,tests.storage.test_hole_mending -*-
 """
 What to do about a record of an open ledger that a read found unsound.
 

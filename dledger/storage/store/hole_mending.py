@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_holes -*-
+# -*- test-case-name: tests.storage.test_holes,tests.storage.test_hole_mending -*-
 """
 Closing the holes of an open ledger.
 
