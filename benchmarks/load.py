@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -263,6 +264,28 @@ def load_in_child(
     return run_generator(
         command, what=f"{remote_id} at {address}", seconds=warm_up_s + seconds, watch=watch
     )
+
+
+def run_reporter(module: str, *words: object, seconds: float) -> dict[str, Any]:
+    """
+    Run a program of this package.
+
+    @param module: its name; C{words} are its arguments. @param seconds: that it may take.
+    @return: the JSON object that it prints as its last line.
+    @raise LoadError: it failed, or was not done in time.
+    """
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, words)]
+    try:
+        ran = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LoadError(f"no result after {seconds:g} s: {' '.join(command[2:])}") from None
+    if ran.returncode or not ran.stdout:
+        raise LoadError(f"{' '.join(command[2:])} failed:\n{ran.stderr[-1500:]}")
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
 
 
 def run_generator(

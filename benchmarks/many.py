@@ -12,9 +12,6 @@ of three, five and seven. Things of one part take turns, round after round; rati
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +21,9 @@ import click
 import dledger
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
 from benchmarks.failover import wait_all_serve
-from benchmarks.load import LoadError
+from benchmarks.load import LoadError, run_reporter
 from tests.processes.children import ChildError, end_all
-from tests.processes.members import ROOT, Group
+from tests.processes.members import Group
 
 PARTS = ("clients", "readers", "members")
 CLIENTS, CLIENT_WINDOW, WINDOW = 256, 4, 1000
@@ -42,18 +39,7 @@ Row = dict[str, Any]
 
 def loaded(group: Group, *words: object, seconds: float) -> Row:
     """Run the generator. @raise LoadError: it failed, or was not done in time."""
-    command = [sys.executable, "-m", "benchmarks.many_load", "--peers", group.peers_text, *map(str, words)]
-    try:
-        ran = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LoadError(f"no result after {seconds + 60:g} s: {' '.join(command[3:])}") from None
-    if ran.returncode or not ran.stdout:
-        raise LoadError(f"the generator failed:\n{ran.stderr[-1500:]}")
-    found: Row = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return run_reporter("many_load", "--peers", group.peers_text, *words, seconds=seconds + 60)
 
 
 def started(directory: Path, size: int = 3) -> Group:

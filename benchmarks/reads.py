@@ -12,9 +12,6 @@ speed of writing.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +20,12 @@ import click
 
 import dledger
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
-from benchmarks.load import LoadError
+from benchmarks.load import LoadError, run_reporter
 from benchmarks.many import ENTRY_BYTES, WINDOW, loaded, started
 from benchmarks.peer_groups import PeerGroup, make_peer
 from benchmarks.peers import MissingPeerError
 from tests.processes.children import ChildError, end_all
-from tests.processes.members import ROOT, Group
+from tests.processes.members import Group
 
 _KINDS = ("batches", "entries")
 Row = dict[str, Any]
@@ -36,20 +33,8 @@ Row = dict[str, Any]
 
 def read_peer(group: PeerGroup, entries: int) -> Row:
     """Run the reader of a peer once. @raise LoadError: it failed, or was not done in time."""
-    command = [
-        sys.executable, "-m", "benchmarks.peer_read", group.generator, group.target, "--entries", str(entries)
-    ]
-    try:
-        ran = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LoadError(f"no result after 120 s: {' '.join(command[2:])}") from None
-    if ran.returncode or not ran.stdout:
-        raise LoadError(f"the reader of {group.peer.name} failed:\n{ran.stderr[-1500:]}")
-    found: Row = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    words = group.generator, group.target, "--entries", entries
+    return run_reporter("peer_read", *words, seconds=120.0)
 
 
 def filled(directory: Path, entries: int) -> Group:
