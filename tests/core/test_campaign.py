@@ -191,6 +191,17 @@ class CampaignTests(SynchronousTestCase):
             self.assertGreater(min(waits), 90)
             self.assertTrue(at_most_ms - 120 < max(waits) <= at_most_ms, waits)
 
+    def test_a_vote_under_way_is_waited_for(self) -> None:
+        """While a voter has not answered, a split is not certain: its vote may still be made durable."""
+        for ends, at_least_ms, at_most_ms in ((False, 600, 920), (True, 90, 420)):
+            bench, votes = self.voting(seed=7)
+            began_ms, refusal = bench.now_ms, granted(4, result=VoteResult.REJECT_ALREADY_VOTED)
+            bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=refusal))
+            if ends:
+                bench.step(ev.RequestFailed(peer_id="n2", request_id=votes[1][1], reason="not connected"))
+            bench.run_until(VoteRequest)
+            self.assertTrue(at_least_ms <= bench.now_ms - began_ms <= at_most_ms, bench.now_ms - began_ms)
+
     def test_failed_requests_end_nothing(self) -> None:
         """The round lives on the other answers."""
         bench, votes = self.voting()

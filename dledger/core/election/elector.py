@@ -100,6 +100,7 @@ class LeaderElector:
     _granted: set[str] = attrs.Factory(set)
     _unsure: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
+    _is_split: bool = False
     _has_yielded: bool = False
     _java: JavaElections = attrs.Factory(lambda self: JavaElections(self.member), takes_self=True)
     voter: Voter = attrs.Factory(
@@ -238,6 +239,7 @@ class LeaderElector:
         self._granted = set()
         self._unsure = set()
         self._not_ready = set()
+        self._is_split = False
 
     def _ask(self, peer_id: str) -> None:
         if self.campaign is Campaign.VOTING:
@@ -292,24 +294,27 @@ class LeaderElector:
             ):
                 self._not_ready.add(peer_id)
             elif result is VoteResult.REJECT_ALREADY_VOTED and not is_java(member, peer_id):
-                self._votes_split()
+                self._is_split = True
             elif result in LONGER_LOG and is_java(self.member, peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
                 # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
                 self._wait_for_round(JAVA_ROUND_MS)
-        self._won()
+        if not self._won():
+            self._look_for_split()
 
-    def _votes_split(self) -> None:
+    def _look_for_split(self) -> None:
         """
-        A voter gave its vote of this term to another candidate. If that one wins, its heartbeat comes first.
-        If no candidate wins, the next round need not wait for a slow fsync: a random wait is enough.
+        All voters have answered, and one of them has voted for another candidate. If that one has won, its
+        heartbeat comes first. If nobody has, no vote is still being made durable: a random wait is enough.
         """
-        if self.deadline_ms - self.member.out.now_ms > self.member.config.max_vote_interval_ms:
+        if self._is_split and not self._outstanding:
+            self._is_split = False
             self._wait_for_round(0)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer: the deadline or the other answers end the round."""
-        self._outstanding.pop(request_id, None)
+        if self._outstanding.pop(request_id, None) is not None:
+            self._look_for_split()
 
     def _won(self) -> bool:
         # A quorum of sure members holds every committed entry. So do all members together, as far as any disk
