@@ -32,7 +32,7 @@ import click
 
 import dledger
 from benchmarks.common import console, number, probe_machine, quantile, table, work_directory, write_json
-from benchmarks.load import load_in_child
+from benchmarks.load import PATIENCE_S, load_in_child
 from dledger.client.answers.values import AppendError
 from dledger.client.blocking import Log
 from tests.processes.children import ChildError, end_all, wait_until
@@ -184,24 +184,38 @@ def computing(processes: int) -> Iterator[None]:
             one.wait()
 
 
-def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, object]:
-    """Load a group with one client at full speed; its term must not change."""
+def measure_steady(directory: Path, seconds: float, flush: str, busy: int = 0) -> dict[str, object]:
+    """
+    Load a group with one client at full speed; its term must not change.
+
+    @param busy: processes that compute all the time beside it.
+    """
     group = Group(directory, options={"flush_disk_type": flush, "retention_bytes": 1 << 30, **_FILES})
     group.start()
     leader_id = group.leader()
-    with dledger.connect(group.peers_text, timeout=20.0) as log:
-        first_term = log.append(b"first").term
+    terms: dict[int, float] = {}
+    with dledger.connect(group.peers_text, timeout=20.0 + busy) as log, computing(busy):
+        begin_s, first_term = time.monotonic(), log.append(b"first").term
+
+        def look() -> None:
+            passed_s = time.monotonic() - begin_s
+            said = group.members[leader_id].metadata(seconds=5.0)
+            if said is not None and said.term not in terms:
+                terms[said.term] = passed_s
+                console.print(f"after {passed_s:.0f} s: term {said.term}")
+
         begin_cpu_s = sum(member.cpu_seconds() for member in group.members.values())
         sample = load_in_child(
             address=group.peers[leader_id], remote_id=leader_id, group="default", wire="client", window=1000,
-            body_bytes=100, warm_up_s=0.0, seconds=seconds, peers=group.peers_text,
+            body_bytes=100, warm_up_s=0.0, seconds=seconds, peers=group.peers_text, watch=look,
+            patience_s=PATIENCE_S * (1 + busy),
         )
         spent_cpu_s = sum(member.cpu_seconds() for member in group.members.values()) - begin_cpu_s
         last_term = log.append(b"last").term
     rss_bytes = max(member.rss_bytes() for member in group.members.values())
     group.kill()
     return {
-        "seconds": seconds, "flush": flush, "false_elections": last_term - first_term,
+        "seconds": seconds, "busy": busy, "flush": flush, "false_elections": last_term - first_term,
         "throughput_per_s": sample.throughput_per_s, "p99_ms": sample.p99_ms, "refused": sample.refused,
         "members_cpu_share": spent_cpu_s / seconds, "member_rss_bytes": rss_bytes,
     }
@@ -247,8 +261,7 @@ def main(
                 results.append(show_kills(found, flush))
             if quick or steady is not None:
                 seconds = 10.0 if steady is None else steady
-                with computing(busy):
-                    results.append({"busy": busy, **measure_steady(directory / "steady", seconds, flush)})
+                results.append(measure_steady(directory / "steady", seconds, flush, busy))
                 show_steady(results[-1])
         except ChildError as error:
             raise click.ClickException(str(error)) from error

@@ -68,6 +68,10 @@ def paired_ratio(above: Sequence[Sample | None], below: Sequence[Sample | None])
     ])
 
 
+#: Seconds that a generator may take longer than it should.
+PATIENCE_S = 30.0
+
+
 class LoadError(Exception):
     """The run could not be finished; the message says why."""
 
@@ -246,12 +250,14 @@ def run_window(
 def load_in_child(
     *, address: str, remote_id: str, group: str, wire: str, window: int, body_bytes: int, warm_up_s: float,
     seconds: float, peers: str = "", watch: Callable[[], None] | None = None, keys: TlsFiles | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Sample:
     """
     Run a generator in its own process.
 
     @param watch: called a few times a second while it runs.
     @param keys: for TLS; only for the wire C{client}.
+    @param patience_s: see L{run_generator}.
     @raise LoadError: it failed or hung.
     """
     command = [
@@ -262,7 +268,8 @@ def load_in_child(
     if keys is not None:
         command += ["--keys", keys.certificate, keys.key, keys.authority]
     return run_generator(
-        command, what=f"{remote_id} at {address}", seconds=warm_up_s + seconds, watch=watch
+        command, what=f"{remote_id} at {address}", seconds=warm_up_s + seconds, watch=watch,
+        patience_s=patience_s,
     )
 
 
@@ -289,17 +296,18 @@ def run_reporter(module: str, *words: object, seconds: float) -> dict[str, Any]:
 
 
 def run_generator(
-    command: Sequence[str], *, what: str, seconds: float, watch: Callable[[], None] | None = None
+    command: Sequence[str], *, what: str, seconds: float, watch: Callable[[], None] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Sample:
     """
     Run a program that prints a sample as its last line.
 
     @param what: is loaded, for messages.
-    @param seconds: that it should take; thirty more are allowed.
+    @param seconds: that it should take. @param patience_s: how many more are allowed.
     @param watch: called a few times a second while it runs.
     @raise LoadError: it failed or hung.
     """
-    deadline = time.monotonic() + seconds + 30
+    deadline = time.monotonic() + seconds + patience_s
     running = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
