@@ -166,6 +166,7 @@ class BrokerParts(BrokerEvents):
         )
         self._make_sending()
         self._make_consuming()
+        self.store.reput.is_awaited = lambda: bool(len(self.pulls) or len(self.pops))
         self.router = self._router()
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
