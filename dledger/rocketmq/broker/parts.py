@@ -153,7 +153,7 @@ class BrokerParts(BrokerEvents):
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
-            events=self,
+            events=self, turn=self.turn,
         ))
         self.pipeline = PutPipeline(
             traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,

@@ -52,13 +52,16 @@ TORN_BYTES_MAX = 1024 * 1024
 #: The longest record that L{CommitLog.problem_at} believes in, bytes.
 RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
 _MAGIC_V1 = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
+#: No write: offset and bytes.
+_NOTHING = (-1, b"")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class CommitLog:
     """
     Invariant: C{begin_offset <= flushed_offset <= end_offset}, and C{begin_offset} is a multiple of
-    C{file_size}; the log is empty when C{begin_offset == end_offset}.
+    C{file_size}; the log is empty when C{begin_offset == end_offset}. C{_newest} is the write of which
+    C{grown} informs slaves, who read it at once: offset and bytes.
 
     @ivar flusher: brings the log to stable storage, and knows how much of it is there.
     @ivar mending: overwrites damaged records.
@@ -82,6 +85,7 @@ class CommitLog:
         self.record_lead = 0
         self._events = events
         self._run_in_thread = run_in_thread
+        self._newest = _NOTHING
         self.why_recovered = why_recovered
 
     @classmethod
@@ -186,6 +190,9 @@ class CommitLog:
         @raise ValueError: the offset is outside.
         @raise OSError: the file cannot be read.
         """
+        newest_at, newest = self._newest
+        if offset == newest_at and size == len(newest):
+            return newest
         begin, end = self._log.begin_offset, self._log.end
         if not begin <= offset <= end:
             raise ValueError(f"offset {offset} outside {begin}..{end}")
@@ -259,7 +266,11 @@ class CommitLog:
         )
         self._write(writes, placed.end)
         self.queue_offsets.update(taken)
-        self._events.grown()
+        self._newest = writes[-1]
+        try:
+            self._events.grown()
+        finally:
+            self._newest = _NOTHING
         return placed
 
     def _writable_end(self) -> int:

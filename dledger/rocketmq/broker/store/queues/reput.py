@@ -210,7 +210,7 @@ class ReputMessageService:
     Invariant: C{_call} is the turn that is scheduled, or None.
 
     @ivar bound: returns the offset up to which records may become visible; called at each turn.
-    @ivar is_awaited: whether a reader waits for new messages; if none does, one turn takes those of many puts.
+    @ivar is_awaited: whether a reader waits for new messages; if not, one turn takes those of many puts.
     """
 
     log = Logger()
