@@ -342,6 +342,16 @@ class CommandConnection(AnsweringConnection):
                 _turn_away(self, _commands_of(frames), reason)
                 return None
             self.account.prove()
+        if runs.commands or runs.answers:
+            self._hand_over(runs)
+        elif runs.taken:
+            self._shorts_received(runs.taken)
+        self._rest_received()
+        self.regulate()
+        return broken
+
+    def _hand_over(self, runs: _Runs) -> None:
+        """What came in one read, in order."""
         for _, requests in runs.commands:
             self._owe(requests)
         runs.call_back()
@@ -350,9 +360,6 @@ class CommandConnection(AnsweringConnection):
                 self._shorts_received(shorts)
             if requests:
                 self._sink.commands_received(self, requests)
-        self._rest_received()
-        self.regulate()
-        return broken
 
     def _native_received(self, frame: bytes) -> int:
         """

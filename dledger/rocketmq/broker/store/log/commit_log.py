@@ -79,6 +79,7 @@ class CommitLog:
         self._log = log
         self._segments = log.segments
         self._storing = log.guard.storing
+        self._appending = self._storing("appending to the commit log")
         self.flusher = flusher
         self.mending = LogMending(log, run_in_thread)
         self.queue_offsets: dict[tuple[str, int], int] = {}
@@ -282,7 +283,7 @@ class CommitLog:
     def _write(self, writes: list[tuple[int, bytes]], end: int) -> None:
         segments = self._segments
         made = 0
-        with self._storing("appending to the commit log"):
+        with self._appending:
             try:
                 for offset, _ in writes:
                     if not segments.has(segments.base(offset)):
@@ -334,7 +335,7 @@ class CommitLog:
             self._begin_at(offset)
         if not segments.has(segments.base(offset)):
             segments.create(segments.base(offset))
-        with self._storing("appending to the commit log"):
+        with self._appending:
             self._secure_first()
             segments.pwrite(data, offset)
         log.end = offset + len(data)
