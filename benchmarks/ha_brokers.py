@@ -295,7 +295,7 @@ class JavaLoad(Load):
         Have a push consumer of a new group read the topic from its beginning.
 
         @return: messages per second, from the first to number C{count}.
-        @raise LoadError: it did not get so many in time.
+        @raise LoadError: it did not get them in time.
         """
         try:
             said = self._child.ask(f"drain {name_server} {TOPIC} {group} {count}", seconds=PATIENCE_S)

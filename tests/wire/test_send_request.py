@@ -119,8 +119,9 @@ class ReadTests(SynchronousTestCase):
         self.assertIsNone(self.reader.read(framed(CAPTURED.replace(b"WAIT", b'WA"T'))))
         self.assertIsNone(self.reader.read(framed(CAPTURED)[:80]))
         for length in range(3 * LAYOUTS_MAX):
-            assert self.read(java(i="x" * length)) is not None
-        self.assertLessEqual(len(self.reader._shapes[0].layouts), LAYOUTS_MAX)
+            found = self.read(java(i="x" * length))
+            assert found is not None
+            self.assertLessEqual(len(found.shape.layouts), LAYOUTS_MAX)
 
     def test_left_to_the_long_way(self) -> None:
         """Everything else: other codes, orders, signs, escapes, answers, those who want no answer."""

@@ -114,7 +114,8 @@ class HAService(Service):
         self._flushed_ms = 0
         # (A put asks for these once or twice.)
         self._may_refuse = may_refuse(config)
-        self._waits_for_slaves, self._waits_for_disk = config.waits_for_slaves, config.waits_for_disk
+        self._waits_for_slaves = config.waits_for_slaves
+        self._waits_for_disk = config.waits_for_disk
         self.commits = FlushedPuts(
             commit_log, pending_max=config.pending_max, failed=self._broken, flushed=self._flushed
         )

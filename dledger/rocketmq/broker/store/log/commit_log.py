@@ -44,14 +44,13 @@ from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_M
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import HEAD_SIZE, MAGIC_V1, START, START_SIZE, WALKED
+from protocols.wire.rocketmq.layout import START, START_SIZE
 
 _READ_BYTES = 1024 * 1024
 #: A tail of at most this many bytes that a crash left unsound is cut at the next start; a longer one is kept.
 TORN_BYTES_MAX = 1024 * 1024
 #: The longest record that L{CommitLog.problem_at} believes in, bytes.
 RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
-_MAGIC_V1 = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
 #: No write: offset and bytes.
 _NOTHING = (-1, b"")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
@@ -545,21 +544,6 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
     return directory
 
 
-def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
-    """Whether a record seems to begin in the C{size} bytes after C{end}, which is not a torn write then."""
-    at = end
-    while at < end + size:
-        data = segments.pread(end + size - at, at)
-        found = data.find(_MAGIC_V1, 5)
-        while found >= 4:
-            start = found - 4
-            if len(data) - start >= HEAD_SIZE and WALKED.unpack_from(data, start)[2] == at + start:
-                return True
-            found = data.find(_MAGIC_V1, found + 1)
-        at += len(data)
-    return False
-
-
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
     """
     Zero everything after the end; bring everything before it, and the mark, to stable storage.
@@ -576,7 +560,7 @@ def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
         if not clean or (segments.offsets and segments.offsets[-1] > end):
             dropped = segments.last_written(end) - end
             is_short = seen.crashed and dropped <= TORN_BYTES_MAX
-            if dropped and not (is_short and not _record_follows(segments, end, dropped)):
+            if dropped and not (is_short and not log_recovery.record_follows(segments, end, dropped)):
                 aside = segments.new_aside()
                 segments.make_aside(aside)
                 if end % segments.file_size:
