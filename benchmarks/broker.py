@@ -72,7 +72,9 @@ SYNC_AIM, SYNC_AIM_WINDOWS = 0.7, (64, 1000)
 class RaftGroup:
     """Three brokers of one kind."""
 
-    def __init__(self, directory: Path, *, is_java: bool) -> None:
+    def __init__(self, directory: Path, *, is_java: bool, name_server: str = "") -> None:
+        """@param name_server: where they register; empty: nowhere."""
+        self._names = {"namesrvAddr": name_server} if name_server else {}
         self.title = JAVA_RAFT if is_java else RAFT
         home = directory / self.title.replace(" ", "-")
         ids = ("n0", "n1", "n2")
@@ -86,7 +88,7 @@ class RaftGroup:
             "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self._peers),
             "dLegerSelfId": peer_id, "defaultTopicQueueNums": QUEUES, "diskMaxUsedSpaceRatio": 95,
-            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
+            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000, **self._names,
         }
         if is_java:
             return Server(f"java {peer_id}", "broker.BrokerStartup", properties, home, VERSION)

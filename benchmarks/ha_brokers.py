@@ -122,11 +122,12 @@ class Broker(Child):
         shutil.rmtree(self.store, ignore_errors=True)
 
 
-def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
+def java_broker(name: str, home: Path, role: str, *, master: str = "", name_server: str = "") -> Broker:
     """
     A broker of Java's, not started.
 
     @param master: for a slave, C{host:port} of its master's HA port.
+    @param name_server: where it registers; empty: nowhere.
     """
     port = free_triple()
     values: dict[str, object] = {
@@ -139,6 +140,8 @@ def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker
     }
     if master:
         values["haMasterAddress"] = master
+    if name_server:
+        values["namesrvAddr"] = name_server
     configuration = home / "broker.conf"
     write_properties(configuration, values)
     (home / "conf").mkdir(exist_ok=True)
@@ -147,7 +150,7 @@ def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker
     return Broker(name, command, home, port, {"ROCKETMQ_HOME": str(home)})
 
 
-def our_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
+def our_broker(name: str, home: Path, role: str, *, master: str = "", name_server: str = "") -> Broker:
     """A broker of ours, as L{java_broker}."""
     port = free_triple()
     command = [
@@ -158,12 +161,17 @@ def our_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
     ]
     if master:
         command += ["--ha-master", master]
+    if name_server:
+        command += ["--namesrv", name_server]
     return Broker(name, command, home, port, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
 
 
-def make_broker(kind: str, name: str, home: Path, role: str, *, master: str = "") -> Broker:
+def make_broker(
+    kind: str, name: str, home: Path, role: str, *, master: str = "", name_server: str = ""
+) -> Broker:
     """A broker of one of L{KINDS}."""
-    return (java_broker if kind == JAVA else our_broker)(name, home, role, master=master)
+    make = java_broker if kind == JAVA else our_broker
+    return make(name, home, role, master=master, name_server=name_server)
 
 
 class Pair:
@@ -280,6 +288,23 @@ class JavaLoad(Load):
             raise LoadError(str(error)) from error
         used_s = self._child.cpu_seconds() - cpu_s
         return parse_sample(said, seconds=seconds, client_cpu_share=used_s / (warm_up_s + seconds))
+
+
+    def drain(self, name_server: str, group: str, count: int) -> float:
+        """
+        Have a push consumer of a new group read the topic from its beginning.
+
+        @return: messages per second, from the first to number C{count}.
+        @raise LoadError: it did not get them in time.
+        """
+        try:
+            said = self._child.ask(f"drain {name_server} {TOPIC} {group} {count}", seconds=PATIENCE_S)
+            got, seconds = int(said.split(" ")[0]), float(said.split(" ")[1])
+        except (ChildError, ValueError, IndexError) as error:
+            raise LoadError(f"the consumer: {error}") from error
+        if got < count:
+            raise LoadError(f"the consumer got {got} of {count} messages")
+        return got / seconds
 
 
 def parse_sample(line: str, *, seconds: float, client_cpu_share: float = 0.0) -> Sample:

@@ -287,9 +287,11 @@ class BrokerConnection(CommandConnection):
         if not self._reads_much:
             self._read_much()
         sends, plain, long = self._sends.next(count)
-        self._owe(long)
-        self.unanswered += len(plain)
-        self.unanswered_bytes += sum([len(send.body) for send in plain]) + REQUEST_OVERHEAD * len(plain)
+        if long:
+            self._owe(long)
+        for send in plain:
+            self.unanswered += 1
+            self.unanswered_bytes += len(send.body) + REQUEST_OVERHEAD
         self._sends.sink.sends_received(self, sends)
 
     def _rest_received(self) -> None:

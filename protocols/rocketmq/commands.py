@@ -18,6 +18,7 @@ Source: NettyRemotingAbstract, NettyDecoder (RocketMQ 4.9.8).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -151,12 +152,6 @@ class _Runs:
             self.commands.append((self.taken, []))
         self.commands[-1][1].append(command)
 
-    def call_back(self) -> None:
-        """Hand over the answers."""
-        for done, answer in self.answers:
-            if not done.called:  # an earlier callback may have cancelled it
-                done.callback(answer)
-
     def in_order(self) -> Iterator[tuple[int, list[RemotingCommand]]]:
         """Numbers of taken frames, each with the commands after them; either may be empty."""
         before = 0
@@ -164,6 +159,27 @@ class _Runs:
             yield until - before, commands
             before = until
         yield self.taken - before, []
+
+    def hand_over(
+        self, owe: Callable[[list[RemotingCommand]], None], shorts: Callable[[int], None],
+        commands: Callable[[list[RemotingCommand]], None],
+    ) -> None:
+        """
+        Count the commands as owed, call back who has asked, then hand over what was taken and the commands.
+
+        @param owe, shorts, commands: called for each run of commands; for a number of taken frames; again for
+            each run.
+        """
+        for _, requests in self.commands:
+            owe(requests)
+        for done, answer in self.answers:
+            if not done.called:  # an earlier callback may have cancelled it
+                done.callback(answer)
+        for count, requests in self.in_order():
+            if count:
+                shorts(count)
+            if requests:
+                commands(requests)
 
 
 def why_not_asked(connection: Connection, outstanding: int, outstanding_max: int) -> NotAsked | None:
@@ -342,14 +358,10 @@ class CommandConnection(AnsweringConnection):
                 _turn_away(self, _commands_of(frames), reason)
                 return None
             self.account.prove()
-        for _, requests in runs.commands:
-            self._owe(requests)
-        runs.call_back()
-        for shorts, requests in runs.in_order():
-            if shorts:
-                self._shorts_received(shorts)
-            if requests:
-                self._sink.commands_received(self, requests)
+        if runs.commands or runs.answers:
+            runs.hand_over(self._owe, self._shorts_received, partial(self._sink.commands_received, self))
+        elif runs.taken:
+            self._shorts_received(runs.taken)
         self._rest_received()
         self.regulate()
         return broken

@@ -28,7 +28,9 @@ from protocols.transports import StreamTransport
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import (
     OFFSET_REPORT,
+    OFFSET_REPORT_SIZE,
     TRANSFER_HEADER,
+    TRANSFER_HEADER_SIZE,
     Piece,
     ReportReader,
     TransferReader,
@@ -152,7 +154,8 @@ class _Stream(Protocol):
     def stopProducing(self) -> None:
         """See L{IPushProducer}: C{connectionLost} follows."""
 
-    def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+    def _send(self, parts: Sequence[bytes | memoryview], size: int) -> None:
+        """@param size: bytes of all parts."""
         sent = 0
         if self._socket is not None and not self._has_unsent:
             try:
@@ -162,7 +165,7 @@ class _Stream(Protocol):
             except OSError as error:
                 self._broken(error)
                 return
-        if sent < sum(map(len, parts)):
+        if sent < size:
             # A transport that is not congested does not report that it is drained: assume it is not.
             self._has_unsent = True
             self.transport.write(b"".join(parts)[sent:])
@@ -221,7 +224,7 @@ class HAConnection(_Stream):
     def heartbeat(self, offset: int) -> None:
         """Send a frame without a body. @param offset: log offset of the next transfer."""
         if not self.is_lost:
-            self._send((TRANSFER_HEADER.pack(offset, 0),))
+            self._send((TRANSFER_HEADER.pack(offset, 0),), TRANSFER_HEADER_SIZE)
 
     def transfer(self, offset: int, data: bytes, *, batch_size: int) -> None:
         """
@@ -233,14 +236,18 @@ class HAConnection(_Stream):
         """
         if self.is_lost:
             return
+        size = len(data)
+        if 0 < size <= batch_size:
+            self._send((TRANSFER_HEADER.pack(offset, size), data), TRANSFER_HEADER_SIZE + size)
+            return
         view = memoryview(data)
         parts: list[bytes | memoryview] = []
-        for at in range(0, len(data), batch_size):
+        for at in range(0, size, batch_size):
             body = view[at : at + batch_size]
             parts.append(TRANSFER_HEADER.pack(offset + at, len(body)))
             parts.append(body)
-        assert 2 <= len(parts) <= 2 * FRAMES_MAX, f"{len(data)} bytes in batches of {batch_size}"
-        self._send(parts)
+        assert 2 <= len(parts) <= 2 * FRAMES_MAX, f"{size} bytes in batches of {batch_size}"
+        self._send(parts, size + len(parts) // 2 * TRANSFER_HEADER_SIZE)
 
     def _connected(self) -> None:
         self._sink.connected(self)
@@ -301,7 +308,7 @@ class HAClient(_Stream):
         if self.is_congested:
             self._waiting_report = offset
         else:
-            self._send((OFFSET_REPORT.pack(offset),))
+            self._send((OFFSET_REPORT.pack(offset),), OFFSET_REPORT_SIZE)
 
     def _connected(self) -> None:
         self._sink.connected(self)

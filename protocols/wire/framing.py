@@ -30,6 +30,7 @@ from protocols.wire.remoting import FRAME_BYTES_MAX, HEADER_WORD_SIZE, LENGTH_WO
 
 _NATIVE_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION))
 REMOTING_FIRST_BYTES = (0x00, 0x01)
+_LEAST_REMOTING = LENGTH_WORD_SIZE + HEADER_WORD_SIZE
 TLS_FIRST_BYTE = 0x16
 
 
@@ -136,6 +137,10 @@ class FrameBuffer:
             # The usual read of a client that appends one entry at a time: one native frame alone.
             if FRAME_HEADER_SIZE + FRAME_HEADER.unpack_from(data)[5] == size <= self._frame_bytes_max:
                 return [Frame("native", data)]
+        elif _LEAST_REMOTING <= size <= self._frame_bytes_max and data[0] in REMOTING_FIRST_BYTES:
+            # And that of a producer that sends one message at a time.
+            if int.from_bytes(data[:LENGTH_WORD_SIZE], "big") == size - LENGTH_WORD_SIZE:
+                return [Frame("remoting", data[LENGTH_WORD_SIZE:])]
         return self._cut(data)
 
     def drop(self) -> None:

@@ -216,8 +216,12 @@ class Settling:
     clock: Clock
 
     def settle(self) -> None:
-        """Let everything be dispatched."""
+        """Let everything be dispatched, at once."""
+        hurried_to = -1
         for _ in range(10_000):
+            if self.store.reput.behind_bytes and self.store.log.end_offset != hurried_to:
+                hurried_to = self.store.log.end_offset
+                self.store.reput.caught_up()
             if not any(call.getTime() <= self.clock.seconds() for call in self.clock.getDelayedCalls()):
                 return
             self.clock.advance(0)

@@ -82,6 +82,16 @@ class EventTests(SynchronousTestCase):
             "TimerService.arrived",
         ])
 
+    def test_dispatched_at_once_for_waiting_consumers(self) -> None:
+        """What is stored waits for more of its kind, unless a consumer waits for messages."""
+        for part in (None, self.broker.pulls, self.broker.pops):
+            if part is not None:
+                self.patch(type(part), "__len__", lambda _part: 1)
+            self.broker.store.log.append([[message()]], 5)
+            self.writing.clock.advance(0)
+            self.assertEqual(self.broker.store.reput.behind_bytes > 0, part is None)
+            self.writing.settle()
+
     def test_acknowledged(self) -> None:
         """The dispatch gives way to slaves, until the put that waited for them has its answer."""
         slave = self.writing.slave()

@@ -11,7 +11,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from protocols.wire.rocketmq.send_request import SHAPES_MAX, SendMessageRequest, SendReader, SentAnswers
+from protocols.wire.rocketmq.send_request import (
+    LAYOUTS_MAX,
+    SHAPES_MAX,
+    SendMessageRequest,
+    SendReader,
+    SentAnswers,
+)
 from tests.fuzz.mutation import damaged
 
 #: As a Java producer of 4.9.8 writes it (captured), except the names.
@@ -103,6 +109,20 @@ class ReadTests(SynchronousTestCase):
             assert found is not None and shapes[0] is not None
             self.assertIsNot(found.shape, shapes[0].shape, fields)
 
+    def test_other_lengths_with_the_same_sum(self) -> None:
+        """Pieces of other lengths are found, also when the whole header is as long as one before."""
+        for queue, opaque, text in (1, 10, "ab"), (10, 1, "ab"), (1, 1, "abc"), (1, 10, "ab"), (10, 10, "a"):
+            found = self.read(java(opaque=opaque, e=queue, i=text))
+            assert found is not None
+            self.assertEqual(found[2:6], (opaque, queue, 1795190400123, text.encode()))
+        self.read(framed(CAPTURED))
+        self.assertIsNone(self.reader.read(framed(CAPTURED.replace(b"WAIT", b'WA"T'))))
+        self.assertIsNone(self.reader.read(framed(CAPTURED)[:80]))
+        for length in range(3 * LAYOUTS_MAX):
+            found = self.read(java(i="x" * length))
+            assert found is not None
+            self.assertLessEqual(len(found.shape.layouts), LAYOUTS_MAX)
+
     def test_left_to_the_long_way(self) -> None:
         """Everything else: other codes, orders, signs, escapes, answers, those who want no answer."""
         self.read(java())
@@ -173,7 +193,9 @@ class AnswerTests(SynchronousTestCase):
                     **told, "msgId": f"7F00000100002A9F{offset:016X}", "queueId": str(queue_id),
                     "queueOffset": str(queue_offset),
                 }
-                made = answers.frame(opaque, code, b"7F00000100002A9F", offset, queue_id, queue_offset)
-                self.assertEqual(made, encode_command(RemotingCommand(
+                made = answers.frames(
+                    [(opaque, queue_id, 1)], code, b"7F00000100002A9F", [7, offset], [7, queue_offset]
+                )
+                self.assertEqual(made, [encode_command(RemotingCommand(
                     code=code, opaque=opaque, flag=1, version=409, ext_fields=fields
-                )))
+                ))])

@@ -153,7 +153,7 @@ class BrokerParts(BrokerEvents):
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
-            events=self,
+            events=self, turn=self.turn,
         ))
         self.pipeline = PutPipeline(
             traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,
@@ -166,6 +166,7 @@ class BrokerParts(BrokerEvents):
         )
         self._make_sending()
         self._make_consuming()
+        self.store.reput.is_awaited = lambda: bool(len(self.pulls) or len(self.pops))
         self.router = self._router()
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,

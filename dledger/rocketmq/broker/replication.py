@@ -161,6 +161,8 @@ class HAReplication:
             config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
             listen=around.ha_listen, master_range=self._master_range,
         )
+        if self.ha.master is not None:
+            self.ha.master.act = needs.turn.act
         self.following: Following | None = None
         if config.is_slave:
             self.following = Following(needs, self.ha, store.log, store.queues)

@@ -18,6 +18,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from protocols.turn import Turn
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +55,7 @@ class ReplicationNeeds:
     @ivar client: sends requests to other brokers.
     @ivar own: the address of this broker.
     @ivar events: the replication calls them when its log has grown.
+    @ivar turn: gathers the output of the broker's connections.
     """
 
     config: BrokerConfig
@@ -62,3 +64,4 @@ class ReplicationNeeds:
     client: CommandClient
     own: OwnAddress
     events: BrokerEvents
+    turn: Turn

@@ -83,6 +83,10 @@ INDEXED_PART = struct_of_some(
 BODY_PART = struct_of_some(
     _FIXED[False, False], "size", "magic", "body_crc", "sys_flag", "body_length"
 )
+#: The same fields and the record's own offset, which is before the flags.
+SOUND_PART = struct_of_some(
+    _FIXED[False, False], "size", "magic", "body_crc", "physical_offset", "sys_flag", "body_length"
+)
 
 TOPIC_LENGTH_DECLARATIONS = {1: Struct("length" / Int8sb), 2: Struct("length" / Int16sb)}
 TOPIC_LENGTHS = {key: struct_of(declaration) for key, declaration in TOPIC_LENGTH_DECLARATIONS.items()}

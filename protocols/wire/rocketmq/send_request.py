@@ -4,7 +4,8 @@ A fast path for a broker's most frequent request: SEND_MESSAGE_V2 as RocketMQ's 
 
 The headers of one producer's requests differ in four places: queue, time of birth, properties, number. The
 bytes around these are compared with an earlier request's instead of being decoded again; the first request of
-a shape is decoded by the general path, L{protocols.wire.remoting.decode_command}.
+a shape is decoded by the general path, L{protocols.wire.remoting.decode_command}. The lengths of the nine
+pieces are those of the last request with the same first word, if these fit; else they are looked for.
 
 Rule: any other spelling is left to the general path, and the results of both paths are equal; the tests
 compare them.
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import attrs
@@ -26,6 +28,9 @@ from protocols.wire.remoting import FRAME_START, HEADER_WORD_SIZE, JSON, Remotin
 
 #: At most this many shapes (topics, groups, flags of its producers) are remembered for one connection.
 SHAPES_MAX = 16
+
+#: And at most this many lengths of their pieces for each shape.
+LAYOUTS_MAX = 32
 
 _TEXT = rb'[^"\\\x00-\x1f]*'
 _INT = rb"-?[0-9]{1,9}"
@@ -44,14 +49,18 @@ class SendShape:
     """
     The bytes around the four places in requests of one shape.
 
+    @ivar around: these bytes.
+    @ivar layouts: by the first word of a frame: the lengths of all nine pieces, as in the last request with
+        this word.
     @ivar command: the first of the requests, decoded by the general path; without its body.
     @ivar note: for the owner of the connection: facts about these requests.
     """
 
-    __slots__ = ("command", "five", "four", "note", "one", "three", "two")
+    __slots__ = ("around", "command", "layouts", "note")
 
     def __init__(self, around: tuple[bytes, bytes, bytes, bytes, bytes], command: RemotingCommand) -> None:
-        self.one, self.two, self.three, self.four, self.five = around
+        self.around = around
+        self.layouts: dict[bytes, Struct] = {}
         self.command = command
         self.note: object = None
 
@@ -90,10 +99,9 @@ class SendReader:
         @return: None if it is another request, or has another spelling.
         """
         for shape in self._shapes:
-            if frame.startswith(shape.one, HEADER_WORD_SIZE):
-                found = _read_like(shape, frame)
-                if found is not None:
-                    return found
+            found = _read_like(shape, frame)
+            if found is not None:
+                return found
         if frame.startswith(_START, HEADER_WORD_SIZE) and frame[0] == JSON:
             shape_of_frame = _shape_of(frame)
             if shape_of_frame is not None:
@@ -120,35 +128,55 @@ def _shape_of(frame: bytes) -> SendShape | None:
 
 def _read_like(shape: SendShape, frame: bytes) -> SendMessageRequest | None:
     """A request of this shape; None if it has another shape."""
-    at = HEADER_WORD_SIZE + len(shape.one)
-    stop = frame.find(b'"', at, at + 10)
-    queue = frame[at:stop]
-    if not (frame.startswith(shape.two, stop) and queue.isdigit()):
+    word = frame[:HEADER_WORD_SIZE]
+    layout = shape.layouts.get(word) or _layout_of(shape, frame)
+    if layout is None or len(frame) < layout.size:
         return None
-    at = stop + len(shape.two)
-    stop = frame.find(b'"', at, at + 19)
-    born = frame[at:stop]
-    if not (frame.startswith(shape.three, stop) and born.isdigit()):
+    _, one, queue, two, born, three, text, four, opaque, five = layout.unpack_from(frame)
+    if (one, two, three, four, five) != shape.around:
+        # Another shape; or the same with other lengths that make the same sum.
+        layout = _layout_of(shape, frame)
+        if layout is None:
+            return None
+        _, one, queue, two, born, three, text, four, opaque, five = layout.unpack_from(frame)
+    if not (queue.isdigit() and born.isdigit() and opaque.isdigit()) or b'"' in text:
         return None
-    at = stop + len(shape.three)
-    stop = frame.find(b'"', at)
-    if not frame.startswith(shape.four, stop):
+    if opaque[0] == 48 and opaque != b"0":
         return None
-    properties = _unescaped(frame[at:stop])
-    at = stop + len(shape.four)
-    stop = frame.find(b",", at, at + 11)
-    opaque = frame[at:stop]
-    end = stop + len(shape.five)
-    if (
-        properties is None or not opaque.isdigit() or (opaque[0] == 48 and len(opaque) > 1)
-        or not frame.startswith(shape.five, stop)
-        or frame[0] != JSON or int.from_bytes(frame[1:HEADER_WORD_SIZE], "big") != end - HEADER_WORD_SIZE
-    ):
+    properties, number = _unescaped(text), int(opaque)
+    if properties is None or number > 0x7FFFFFFF:
         return None
-    number = int(opaque)
-    if number > 0x7FFFFFFF:
+    return SendMessageRequest(shape, frame, number, int(queue), int(born), properties, frame[layout.size :])
+
+
+def _layout_of(shape: SendShape, frame: bytes) -> Struct | None:
+    """Find the lengths of the pieces of a request, and remember them; None if it has another shape."""
+    one, two, three, four, five = shape.around
+    places = []
+    at = HEADER_WORD_SIZE
+    for before, mark, most in ((one, b'"', 9), (two, b'"', 18), (three, b'"', len(frame)), (four, b",", 10)):
+        if not frame.startswith(before, at):
+            return None
+        at += len(before)
+        stop = frame.find(mark, at, at + most + 1)
+        if stop < 0:
+            return None
+        places.append(stop - at)
+        at = stop
+    if not frame.startswith(five, at):
         return None
-    return SendMessageRequest(shape, frame, number, int(queue), int(born), properties, frame[end:])
+    size = at + len(five)
+    if frame[0] != JSON or int.from_bytes(frame[1:HEADER_WORD_SIZE], "big") != size - HEADER_WORD_SIZE:
+        return None
+    queue, born, text, opaque = places
+    layout = Struct(
+        f">{HEADER_WORD_SIZE}s{len(one)}s{queue}s{len(two)}s{born}s{len(three)}s{text}s{len(four)}s{opaque}s"
+        f"{len(five)}s"
+    )
+    if len(shape.layouts) >= LAYOUTS_MAX:
+        shape.layouts.clear()
+    shape.layouts[frame[:HEADER_WORD_SIZE]] = layout
+    return layout
 
 
 def _unescaped(text: bytes) -> bytes | None:
@@ -180,14 +208,20 @@ class SentAnswers:
             f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         ).encode()
 
-    def frame(
-        self, opaque: int, code: int, id_start: bytes, offset: int, queue_id: int, queue_offset: int
-    ) -> bytes:
+    def frames(
+        self, sends: Sequence[tuple[int, int, int]], code: int, id_start: bytes, offsets: Sequence[int],
+        queue_offsets: Sequence[int],
+    ) -> list[bytes]:
         """
-        One answer, length word included.
+        Encode answers, length words included.
 
-        @param id_start: first part of the message id: the store host, in hexadecimal.
-        @param offset: log offset of the record; the second part of the message id.
+        @param sends: of each request: its number, its queue, and the place of its message in the lists.
+        @param id_start: first part of the message ids: the store host, in hexadecimal.
+        @param offsets: log offsets of the records; the second part of the message ids.
         """
-        header = self._form % (code, id_start, offset, queue_id, queue_offset, opaque)
-        return FRAME_START.pack(HEADER_WORD_SIZE + len(header), len(header)) + header
+        form, pack, frames = self._form, FRAME_START.pack, []
+        for opaque, queue_id, at in sends:
+            header = form % (code, id_start, offsets[at], queue_id, queue_offsets[at], opaque)
+            size = len(header)
+            frames.append(pack(HEADER_WORD_SIZE + size, size) + header)
+        return frames

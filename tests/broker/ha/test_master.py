@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.master import READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
+from dledger.rocketmq.broker.ha.master import GATHER_S, READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import HAConnection
@@ -58,8 +58,8 @@ class Slave:
         self.connection.dataReceived(encode_report(offset))
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """What came since the last time."""
-        self.case.clock.advance(0)
+        """What came since the last time, and what gathers now."""
+        self.case.clock.advance(GATHER_S)
         return frames_of(self.transport.take())
 
 
@@ -124,8 +124,8 @@ class StreamTests(MasterCase):
 
     def test_new_bytes_go_to_each_slave(self) -> None:
         """
-        What is appended goes out to each slave from its place, when the turn ends; and at once, if puts
-        wait for it, the first ones of a turn.
+        What is appended goes out to each slave from its place, gathered for a while; if puts wait for it,
+        when the turn ends, and at once to a slave that has reported everything.
         """
         for role, at_once in (("ASYNC_MASTER", []), ("SYNC_MASTER", [b"abc"])):
             log = self.make(100, broker_role=role)
@@ -135,11 +135,15 @@ class StreamTests(MasterCase):
                 slave.frames()
             for _turn in range(2):
                 start = log.end_offset
+                for slave in slaves:
+                    slave.report(start)
                 for part in (b"abc", b"def", b"ghi"):
                     log.put(part)
                     self.master.appended()
                 for slave in slaves:
                     self.assertEqual([body for _, body in frames_of(slave.transport.take())], at_once)
+                self.clock.advance(0)
+                self.assertEqual({bool(slave.transport.value()) for slave in slaves}, {bool(at_once)})
                 for slave in slaves:
                     frames = slave.frames()
                     self.assertEqual(b"".join([*at_once, *(body for _, body in frames)]), b"abcdefghi")

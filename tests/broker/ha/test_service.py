@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.master import GATHER_S
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.ha.service import TICK_MS, HAService
 from dledger.values.errors import StoreError
@@ -233,7 +234,7 @@ class LifeTests(ServiceCase):
         self.pass_time(600)
         self.assertEqual(slave.transport.take(), b"")
         self.commit_log.finish_flush()
-        self.clock.advance(0)
+        self.clock.advance(GATHER_S)
         self.assertEqual(len(slave.transport.take()), 12 + 10)
         self.put()
         self.pass_time(300)

@@ -20,7 +20,7 @@ class StartTests(SynchronousTestCase):
         """Nothing is sent, no heartbeat either."""
         self.assertFalse(self.view.is_ready)
         self.assertFalse(self.view.is_beat_due(10**9, 5000))
-        self.assertIsNone(self.view.misplaced(self.log))
+        self.assertIsNone(self.view.misplaced(self.log.begin_offset, self.log.end_offset))
 
     def test_an_empty_slave_gets_the_last_file(self) -> None:
         """It begins with the last file."""
@@ -95,10 +95,11 @@ class ReportTests(SynchronousTestCase):
 
     def test_deleted_under_it(self) -> None:
         """Bytes that it needs are deleted, or (never) cut: it cannot be served any more."""
-        self.assertIsNone(self.view.misplaced(self.log))
+        self.assertIsNone(self.view.misplaced(self.log.begin_offset, self.log.end_offset))
         log = MemoryLog(bytes(10), begin=FILE_SIZE)
-        self.assertIn("it needs 500, but we hold 4096 to 4106", self.view.misplaced(log) or "")
-        self.assertIn("it needs 500", self.view.misplaced(MemoryLog(bytes(499))) or "")
+        misplaced = self.view.misplaced(log.begin_offset, log.end_offset)
+        self.assertIn("it needs 500, but we hold 4096 to 4106", misplaced or "")
+        self.assertIn("it needs 500", self.view.misplaced(0, 499) or "")
 
 
 class TimeTests(SynchronousTestCase):

@@ -98,6 +98,7 @@ class ReviveTests(PopCase):
         """What is no check point in the revive topic is passed."""
         self.send(b"a")
         self.pop()
+        self.settle()
         self.parts.revive.stop()
         found: list[object] = []
         self.patch(revive, "read_revive", lambda *words: found.append(words) or json.loads("{"))
@@ -218,6 +219,7 @@ class StartTests(PopCase):
         """Those of a deleted topic of this name move no offset, nor does one after the end of the queue."""
         self.send(b"a", b"b")
         self.pop()
+        self.settle()
         service, offsets = self.parts.revive, self.parts.metadata.consumer_offsets
         for begins_at, moved in ((0, 2), (1 << 40, None)):
             for group in ("G", REVIVE_GROUP, POPPED_GROUP):

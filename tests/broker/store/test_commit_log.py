@@ -13,6 +13,7 @@ from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.log.open_log import LogSegments
 from dledger.rocketmq.broker.store.records.records import size_of
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
@@ -89,6 +90,21 @@ class LogContract(_Case):
         log = self.open()
         self.assertEqual((log.begin_offset, log.end_offset, log.flushed_offset, log.record_end), (0, 0, 0, 0))
         self.assertEqual((log.file_size, log.read(0, 10), log.file_at(0)), (LOG_SIZE, b"", None))
+
+    def test_hearers_read_new_bytes_without_the_disk(self) -> None:
+        """Who hears that the log has grown reads the new bytes from memory; later they are read from disk."""
+        seen, size = [], size_of(message())
+
+        def grown() -> None:
+            with mock.patch.object(LogSegments, "pread", side_effect=AssertionError("the disk is read")):
+                seen.append(log.read(log.end_offset - size, size))
+
+        log = open_log(self.disk, config=self.config(), events=Told(grown))
+        for _ in range(2):
+            log.append([[message()]], NOW)
+        self.assertEqual(seen, [log.read(0, size), log.read(size, size)])
+        with mock.patch.object(LogSegments, "pread", return_value=bytes(size)):
+            self.assertEqual(log.read(size, size), bytes(size))
 
     def test_appended_messages_are_there(self) -> None:
         """Every message is there, with its place, its queue offset and its timestamp, across files."""

@@ -248,6 +248,39 @@ class ServiceTests(Rig):
         self.assertEqual((self.service.behind_bytes, self.clock.getDelayedCalls()), (0, []))
         self.service.release()  # there is nothing to be released
 
+    def test_records_gather_while_nobody_waits(self) -> None:
+        """One turn takes those of many puts, also after slaves have them; a reader that waits gets each."""
+        self.service.start()
+        while self.service.behind_bytes:
+            self.clock.advance(0)
+        for is_awaited, turns in ((False, 1), (True, 3)):
+            self.service.is_awaited = lambda is_awaited=is_awaited: is_awaited  # type: ignore[misc]
+            before = len(self.arrived)
+            for number in range(3):
+                self.log.append([[message(topic=f"New{number}")]], 9_000)
+                self.service.wake(defers=bool(number))
+                self.clock.advance(0)
+                self.service.release()
+                self.clock.advance(0)
+            self.clock.advance(DEFERRED_S)
+            self.assertEqual((len(self.arrived) - before, self.service.behind_bytes), (turns, 0))
+
+    def test_who_waits_for_all_hurries_it(self) -> None:
+        """Records that gather are dispatched at once when somebody asks for that."""
+        self.service.is_awaited = lambda: False
+        self.service.start()
+        caught_up = self.service.caught_up()
+        for _ in range(20):
+            self.clock.advance(0)
+        self.successResultOf(caught_up)
+        self.log.append([[message(topic="New")]], 9_000)
+        self.service.wake()
+        self.clock.advance(0)
+        self.assertGreater(self.service.behind_bytes, 0)
+        caught_up = self.service.caught_up()
+        self.clock.advance(0)
+        self.successResultOf(caught_up)
+
     def turns(self, grown: int, *, gives_way: bool) -> list[int]:
         """In which turns something is dispatched, when the bound has risen by a step in each."""
         asked = 0

@@ -130,6 +130,7 @@ class OnceTests(EndCase):
     def test_not_read_yet(self) -> None:
         """Until a master knows which transactions have ended it takes no end."""
         half = self.half()
+        self.broker.settle()
         self.parts.checks_of_halves.stop()
         self.parts.checks_of_halves.start()
         self.assertEqual(self.end(half).code, Code.SYSTEM_BUSY)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.rocketmq.broker.ha.config import ANY_SLAVE, HAConfig
+from dledger.rocketmq.broker.ha.config import ANY_SLAVE, SYNC_MASTER, HAConfig
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.values.quorum import held_by
 
@@ -45,8 +45,11 @@ class Acks:
     Invariant: each live connection has one mark, -1 before its first report; it never falls.
     C{_young} maps the host of each slave whose log begins above 0 to that offset, while a put may wait below.
     C{_proved} maps each host to the highest offset that it proved to hold since this master started.
-    C{_held} caches results of L{held}, and C{_claimed} that of L{claimed}, until the next change: puts ask
-    far more often than slaves report.
+    C{_held} caches results of L{held} until the next change: puts ask far more often than slaves report.
+
+    @ivar count: number of live connections, with or without a report.
+    @ivar has_young: whether L{settle} has work to do.
+    @ivar claimed: the highest offset that any slave claims; 0 without slaves, -1 before the first report.
     """
 
     def __init__(self, *, slaves_per_host: int = 1) -> None:
@@ -55,17 +58,15 @@ class Acks:
         self._young: dict[str, int] = {}
         self._held: dict[int, int] = {}
         self._proved: dict[str, int] = {}
-        self._claimed = 0
+        self.claimed = self.count = 0
+        self.has_young = False
 
     def _changed(self) -> None:
         self._held.clear()
         claims = [slave.claimed_offset for slave in self._by_serial.values()]
-        self._claimed = max(claims, default=0)
-
-    @property
-    def has_young(self) -> bool:
-        """Whether L{settle} has work to do."""
-        return bool(self._young)
+        self.claimed = max(claims, default=0)
+        self.count = len(claims)
+        self.has_young = bool(self._young)
 
     def begins_at(self, serial: int, offset: int) -> None:
         """Note that an empty slave is sent the log from C{offset} on: it acknowledges no put below."""
@@ -97,8 +98,8 @@ class Acks:
         self._changed()
 
     def __len__(self) -> int:
-        """Number of live connections, with or without a report."""
-        return len(self._by_serial)
+        """The same as C{count}, which costs less."""
+        return self.count
 
     def add(self, serial: int, host: str) -> None:
         """Add a new connection. @param serial: its number, which rises with each connection."""
@@ -119,12 +120,17 @@ class Acks:
         @return: whether its mark rose; the mark never falls.
         """
         slave = self._by_serial[serial]
-        slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
+        claimed_offset = max(claimed_offset, ack_offset)
+        if claimed_offset > slave.claimed_offset:
+            slave.claimed_offset = claimed_offset
+            if claimed_offset > self.claimed:
+                self.claimed = claimed_offset
         rose = ack_offset > slave.ack_offset
-        slave.ack_offset = max(slave.ack_offset, ack_offset)
-        if rose and slave.host not in self._young and not slave.is_doubted:
-            self._proved[slave.host] = max(self._proved.get(slave.host, 0), ack_offset)
-        self._changed()
+        if rose:
+            slave.ack_offset = ack_offset
+            if slave.host not in self._young and not slave.is_doubted:
+                self._proved[slave.host] = max(self._proved.get(slave.host, 0), ack_offset)
+        self._held.clear()
         return rose
 
     def _counts_for_nothing(self, slave: _Slave) -> bool:
@@ -157,8 +163,11 @@ class Acks:
 
     def _count_held(self, needed: int) -> int:
         if needed == 1:
-            counted = [one for one in self._by_serial.values() if not self._counts_for_nothing(one)]
-            return max((slave.ack_offset for slave in counted), default=-1)
+            best = -1
+            for slave in self._by_serial.values():
+                if slave.ack_offset > best and not self._counts_for_nothing(slave):
+                    best = slave.ack_offset
+            return best
         marks = self.marks()
         return held_by(marks, needed) if len(marks) >= needed else -1
 
@@ -166,15 +175,15 @@ class Acks:
         """Number of distinct slaves that lack less than C{gap} bytes."""
         return sum(end_offset - slave.claimed_offset < gap for slave in self._distinct(claimed=True))
 
-    @property
-    def claimed(self) -> int:
-        """The highest offset that any slave claims; 0 without slaves, -1 before the first report."""
-        return self._claimed
+
+def may_refuse(config: HAConfig) -> bool:
+    """Whether there can be a L{refusal}: so it need not be asked about each put."""
+    return config.waits_for_slaves and config.sync_rule != ANY_SLAVE and config.min_in_sync_replicas > 1
 
 
 def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:
     """The reason why a put must not be stored for lack of slaves; None if it may be stored."""
-    if not config.waits_for_slaves or config.sync_rule == ANY_SLAVE or config.min_in_sync_replicas == 1:
+    if not may_refuse(config):
         return None
     if 1 + acks.in_sync(end_offset, config.ha_max_gap_not_in_sync) < config.min_in_sync_replicas:
         return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
@@ -187,12 +196,13 @@ def needed_for(config: HAConfig, acks: Acks, end_offset: int) -> int | PutStatus
 
     @param end_offset: log offset after the put's message.
     """
-    if not config.waits_for_slaves:
+    if config.broker_role != SYNC_MASTER:
         return PutStatus.PUT_OK
     gap = config.ha_max_gap_not_in_sync
     if config.sync_rule == ANY_SLAVE:
         # A put also waits for a slave without a report yet, as in RocketMQ.
-        is_usable = len(acks) > 0 and end_offset - max(acks.claimed, 0) < gap
+        claimed = acks.claimed if acks.claimed > 0 else 0
+        is_usable = acks.count > 0 and end_offset - claimed < gap
         return 1 if is_usable else PutStatus.SLAVE_NOT_AVAILABLE
     replicas = config.in_sync_replicas
     if config.enable_auto_in_sync_replicas:

@@ -14,93 +14,105 @@ Source: GroupTransferService.java, CommitLog.GroupCommitService and FlushDiskWat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.process.waiters import ThresholdWaiters
 from dledger.rocketmq.broker.ha.acks import Acks
 from dledger.rocketmq.broker.ha.ports import LogPort
 from dledger.rocketmq.broker.ha.put_status import PutStatus, done
 
-#: An offset above every real one.
-NOWHERE = 1 << 62
+#: An offset above every real one, and a time after every deadline.
+NOWHERE = NEVER_MS = 1 << 62
+
+_Waiter: TypeAlias = "Deferred[PutStatus]"
 
 
 class _Puts:
     """
     Puts that wait for offsets, in rows: the puts of a row wait for the same count of slaves, or the disk.
 
-    Invariant: a put is in C{_by_token} and in the waiters of one row, or in neither; at most C{pending_max}
-    wait.
+    Invariant: C{_rows} are heaps of all waiting puts: offset, number of the put, deadline in ms, Deferred.
+    C{count} is their number, at most C{pending_max}; none has a deadline before C{_earliest_ms}.
     """
 
     def __init__(self, late: PutStatus, *, pending_max: int) -> None:
         """@param late: result of a put at its deadline, and of a put that cannot wait."""
         self._late = late
         self._pending_max = pending_max
-        self._by_token: dict[int, tuple[Deferred[PutStatus], int]] = {}
-        self._rows: dict[int, ThresholdWaiters] = {}
+        self._rows: dict[int, list[tuple[int, int, int, Deferred[PutStatus]]]] = {}
+        self._earliest_ms = NEVER_MS
         self._last = 0
+        self.count = 0
         self.is_stopped = False
-
-    def __len__(self) -> int:
-        return len(self._by_token)
 
     @property
     def is_full(self) -> bool:
-        return len(self._by_token) >= self._pending_max
+        return self.count >= self._pending_max
 
     def wait(self, row: int, offset: int, deadline_ms: int) -> Deferred[PutStatus]:
-        if self.is_full or self.is_stopped:
+        if self.count >= self._pending_max or self.is_stopped:
             return done(self._late)
-        waiters = self._rows.get(row)
-        if waiters is None:
-            waiters = self._rows[row] = ThresholdWaiters(self._pending_max)
-        self._last = token = self._last + 1
         waiter: Deferred[PutStatus] = Deferred(self._cancelled)
-        self._by_token[token] = (waiter, offset)
-        waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
+        self._last += 1
+        self.count += 1
+        heappush(self._rows.setdefault(row, []), (offset, self._last, deadline_ms, waiter))
+        if deadline_ms < self._earliest_ms:
+            self._earliest_ms = deadline_ms
         return waiter
 
     def _cancelled(self, cancelled: Deferred[PutStatus]) -> None:
         # Cancelling is rare, so this searches; an index by Deferred would slow down every put.
-        for token, (waiter, _) in self._by_token.items():
-            if waiter is cancelled:
-                del self._by_token[token]
-                for waiters in self._rows.values():
-                    waiters.remove(token)
-                return
+        self._take(lambda put: put[3] is cancelled)
+
+    def _take(self, goes: Callable[[tuple[int, int, int, Deferred[PutStatus]]], bool]) -> list[_Waiter]:
+        """Remove and return the puts for which C{goes} is true, in order of arrival."""
+        taken = []
+        for row, heap in self._rows.items():
+            taken += [put for put in heap if goes(put)]
+            self._rows[row] = [put for put in heap if not goes(put)]
+            heapify(self._rows[row])
+        self.count -= len(taken)
+        return [put[3] for put in sorted(taken, key=itemgetter(1))]
 
     def lowest(self, default: int) -> int:
         """The lowest offset that a put waits for."""
-        return min((offset for _, offset in self._by_token.values()), default=default)
+        return min((heap[0][0] for heap in self._rows.values() if heap), default=default)
 
-    def reached(self, offset_of: Callable[[int], int]) -> list[int]:
+    def reached(self, offset_of: Callable[[int], int]) -> list[_Waiter]:
         """Remove and return the puts whose row has reached their offsets."""
-        tokens: list[int] = []
-        for row, waiters in self._rows.items():
-            if len(waiters):
-                tokens += waiters.reached(offset_of(row))
-        return tokens
+        taken: list[_Waiter] = []
+        for row, heap in self._rows.items():
+            if heap:
+                offset = offset_of(row)
+                while heap and heap[0][0] <= offset:
+                    taken.append(heappop(heap)[3])
+                    self.count -= 1
+        return taken
 
-    def take_all(self) -> list[int]:
+    def take_all(self) -> list[_Waiter]:
         """Remove and return every put, in order of arrival."""
-        return sorted(token for waiters in self._rows.values() for token in waiters.take_all())
-
-    def fire(self, tokens: Iterable[int], status: PutStatus) -> None:
-        for waiter, _ in [self._by_token.pop(token) for token in tokens]:
-            waiter.callback(status)
+        return self._take(lambda _put: True)
 
     def expire(self, now_ms: int) -> None:
-        late: list[int] = []
-        for waiters in self._rows.values():
-            late += waiters.expired(now_ms)
-        self.fire(late, self._late)
+        if now_ms < self._earliest_ms:
+            return
+        late = self._take(lambda put: put[2] <= now_ms)
+        self._earliest_ms = min((put[2] for heap in self._rows.values() for put in heap), default=NEVER_MS)
+        fire(late, self._late)
 
     def stop(self) -> None:
         self.is_stopped = True
-        self.fire(self.take_all(), self._late)
+        fire(self.take_all(), self._late)
+
+
+def fire(waiters: Iterable[_Waiter], status: PutStatus) -> None:
+    """Answer puts that wait no longer."""
+    for waiter in waiters:
+        waiter.callback(status)
 
 
 class GroupTransferService:
@@ -112,7 +124,7 @@ class GroupTransferService:
 
     def __len__(self) -> int:
         """Puts that wait."""
-        return len(self._puts)
+        return self._puts.count
 
     @property
     def is_full(self) -> bool:
@@ -127,19 +139,20 @@ class GroupTransferService:
             C{pending_max} puts wait already or after L{stop}. Cancelling ends the wait.
         """
         assert needed >= 1, needed
-        self._settle(offset)
+        if self._acks.has_young:
+            self._settle(offset)
         if self._acks.held(needed) >= offset:
             return done(PutStatus.PUT_OK)
         return self._puts.wait(needed, offset, deadline_ms)
 
     def _settle(self, next_offset: int) -> None:
-        if self._acks.has_young:
-            self._acks.settle(self._puts.lowest(next_offset))
+        self._acks.settle(self._puts.lowest(next_offset))
 
     def acked(self) -> None:
         """Fire the puts that a new acknowledgement of a slave satisfies."""
-        self._settle(NOWHERE)
-        self._puts.fire(self._puts.reached(self._acks.held), PutStatus.PUT_OK)
+        if self._acks.has_young:
+            self._settle(NOWHERE)
+        fire(self._puts.reached(self._acks.held), PutStatus.PUT_OK)
 
     def expire(self, now_ms: int) -> None:
         """Give up on the puts whose deadline has come."""
@@ -178,7 +191,7 @@ class FlushedPuts:
 
     def __len__(self) -> int:
         """Puts that wait."""
-        return len(self._puts)
+        return self._puts.count
 
     @property
     def is_full(self) -> bool:
@@ -220,14 +233,14 @@ class FlushedPuts:
     def _flushed(self, offset: int) -> None:
         self._is_asked = False
         reached = self._puts.reached(lambda _: offset)
-        if len(self._puts) > len(reached):
+        if self._puts.count:
             self.flush()
         self._tell_flushed()
-        self._puts.fire(reached, PutStatus.PUT_OK)
+        fire(reached, PutStatus.PUT_OK)
 
     def _failed(self, failure: Failure) -> None:
         self._is_asked = False
         self._is_broken = True
         waiting = self._puts.take_all()
         self._tell_failed(failure)
-        self._puts.fire(waiting, PutStatus.UNKNOWN_ERROR)
+        fire(waiting, PutStatus.UNKNOWN_ERROR)

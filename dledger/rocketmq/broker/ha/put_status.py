@@ -18,7 +18,15 @@ from twisted.internet.defer import Deferred, succeed
 
 
 class PutStatus(Enum):
-    """RocketMQ's put statuses that concern replication and flushing."""
+    """
+    RocketMQ's put statuses that concern replication and flushing.
+
+    @ivar remoting_code: code of the answer to a producer, which takes 0, 10, 11 and 12 as sent.
+    @ivar is_stored: whether the message is in the log, and readable.
+    """
+
+    remoting_code: int
+    is_stored: bool
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -28,16 +36,6 @@ class PutStatus(Enum):
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
-
-    @property
-    def remoting_code(self) -> int:
-        """Code of the answer to a producer, which takes 0, 10, 11 and 12 as sent."""
-        return _CODES[self]
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the message is in the log, and readable."""
-        return self in _STORED
 
 
 _CODES: Mapping[PutStatus, int] = {
@@ -54,6 +52,11 @@ _STORED = frozenset({
     PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE,
     PutStatus.FLUSH_SLAVE_TIMEOUT,
 })
+
+
+for _status in PutStatus:  # plain attributes: every put reads them
+    _status.remoting_code = _CODES[_status]
+    _status.is_stored = _status in _STORED
 
 
 def worse(flushed: PutStatus, replicated: PutStatus) -> PutStatus:

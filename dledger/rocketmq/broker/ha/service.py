@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.ha.acks import needed_for, refusal
+from dledger.rocketmq.broker.ha.acks import may_refuse, needed_for, refusal
 from dledger.rocketmq.broker.ha.config import HAConfig
 from dledger.rocketmq.broker.ha.group_transfer import FlushedPuts
 from dledger.rocketmq.broker.ha.master import HAMaster, RefusedSlave, SlaveStatus
@@ -104,6 +104,7 @@ class HAService(Service):
         self.port: IListeningPort | None = None
         self._commit_log = commit_log
         self._reactor = reactor
+        self._seconds = reactor.seconds
         self._tell_failed = failed
         self._listen = listen
         self._listening: Deferred[None] = succeed(None)
@@ -111,6 +112,10 @@ class HAService(Service):
         self._ticking.clock = reactor
         self._is_broken = False
         self._flushed_ms = 0
+        # (A put asks for these once or twice.)
+        self._may_refuse = may_refuse(config)
+        self._waits_for_slaves = config.waits_for_slaves
+        self._waits_for_disk = config.waits_for_disk
         self.commits = FlushedPuts(
             commit_log, pending_max=config.pending_max, failed=self._broken, flushed=self._flushed
         )
@@ -131,11 +136,13 @@ class HAService(Service):
             return PutStatus.SERVICE_NOT_AVAILABLE
         if self.master.transfers.is_full or self.commits.is_full:
             return PutStatus.OS_PAGE_CACHE_BUSY
-        return refusal(self.config, self.master.acks, self._commit_log.end_offset)
+        if self._may_refuse:
+            return refusal(self.config, self.master.acks, self._commit_log.end_offset)
+        return None
 
     def waits_for_slaves(self) -> bool:
         """Whether puts wait for slaves and at least one slave is connected."""
-        return self.config.waits_for_slaves and self.master is not None and len(self.master.acks) > 0
+        return self._waits_for_slaves and self.master is not None and self.master.acks.count > 0
 
     def submit(self, end_offset: int, *, waits: bool = True) -> Deferred[PutStatus]:
         """
@@ -153,18 +160,17 @@ class HAService(Service):
         if not waits:
             return done(PutStatus.PUT_OK)
         needed = needed_for(self.config, master.acks, end_offset)
-        if not self.config.waits_for_disk and isinstance(needed, PutStatus):
-            return done(needed)
-        now_ms = self._now_ms()
         if isinstance(needed, PutStatus):
             replicated = done(needed)
         else:
             replicated = master.transfers.wait(
-                end_offset, needed=needed, deadline_ms=now_ms + self.config.slave_timeout
+                end_offset, needed=needed, deadline_ms=self._now_ms() + self.config.slave_timeout
             )
-        if not self.config.waits_for_disk:
+        if not self._waits_for_disk:
             return replicated
-        flushed = self.commits.wait(end_offset, deadline_ms=now_ms + self.config.sync_flush_timeout)
+        flushed = self.commits.wait(
+            end_offset, deadline_ms=self._now_ms() + self.config.sync_flush_timeout
+        )
         return combined(flushed, replicated)
 
     # -- life -----------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ class HAService(Service):
             self._tell_failed(reason)
 
     def _now_ms(self) -> int:
-        return int(round(self._reactor.seconds() * 1000))
+        return int(self._seconds() * 1000 + 0.5)
 
     # -- status ---------------------------------------------------------------------------------
 

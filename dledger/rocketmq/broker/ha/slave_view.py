@@ -93,8 +93,8 @@ class SlaveView:
         @return: reason for a refusal; None without one.
         """
         self.heard_ms = now_ms
-        begin, end = log.begin_offset, log.end_offset
         if self.request_offset < 0:
+            begin, end = log.begin_offset, log.end_offset
             if offset > end and offset in HANDSHAKES:
                 return "it begins with the handshake of RocketMQ 5's controller mode, which we do not speak"
             if offset > end:
@@ -114,16 +114,27 @@ class SlaveView:
             )
         elif offset > self.transfer_offset:
             return f"it reports {offset}, but was sent bytes only up to {self.transfer_offset}"
-        self.claimed_offset = max(self.claimed_offset, offset)
+        if offset > self.claimed_offset:
+            self.claimed_offset = offset
         proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)
-        self.ack_offset = max(self.ack_offset, proved)
+        if proved > self.ack_offset:
+            self.ack_offset = proved
         return None
 
-    def misplaced(self, log: LogPort) -> str | None:
-        """The reason why its next offset can no longer be sent; None if it can."""
-        if self.is_ready and not log.begin_offset <= self.transfer_offset <= log.end_offset:
+    @property
+    def has_all(self) -> bool:
+        """Whether it has reported everything that it was sent."""
+        return 0 <= self.transfer_offset == self.claimed_offset
+
+    def misplaced(self, begin_offset: int, end_offset: int) -> str | None:
+        """
+        The reason why its next offset can no longer be sent; None if it can.
+
+        @param begin_offset, end_offset: of our log.
+        """
+        if self.is_ready and not begin_offset <= self.transfer_offset <= end_offset:
             return (
-                f"it needs {self.transfer_offset}, but we hold {log.begin_offset} to {log.end_offset}: "
+                f"it needs {self.transfer_offset}, but we hold {begin_offset} to {end_offset}: "
                 "it was too slow"
             )
         return None

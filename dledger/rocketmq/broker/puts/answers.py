@@ -66,12 +66,9 @@ class SendAnswers:
         if status is not PutStatus.PUT_OK:
             code = status.remoting_code
             self._refusals.refused("producers", SEND_MESSAGE_V2, code, status.name, len(sends))
-        frame, code, start = self._form.frame, status.remoting_code, self._own.id_start
-        offsets, queue_offsets = placed.offsets, placed.queue_offsets
-        return [
-            frame(opaque, code, start, offsets[at], queue_id, queue_offsets[at])
-            for opaque, queue_id, at in sends
-        ]
+        return self._form.frames(
+            sends, status.remoting_code, self._own.id_start, placed.offsets, placed.queue_offsets
+        )
 
     def refused_frames(self, sends: Sequence[PlainSend], code: int, remark: str) -> list[bytes]:
         """Answers to plain requests whose messages are not stored, or whose outcome is unknown."""

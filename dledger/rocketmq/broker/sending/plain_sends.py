@@ -64,7 +64,7 @@ class PlainSends:
         """The message of a plain request; None: it is not plain."""
         shape, _, _, queue_id, born_timestamp, properties, body = request
         plan = shape.note
-        if not isinstance(plan, _Plan) or plan.version is not self._topics.version:
+        if type(plan) is not _Plan or plan.version is not self._topics.version:
             plan = shape.note = self._plan(shape, connection)
         if plan.form is None or queue_id >= plan.queues or len(body) > self._body_max:
             return None

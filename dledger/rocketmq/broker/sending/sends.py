@@ -133,7 +133,7 @@ class Sends:
         if not read.messages:
             return
         answers, plain = self._answers, read.plain
-        later = [send for send in read.long if send.waits]
+        later = [send for send in read.long if send.waits] if read.long else []
         try:
             placed, done, is_placed = self._pipeline.put(read.messages, waits=bool(plain or later))
         except NotPut as error:

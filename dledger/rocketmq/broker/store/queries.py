@@ -18,6 +18,7 @@ import attrs
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, Unit
+from dledger.rocketmq.broker.store.records.body_check import is_usual_and_sound
 from dledger.rocketmq.broker.store.records.records import check_record, store_timestamp_of
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
@@ -205,7 +206,8 @@ def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
             start, at = unit.offset, 0
             data = store.log.read(start, _reach(units, index))
         record = data[at : at + unit.size]
-        if len(record) == unit.size and store.is_sound(unit.offset, record):
+        is_whole = len(record) == unit.size
+        if is_whole and (is_usual_and_sound(record, unit.offset) or store.is_sound(unit.offset, record)):
             records.append(record)
     return records
 

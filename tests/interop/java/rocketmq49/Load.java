@@ -4,10 +4,15 @@ import java.io.PrintStream;
 import java.util.Arrays;
 import java.util.Locale;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.impl.CommunicationMode;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.impl.producer.DefaultMQProducerImpl;
@@ -15,6 +20,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -26,7 +32,9 @@ import org.apache.rocketmq.remoting.netty.NettyClientConfig;
  *
  * "load ADDRESS TOPIC QUEUES BODY_BYTES WINDOW WARM_UP_MS MEASURED_MS" is answered with one line: messages
  * acknowledged in the measured span, the 50th and the 99th percentile of their time in milliseconds, how many
- * were refused in the whole run, and why the first of them was. "stop" ends the process, as the end of the
+ * were refused in the whole run, and why the first of them was. "drain NAMESERVER TOPIC GROUP COUNT": a push consumer
+ * reads the topic from its beginning; how many messages it got (at least COUNT, unless it took too long), and the
+ * seconds from the first to the last of them. "stop" ends the process, as the end of the
  * input does.
  */
 public final class Load {
@@ -52,10 +60,38 @@ public final class Load {
                 answers.println("stopped");
                 break;
             }
+            if (words[0].equals("drain")) {
+                answers.println(drain(words[1], words[2], words[3], Integer.parseInt(words[4])));
+                continue;
+            }
             int[] numbers = Arrays.stream(words).skip(3).mapToInt(Integer::parseInt).toArray();
             answers.println(load.run(words[1], words[2], numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]));
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    private static String drain(String nameServer, String topic, String group, int count) throws Exception {
+        AtomicLong got = new AtomicLong();
+        AtomicLong first = new AtomicLong();
+        CountDownLatch all = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(group);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            first.compareAndSet(0, System.nanoTime());
+            got.addAndGet(messages.size());
+            messages.forEach(message -> all.countDown());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        try {
+            all.await(100, TimeUnit.SECONDS);
+            return String.format(Locale.ROOT, "%d %.6f", got.get(), (System.nanoTime() - first.get()) / 1e9);
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     private String run(String address, String topic, int queues, int bodyBytes, int window, int warmUpMs,

@@ -44,21 +44,23 @@ from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_M
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import HEAD_SIZE, MAGIC_V1, START, START_SIZE, WALKED
+from protocols.wire.rocketmq.layout import START, START_SIZE
 
 _READ_BYTES = 1024 * 1024
 #: A tail of at most this many bytes that a crash left unsound is cut at the next start; a longer one is kept.
 TORN_BYTES_MAX = 1024 * 1024
 #: The longest record that L{CommitLog.problem_at} believes in, bytes.
 RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
-_MAGIC_V1 = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
+#: No write: offset and bytes.
+_NOTHING = (-1, b"")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class CommitLog:
     """
     Invariant: C{begin_offset <= flushed_offset <= end_offset}, and C{begin_offset} is a multiple of
-    C{file_size}; the log is empty when C{begin_offset == end_offset}.
+    C{file_size}; the log is empty when C{begin_offset == end_offset}. C{_newest} is the write of which
+    C{grown} informs slaves, who read it at once: offset and bytes.
 
     @ivar flusher: brings the log to stable storage, and knows how much of it is there.
     @ivar mending: overwrites damaged records.
@@ -76,12 +78,14 @@ class CommitLog:
         self._log = log
         self._segments = log.segments
         self._storing = log.guard.storing
+        self._appending = self._storing("appending to the commit log")
         self.flusher = flusher
         self.mending = LogMending(log, run_in_thread)
         self.queue_offsets: dict[tuple[str, int], int] = {}
         self.record_lead = 0
         self._events = events
         self._run_in_thread = run_in_thread
+        self._newest = _NOTHING
         self.why_recovered = why_recovered
 
     @classmethod
@@ -186,6 +190,9 @@ class CommitLog:
         @raise ValueError: the offset is outside.
         @raise OSError: the file cannot be read.
         """
+        newest_at, newest = self._newest
+        if offset == newest_at and size == len(newest):
+            return newest
         begin, end = self._log.begin_offset, self._log.end
         if not begin <= offset <= end:
             raise ValueError(f"offset {offset} outside {begin}..{end}")
@@ -259,7 +266,11 @@ class CommitLog:
         )
         self._write(writes, placed.end)
         self.queue_offsets.update(taken)
-        self._events.grown()
+        self._newest = writes[-1]
+        try:
+            self._events.grown()
+        finally:
+            self._newest = _NOTHING
         return placed
 
     def _writable_end(self) -> int:
@@ -271,7 +282,7 @@ class CommitLog:
     def _write(self, writes: list[tuple[int, bytes]], end: int) -> None:
         segments = self._segments
         made = 0
-        with self._storing("appending to the commit log"):
+        with self._appending:
             try:
                 for offset, _ in writes:
                     if not segments.has(segments.base(offset)):
@@ -323,7 +334,7 @@ class CommitLog:
             self._begin_at(offset)
         if not segments.has(segments.base(offset)):
             segments.create(segments.base(offset))
-        with self._storing("appending to the commit log"):
+        with self._appending:
             self._secure_first()
             segments.pwrite(data, offset)
         log.end = offset + len(data)
@@ -533,21 +544,6 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
     return directory
 
 
-def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
-    """Whether a record seems to begin in the C{size} bytes after C{end}, which is not a torn write then."""
-    at = end
-    while at < end + size:
-        data = segments.pread(end + size - at, at)
-        found = data.find(_MAGIC_V1, 5)
-        while found >= 4:
-            start = found - 4
-            if len(data) - start >= HEAD_SIZE and WALKED.unpack_from(data, start)[2] == at + start:
-                return True
-            found = data.find(_MAGIC_V1, found + 1)
-        at += len(data)
-    return False
-
-
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
     """
     Zero everything after the end; bring everything before it, and the mark, to stable storage.
@@ -564,7 +560,7 @@ def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
         if not clean or (segments.offsets and segments.offsets[-1] > end):
             dropped = segments.last_written(end) - end
             is_short = seen.crashed and dropped <= TORN_BYTES_MAX
-            if dropped and not (is_short and not _record_follows(segments, end, dropped)):
+            if dropped and not (is_short and not log_recovery.record_follows(segments, end, dropped)):
                 aside = segments.new_aside()
                 segments.make_aside(aside)
                 if end % segments.file_size:

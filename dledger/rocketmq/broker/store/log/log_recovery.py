@@ -26,11 +26,12 @@ from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segm
 from dledger.rocketmq.broker.store.records.records import MIN_BLANK_SIZE, check_record, store_timestamp_of
 from dledger.values.errors import DirectoryError
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
+from protocols.wire.rocketmq.layout import HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, START, START_SIZE, WALKED
 
 OPTION = "mapped_file_size_commit_log"
 _READ_BYTES = 1024 * 1024
 _FIRST_RECORD_BYTES = 128
+_MAGIC_V1 = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
 
 
 @attrs.frozen(kw_only=True)
@@ -180,3 +181,18 @@ def find_end(segments: SegmentList, start: int, *, crashed: bool, is_strict: boo
             doubt = doubt or f"log at {offset}: {problem}"
         offset += size
     return LogEnd(offset=sure, why=why or doubt)
+
+
+def record_follows(segments: SegmentList, end: int, size: int) -> bool:
+    """Whether a record seems to begin in the C{size} bytes after C{end}, which is not a torn write then."""
+    at = end
+    while at < end + size:
+        data = segments.pread(end + size - at, at)
+        found = data.find(_MAGIC_V1, 5)
+        while found >= 4:
+            start = found - 4
+            if len(data) - start >= HEAD_SIZE and WALKED.unpack_from(data, start)[2] == at + start:
+                return True
+            found = data.find(_MAGIC_V1, found + 1)
+        at += len(data)
+    return False

@@ -145,8 +145,7 @@ def lay_out(
         place = 0
         if form.is_queued:
             key = (form.topic, queue_id)
-            known = taken.get(key)
-            place = queue_offsets.get(key, 0) if known is None else known
+            place = taken[key] if key in taken else queue_offsets.get(key, 0)
             taken[key] = place + 1
         parts += (
             form.fixed.pack(
