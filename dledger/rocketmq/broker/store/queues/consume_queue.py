@@ -10,7 +10,8 @@ Rule 1: units follow one another without a gap, and their offsets rise. A record
 already is skipped. A record whose index is higher than the next one is put at the end nevertheless, as
 RocketMQ does (a master that lost units continues its count), and is counted.
 Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; the space before it
-is filled with units that no reader takes for messages.
+is filled with units that no reader takes for messages. If the log has none of its records (any more), it
+begins so again: a power cut may have taken units of expired records, or the first files and no later one.
 Rule 3: a unit with a size of 0 ends the queue.
 Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes are there, so the unit points
 too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
@@ -45,7 +46,6 @@ from dledger.rocketmq.broker.store.queues.queue_files import (
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.values.errors import DirectoryError
 
-_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 _NONE: frozenset[int] = frozenset()
 
 #: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
@@ -341,16 +341,15 @@ class ConsumeQueue:
         """
         if offset + size <= self.log_end:
             return False
-        if index < self.next_index:
-            if index or offset < self.log_end:
-                return False
+        if index == 0 < self.next_index and offset >= self.log_end:
             self.destroy()
             self.begun_anew += 1
-        if index > self.next_index:
-            if self._begin_index == self.next_index and not self.log_end:
-                self._begin(index)
-            else:
-                self.misplaced += 1
+        elif index != self.next_index and self._begin_index == self.next_index:
+            self._begin(index)
+        elif index < self.next_index:
+            return False
+        elif index > self.next_index:
+            self.misplaced += 1
         self._pending += UNIT.pack(offset, size, tags_code)
         self.next_index += 1
         self.log_end = offset + size
@@ -359,12 +358,9 @@ class ConsumeQueue:
         return True
 
     def _begin(self, index: int) -> None:
-        """Rule 2: let the empty queue begin at C{index}."""
-        while self._segments.offsets:
-            self._segments.drop_last()
-        base = self._segments.base(index * UNIT_SIZE)
-        self._segments.create(base)
-        self._segments.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
+        """Rule 2."""
+        self._drop()
+        self._segments.begin(index)
         self.next_index = self._begin_index = index
 
     def write(self) -> None:
@@ -432,6 +428,7 @@ class ConsumeQueue:
         if self._is_unsure:
             raise OSError(errno.EIO, f"unit {end} cannot be read: it is not known where to cut")
         self.mended = {at: unit for at, unit in self.mended.items() if at < end}
+        self.begin_found = (0, 0)
         self._segments.cut(end * UNIT_SIZE)
         self.next_index = end
         self._begin_index = min(self._begin_index, end)
@@ -459,11 +456,14 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Delete every file. @raise OSError: deleting failed."""
+        self._drop()
+        self.next_index = self._begin_index = self.log_end = 0
+
+    def _drop(self) -> None:
         self._pending.clear()
         self.mended.clear()
-        while self._segments.offsets:
-            self._segments.drop_last()
-        self.next_index = self._begin_index = self.log_end = 0
+        self.begin_found = (0, 0)
+        self._segments.drop_all()
 
     # -- files -----------------------------------------------------------------------------------
 
