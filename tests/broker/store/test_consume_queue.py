@@ -177,6 +177,45 @@ class QueueContract(_Case):
             self.assertEqual(self.units(again), wanted)
             again.destroy()
 
+    def test_torn_units_of_expired_records_hide_nothing(self) -> None:
+        """
+        A loss of power took the first file and the beginning of a unit, and all that is known to be on stable
+        storage has expired: the queue begins anew with the first record that is left.
+        """
+        queue = self.open()
+        put = [(index, 60_000 + 300 * index, 100, -index) for index in range(3, 16)]
+        for unit in put:
+            queue.put(*unit)
+        queue.write()
+        self.disk.unlink(f"{self.root}/{0:020d}")
+        file = self.disk.open(f"{self.root}/{200:020d}")
+        file.pwrite(UNIT.pack(300, 100, 0), 5 * UNIT_SIZE)
+        file.close()
+        queue = self.open(log_begin=1000, log_end=1000, is_trusted=True, crashed=True)
+        self.assertEqual(queue.begin_index, queue.next_index)
+        for unit in put:
+            self.assertTrue(queue.put(*unit))
+        self.assertEqual(self.units(queue), put)
+
+    def test_units_before_a_hole_stay(self) -> None:
+        """
+        A loss of power took units, and left a torn one far after them that looks like one of an expired
+        record: the queue ends before the hole, and all records are dispatched again.
+        """
+        queue = self.open()
+        put = self.fill(queue, 36)
+        queue.write()
+        for offset, at, data in ((200, 100, bytes(100)), (400, 0, UNIT.pack(300, 100, 0).ljust(200, b"\0"))):
+            file = self.disk.open(f"{self.root}/{offset:020d}")
+            file.pwrite(data, at)
+            file.close()
+        told: list[bool] = []
+        queue = self.open(log_begin=2000, log_end=300 * 15, is_trusted=True, crashed=True,
+                          losing=lambda: told.append(True))
+        self.assertEqual((self.units(queue), queue.has_lost, told), (put[7:15], True, [True]))
+        self.fill(queue, 21, 15)
+        self.assertEqual(self.units(queue), put[7:])
+
     def test_a_place_that_was_found_before_a_cut_counts_no_more(self) -> None:
         """Other records come after a cut: where those of an offset of the log begin is looked for again."""
         queue = self.open()
