@@ -64,6 +64,10 @@ class ClientWorld(PairFaults):
         self.is_over = False
         self.bugs.expects = self._is_of_a_disk
 
+    def draws(self, name: str) -> bool:
+        """Whether the seed's own mix has a kind of faults that three seeds in ten have."""
+        return random.Random(f"{self.seed} {name}").random() < 0.3
+
     def make_traffic(self) -> AskedTraffic:
         """The clients, on a machine of theirs. The machines of the brokers must be known."""
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,

@@ -24,7 +24,15 @@ from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
-from dledger.testing.brokers.pair_faults import FAULTS, NAMES, POWER, RETENTION, ROLES, SECOND_US
+from dledger.testing.brokers.pair_faults import (
+    FAULTS,
+    NAMES,
+    POWER,
+    READS,
+    RETENTION,
+    ROLES,
+    SECOND_US,
+)
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.states import (
     OffsetKey,
@@ -46,7 +54,7 @@ class PairFocus:
     @ivar faults: the only ones that happen; empty for the seed's own mix.
     @ivar role: of the master; empty for the seed's own.
     @ivar slaves: their number; 0 for the seed's own.
-    @ivar ages: among the seed's own faults, files become old enough to expire.
+    @ivar ages: files become old enough to expire, also if the seed does not draw that.
     """
 
     faults: tuple[str, ...] = ()
@@ -84,11 +92,13 @@ class PairWorld(ClientWorld):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
-        self.ages = focus.ages or "age" in focus.faults
+        self.ages = focus.ages or "age" in focus.faults or (not focus.faults and self.draws("ages"))
         if self.ages:
             self.options |= RETENTION
-        self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES,
-                                       *(("age", "age") if self.ages else ()))
+        self.faults = focus.faults or (
+            *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
+            *(READS if self.draws("reads") else ()),
+        )
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)

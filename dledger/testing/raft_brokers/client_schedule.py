@@ -27,7 +27,7 @@ from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
-from dledger.testing.brokers.pair_faults import POWER, RETENTION, SECOND_US
+from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.states import (
     OffsetKey,
@@ -66,9 +66,9 @@ class RaftClientsWorld(ClientWorld):
         self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
         self.pace_s = rng.choice((0.7, 1.5, 4.0))
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
-        ages = "age" in faults or (not faults and random.Random(f"{seed} ages").random() < 0.3)
-        if ages and not faults:
-            self.faults = (*self.faults, "age", "age")
+        ages = "age" in faults or (not faults and self.draws("ages"))
+        if not faults:
+            self.faults += (*(("age", "age") if ages else ()), *(READS if self.draws("reads") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
