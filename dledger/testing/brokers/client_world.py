@@ -13,6 +13,7 @@ from collections.abc import Collection
 import attrs
 
 from dledger.testing.brokers.accounts import ACKED, TrafficRecord, require_pair
+from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT
@@ -68,11 +69,11 @@ class ClientWorld(PairFaults):
         """Whether the seed's own mix has a kind of faults that three seeds in ten have."""
         return random.Random(f"{self.seed} {name}").random() < 0.3
 
-    def make_traffic(self) -> AskedTraffic:
-        """The clients, on a machine of theirs. The machines of the brokers must be known."""
+    def make_traffic(self, world: TrafficWorld) -> AskedTraffic:
+        """The clients, on a machine of theirs. @param world: this one; a subclass answers all they ask."""
         client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
                                rng=random.Random(f"{self.seed} client"), wrong=self.bugs.note)
-        return AskedTraffic(self, client, put_s=self._fault_rng.choice((0.06, 0.15, 0.4)))
+        return AskedTraffic(world, client, put_s=self._fault_rng.choice((0.06, 0.15, 0.4)))
 
     def _is_of_a_disk(self, error: BaseException) -> bool:
         """Whether a logged failure may be that of a disk that was made to fail."""

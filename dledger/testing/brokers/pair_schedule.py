@@ -110,7 +110,7 @@ class PairWorld(ClientWorld):
         for machine in self.machines.values():
             machine.ends = self._ends
         self.watch = OffsetWatch(lambda: self.clock.now_us)
-        self.traffic = self.make_traffic()
+        self.traffic = self.make_traffic(self)
         self.promotions = 0
         #: Slaves that have had all that this master had when the slave, or the master, began.
         self._followed: set[str] = set()

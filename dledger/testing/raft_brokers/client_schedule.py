@@ -79,7 +79,7 @@ class RaftClientsWorld(ClientWorld):
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         self._master = IDS[0]
-        self.traffic = self.make_traffic()
+        self.traffic = self.make_traffic(self)
         self.masters = 0
         self.kept = KeptOffsets()
         #: Of the newest master: its term, and the number of its process.
