@@ -210,6 +210,12 @@ def _raft_brokers(seed: int) -> None:
         run_seed(seed)
 
 
+def _raft_clients(seed: int) -> None:
+    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+
+    run_raft_clients(seed)
+
+
 def _crashes(seed: int) -> None:
     from dledger.testing.crashes.__main__ import CutsWanted, cut_story, story_names
 
@@ -219,7 +225,8 @@ def _crashes(seed: int) -> None:
 
 #: By the name in the table: plays the schedule of a seed.
 RIGS: Mapping[str, Callable[[int], None]] = {
-    "group": _group, "pairs": _pairs, "logs": _logs, "raft brokers": _raft_brokers, "crashes": _crashes,
+    "group": _group, "pairs": _pairs, "logs": _logs, "raft brokers": _raft_brokers,
+    "raft clients": _raft_clients, "crashes": _crashes,
 }
 
 
@@ -247,9 +254,29 @@ def _crash_kinds() -> list[Callable[[], object]]:
     return [*(functools.partial(_crashes, number) for number, _ in enumerate(story_names())), *flips]
 
 
+def _pair_kinds() -> list[Callable[[], object]]:
+    """Old files, and disks that cannot read, which not every seed draws; slaves that become masters."""
+    from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
+
+    focuses = (
+        PairFocus(ages=True, slaves=2), PairFocus(faults=("spoil_queue", "read_error", "kill"), pace_s=0.7),
+        PairFocus(faults=("promote", "age", "kill", "fill_disk"), slaves=2, pace_s=1.0),
+    )
+    return [functools.partial(run_pair_schedule, seed, focus=focus) for seed, focus in enumerate(focuses, 1)]
+
+
+def _raft_client_kinds() -> list[Callable[[], object]]:
+    """As L{_pair_kinds}, of groups on raft logs."""
+    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+
+    kinds = (("spoil_queue", "read_error", "kill"), ("age", "hand_over", "cut_off", "fill_disk"))
+    return [functools.partial(run_raft_clients, seed, faults=faults) for seed, faults in enumerate(kinds, 1)]
+
+
 #: By the name of a rig: makes the plays of all its kinds, one each. A rig that is not here has one kind.
 KINDS: dict[str, Callable[[], list[Callable[[], object]]]] = {
-    "group": _group_kinds, "crashes": _crash_kinds,
+    "group": _group_kinds, "pairs": _pair_kinds, "raft clients": _raft_client_kinds,
+    "crashes": _crash_kinds,
 }
 
 

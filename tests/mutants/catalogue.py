@@ -19,7 +19,7 @@ from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.machines_catalogue import MACHINE_MUTANTS
 from tests.mutants.members_catalogue import MEMBER_MUTANTS
-from tests.mutants.pairs_catalogue import PAIR_MUTANTS
+from tests.mutants.pairs_catalogue import PAIR_MUTANTS, RAFT_MUTANTS
 from tests.mutants.patching import Patch
 from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
 from tests.mutants.readers_catalogue import READER_MUTANTS
@@ -81,6 +81,7 @@ class Mutant:
         L{dledger.testing.brokers.schedule.HAFocus}.
     @ivar is_pair: a mutant of whole brokers with their clients; faults, and the role among the settings, are
         those of L{dledger.testing.brokers.pair_schedule.PairFocus}.
+    @ivar is_raft: a mutant of brokers on raft logs with the same clients.
     @ivar script: name of the scenario that fails, instead of schedules.
     @ivar test: name of the unit test that fails, instead of schedules.
     @ivar search: bounds of the exhaustive search that finds it, instead of schedules, see
@@ -99,6 +100,7 @@ class Mutant:
     readers: Mapping[str, object] | None = None
     is_ha: bool = False
     is_pair: bool = False
+    is_raft: bool = False
     script: str = ""
     test: str = ""
     search: Mapping[str, object] | None = None
@@ -387,6 +389,11 @@ _PAIRS = tuple(
     for name, says, patches, settings, faults in PAIR_MUTANTS
 )
 
+_RAFT = tuple(
+    Mutant(name, says, patches, settings=settings, faults=faults, is_raft=True)
+    for name, says, patches, settings, faults in RAFT_MUTANTS
+)
+
 _HISTORY = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
     for name, says, patches, fields in (*HISTORY_MUTANTS, *BROKER_MUTANTS)
@@ -402,6 +409,6 @@ _MEMBERS = tuple(
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     attrs.evolve(mutant, seed=FIRST_SEEDS.get(mutant.name, mutant.seed))
-    for mutant in _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _PAIRS + _HISTORY
-    + _MEMBERS
+    for mutant in _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _PAIRS + _RAFT
+    + _HISTORY + _MEMBERS
 )

@@ -48,7 +48,7 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = F
         patching.install(mutant.patches)
     if mutant.script or mutant.test or mutant.search is not None:
         return _hunt_once(mutant, seconds)
-    run = (_ha_run_of if mutant.is_ha else _pair_run_of if mutant.is_pair else _run_of)(mutant)
+    run = _runs_of(mutant)(mutant)
     first_seed = first_seed or mutant.seed
     began, seed = time.process_time(), first_seed
     while time.process_time() - began < seconds:
@@ -106,6 +106,15 @@ def _search_of(mutant: Mutant, seconds: float) -> str:
     return f"{found.broken}, after {len(found.way)} moves" if found.broken else ""
 
 
+def _runs_of(mutant: Mutant) -> Callable[[Mutant], Callable[[int], str]]:
+    """Makes the player of schedules in which a mutant is noticed."""
+    if mutant.is_ha:
+        return _ha_run_of
+    if mutant.is_pair:
+        return _pair_run_of
+    return _raft_run_of if mutant.is_raft else _run_of
+
+
 def _run_of(mutant: Mutant) -> Callable[[int], str]:
     from dledger.testing.group.schedule import Focus, run_schedule
     from dledger.testing.world.bugs import be_quiet
@@ -132,6 +141,14 @@ def _pair_run_of(mutant: Mutant) -> Callable[[int], str]:
     be_quiet()
     focus = PairFocus(faults=mutant.faults, pace_s=mutant.pace_s, **mutant.settings)  # type: ignore[arg-type]
     return lambda seed: run_pair_schedule(seed, focus=focus).failure
+
+
+def _raft_run_of(mutant: Mutant) -> Callable[[int], str]:
+    from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+    from dledger.testing.world.bugs import be_quiet
+
+    be_quiet()
+    return lambda seed: run_raft_clients(seed, faults=mutant.faults).failure
 
 
 def child(name: str, seconds: float, sound: bool, output: str) -> NoReturn:

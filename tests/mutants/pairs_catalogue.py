@@ -1,9 +1,10 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Mutants of whole masters and slaves, which their clients notice, as rows: name, what is wrong, patches,
-settings, faults. They break the promises B1 to B16, or bring back a bug that the schedules found.
+Mutants of whole brokers, which their clients notice, as rows: name, what is wrong, patches, settings, faults.
+They break the promises B1 to B21, or bring back a bug that the schedules found.
 
-Settings and faults are those of L{dledger.testing.brokers.pair_schedule.PairFocus}.
+Settings and faults of masters and slaves are those of
+L{dledger.testing.brokers.pair_schedule.PairFocus}; brokers on raft logs have faults only.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from tests.mutants.patching import Patch
 BROKER = "dledger.rocketmq.broker"
 COPY = f"{BROKER}.metadata.slave_synchronize"
 ENDS = f"{BROKER}.transactions.ends"
+EXPIRY = "dledger.base.disk.expiry"
 FILES = f"{BROKER}.store.queues.queue_files"
 INDEX = f"{BROKER}.store.index.key_index"
 OFFSETS = f"{BROKER}.metadata.offsets"
+METADATA_LOG = "dledger.raft_broker.metadata_log"
 POPPED = f"{BROKER}.popping.popped"
 PULLS = f"{BROKER}.consuming.pull_reading"
+QUEUE = f"{BROKER}.store.queues.consume_queue"
 QUEUES = f"{BROKER}.store.queues.consume_queues"
 REVIVE = f"{BROKER}.popping.revive"
 SCHEDULE = f"{BROKER}.delays.schedule"
 SERVICE = f"{BROKER}.ha.service"
 TABLES = f"{BROKER}.metadata.tables"
+UNITS = f"{BROKER}.store.queues.unit_mending"
+WRITER = "dledger.raft_broker.writer"
 
 _NOTHING = ("nothing",)
 _SYNC = {"role": "SYNC_MASTER"}
@@ -80,4 +86,34 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(QUEUES, "            self._closed = closed\n            self._end_flush(has_failed=True)\n",
               ""),
     ), {}, ("fill_disk",)),
+    ("pair-young-files-go", "files of a log go before their time", (
+        Patch(EXPIRY, "        if age_s < rules.reserved_hours * _HOUR_S:\n", "        if False:\n"),
+    ), {}, ("age",)),
+    ("pair-gap-closed", "records go to lower places of a queue than their own after earlier ones expired", (
+        Patch(QUEUE, "elif index != self.next_index and self._begin_index == self.next_index:",
+              "elif index > self.next_index == 0:"),
+    ), {}, ("age", "lose_power")),
+    ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (
+        Patch(UNITS, "found.units.get(at, _GONE)", "_GONE"),
+        Patch(UNITS, "sorted(found.units)", "()"),
+    ), {}, ("spoil_queue",)),
+)
+
+#: Of brokers on raft logs.
+RAFT_MUTANTS: tuple[Row, ...] = (
+    ("raft-offset-not-committed", "a change of metadata is answered before it is committed", (
+        Patch(METADATA_LOG, """        waiter = _Waiter(self._written, failures, Deferred())
+        self._waiters.append(waiter)
+        self._tell()
+        return waiter.done
+""", "        return succeed(None)\n"),
+    ), {}, ("cut_off", "kill", "hand_over")),
+    ("raft-unknown-acknowledged", "a message that may not be stored is answered with success", (
+        Patch(WRITER, "_NOT_STORED.get(error.code, PutStatus.UNKNOWN_ERROR)",
+              "_NOT_STORED.get(error.code, PutStatus.PUT_OK)"),
+    ), {}, ("cut_off", "kill", "hand_over")),
+    ("raft-stored-somewhere", "a message that may not be stored is answered like one that may be lost", (
+        Patch(WRITER, "_NOT_STORED.get(error.code, PutStatus.UNKNOWN_ERROR)",
+              "_NOT_STORED.get(error.code, PutStatus.FLUSH_SLAVE_TIMEOUT)"),
+    ), {}, ("cut_off", "kill", "hand_over")),
 )

@@ -112,6 +112,15 @@ def _simulated(*, within_s: int, pairs_within_s: int) -> list[Stage]:
     ]
 
 
+def _simulated_raft_brokers(*, within_s: int) -> Stage:
+    """Groups of brokers on raft logs with the clients of masters and slaves."""
+    return Stage(
+        name="sim-raft", budget_s=within_s + 10, read=read_total(SCHEDULES), counts="schedules",
+        command=_program("dledger.testing.raft_brokers", "--clients", "--seeds", "1..1000", "--jobs", "2",
+                         "--within", str(within_s)),
+    )
+
+
 def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
     """
     C{make test}: cheap stages first.
@@ -152,6 +161,7 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _types(),
         _unit(suites, budget_s=300),
         *_simulated(within_s=300, pairs_within_s=300),
+        _simulated_raft_brokers(within_s=300),
         Stage(name="mutants", command=_program("tests.mutants"), budget_s=400, read=read_total(MUTANTS),
               counts="mutants"),
         Stage(name="damage", command=_program("tests.damage", "--cases", "10000", "--seed", "1"),

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.store.queues.unit_mending import UnitMending
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.accounts import (
     ACKED,
@@ -65,6 +66,20 @@ class ScheduleTests(PairCase):
         """Event for event."""
         focus = PairFocus(faults=("kill", "cut_client"), pace_s=1.0)
         self.assertEqual(run_pair_schedule(5, focus=focus), run_pair_schedule(5, focus=focus))
+
+    def test_unreadable_units_are_made_again(self) -> None:
+        """Disks cannot read parts of queues: no message is lost or another one, and units are mended."""
+        focus = PairFocus(faults=("spoil_queue", "read_error", "kill"), role="SYNC_MASTER", pace_s=0.7)
+        mended: list[int] = []
+        finish = UnitMending._finish
+
+        def finished(mending: UnitMending, job: Any) -> None:
+            finish(mending, job)
+            mended.append(len(job.found.units))
+
+        self.patch(UnitMending, "_finish", finished)
+        self.assertEqual([run_pair_schedule(seed, focus=focus).failure for seed in (1, 2)], ["", ""])
+        self.assertGreater(sum(mended), 50)
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""

@@ -6,7 +6,7 @@ Runs many schedules of whole masters and slaves, on several processors, and repo
     python -m dledger.testing.brokers --logs --schedules 1000 --seed 1      # of their logs, event by event
     python -m dledger.testing.brokers --ages --schedules 100 --seed 1       # files expire under the clients
 
-With C{--ages} seeds 22 and 35 fail, for reasons that are not understood yet, so it is not the default.
+Three seeds in ten draw C{--ages} themselves, and others read errors.
 
 Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last events, and the command
 that runs it again; the exit status is then 1.
@@ -37,7 +37,7 @@ def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
 
 @click.command()
 @click.option("--logs", is_flag=True, help="Look at the logs after every event, instead of clients.")
-@click.option("--ages", is_flag=True, help="With clients: files become old enough to expire.")
+@click.option("--ages", is_flag=True, help="With clients: files grow old in every schedule.")
 @click.option("--schedules", default=100, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")

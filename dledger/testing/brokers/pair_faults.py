@@ -33,11 +33,14 @@ RETENTION: Mapping[str, object] = {
 }
 AGED_S = 4000.0
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
+QUEUE_FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_brokers", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "fill_disk", "disk_error",
 )
+#: Of disks that cannot read something.
+READS = ("read_error", "spoil_queue", "spoil_queue")
 POWER = ("lose_power", "lose_power_in_write")
 ROLES = ("promote", "renew_slave")
 
@@ -202,6 +205,22 @@ class PairFaults:
             machine.disk.arm(syncs=1)
         else:
             machine.disk.arm(writes=1)
+
+    def _read_error(self, machine: BrokerMachine) -> None:
+        """The next read fails, and not when it is tried again. (Files that are read as a whole are not.)"""
+        machine.may_fail = True
+        machine.disk.arm(reads=1)
+
+    def _spoil_queue(self, machine: BrokerMachine) -> None:
+        """
+        A page of a file of a consume queue cannot be read until the whole of it is written; until then no
+        part of it can be written, which ends the broker.
+        """
+        machine.may_fail = True
+        paths = sorted(machine.disk.files_below("/store/consumequeue"))
+        if paths:
+            path = self._fault_rng.choice(paths)
+            machine.disk.spoil(path, int(self._fault_rng.random() * QUEUE_FILE_BYTES))
 
     def _age(self, machine: BrokerMachine) -> None:
         """The oldest files of the log are old enough to go. (Those of consumers that are behind, too.)"""

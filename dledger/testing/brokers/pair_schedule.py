@@ -15,30 +15,23 @@ B14. When all is over a message is taken, and a SYNC_MASTER answers it with succ
 from __future__ import annotations
 
 import random
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import attrs
 
-from dledger.testing.brokers.accounts import (
-    UNSURE,
-    ProducedMessage,
-    TrafficRecord,
-    require_pair,
-)
+from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
-from dledger.testing.brokers.asked_traffic import AskedTraffic, why_unsettled
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.asked_traffic import why_unsettled
+from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
+from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
-    CLIENT,
     FAULTS,
     NAMES,
     POWER,
+    READS,
     RETENTION,
     ROLES,
     SECOND_US,
-    PairFaults,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.states import (
@@ -51,10 +44,6 @@ from dledger.testing.brokers.states import (
     records_of,
 )
 from dledger.testing.brokers.traffic import STORED
-from dledger.values.errors import StoreError
-
-#: Simulated seconds with faults, and after them at most until all is delivered and equal.
-FAULTS_S, SETTLE_S = 25, 90
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +54,7 @@ class PairFocus:
     @ivar faults: the only ones that happen; empty for the seed's own mix.
     @ivar role: of the master; empty for the seed's own.
     @ivar slaves: their number; 0 for the seed's own.
-    @ivar ages: among the seed's own faults, files become old enough to expire.
+    @ivar ages: files become old enough to expire, also if the seed does not draw that.
     """
 
     faults: tuple[str, ...] = ()
@@ -76,35 +65,25 @@ class PairFocus:
 
 
 @attrs.frozen(kw_only=True)
-class PairOutcome:
-    """The end of a schedule; C{failure} is empty if it passed."""
+class PairOutcome(ClientsOutcome):
+    """
+    The end of a schedule.
 
-    seed: int
-    failure: str
-    lines: tuple[str, ...]
+    @ivar ages: files grew old. @ivar promotions: number of slaves that became masters.
+    @ivar resolved: number of decisions of the operator.
+    """
+
     ages: bool
-    digest: int
-    acknowledged: int = 0
-    deliveries: int = 0
-    again: int = 0
-    restarts: int = 0
     promotions: int = 0
     resolved: int = 0
 
 
-class PairWorld(PairFaults):
-    """
-    A master, its slaves, and their clients.
-
-    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
-    """
+class PairWorld(ClientWorld):
+    """A master, its slaves, and their clients."""
 
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
-        self.seed = seed
-        self.rng = random.Random(f"{seed} pair")
-        super().__init__(seed, wants_all_lines=wants_all_lines)
+        super().__init__(seed, "pair", wants_all_lines=wants_all_lines)
         rng = self._fault_rng
-        self.accounts = TrafficRecord()
         has_power = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
         self.options: dict[str, object] = {
@@ -113,11 +92,13 @@ class PairWorld(PairFaults):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
-        self.ages = focus.ages or "age" in focus.faults
+        self.ages = focus.ages or "age" in focus.faults or (not focus.faults and self.draws("ages"))
         if self.ages:
             self.options |= RETENTION
-        self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES,
-                                       *(("age", "age") if self.ages else ()))
+        self.faults = focus.faults or (
+            *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
+            *(READS if self.draws("reads") else ()),
+        )
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
@@ -128,12 +109,8 @@ class PairWorld(PairFaults):
         }
         for machine in self.machines.values():
             machine.ends = self._ends
-        self.is_over = False
         self.watch = OffsetWatch(lambda: self.clock.now_us)
-        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
-                               rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
-        self.traffic = AskedTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
-        self.bugs.expects = self._is_of_a_disk
+        self.traffic = self.make_traffic(self)
         self.promotions = 0
         #: Slaves that have had all that this master had when the slave, or the master, began.
         self._followed: set[str] = set()
@@ -150,20 +127,7 @@ class PairWorld(PairFaults):
         role = self.role if name == master else "SLAVE"
         return MakePlainBroker(role=role, master="" if name == master else master, options=self.options)
 
-    def _is_of_a_disk(self, error: BaseException) -> bool:
-        """Whether a logged failure may be that of a disk that was made to fail."""
-        may_fail = any(machine.may_fail for machine in self.machines.values())
-        return may_fail and isinstance(error, OSError | StoreError)
-
     # -- what the stories ask --------------------------------------------------------------------
-
-    def master(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return f"{self._master}:{CLIENT_PORT}"
-
-    def any_broker(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
 
     def is_sound(self, target: str) -> bool:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
@@ -172,10 +136,6 @@ class PairWorld(PairFaults):
         follower = follower_of(self.machines[target.partition(":")[0]])
         status = None if follower is None else follower.status()
         return status is not None and status.is_connected and not (status.is_comparing or status.is_stopped)
-
-    def wall_ms(self) -> int:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
@@ -353,33 +313,8 @@ class PairWorld(PairFaults):
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """
-        Play the schedule.
-
-        @raise AssertionError: a promise was broken, or the code under test has failed.
-        """
-        with self.bugs.listening():
-            for machine in self.machines.values():
-                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
-            self.traffic.begin()
-            self.clock.after(3 * SECOND_US, self.harm)
-            self.clock.after(1, self._watch)
-            self.clock.run_until(FAULTS_S * SECOND_US)
-            self.heal()
-            end_us = self.clock.now_us + SETTLE_S * SECOND_US
-            while (why := self.unsettled()):
-                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
-                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
-            self._judge()
-            self.traffic.probe()
-            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
-            self.is_over = True
-            wanted = (0,) if self.role == "SYNC_MASTER" else STORED
-            answer = self.traffic.probed
-            require_pair(answer in wanted, 14, f"a message is answered with {answer}")
-        reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
-        require_pair(not reasons, 13, f"ended by themselves: {reasons}")
+    def _answers_at_end(self) -> Collection[int]:
+        return (0,) if self.role == "SYNC_MASTER" else STORED
 
     def unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""
@@ -417,23 +352,6 @@ def run_pair_schedule(
 ) -> PairOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = PairWorld(seed, focus or PairFocus(), wants_all_lines=wants_all_lines)
-    failure = ""
-    try:
-        world.run()
-    except AssertionError as error:
-        failure = str(error) or _traced(error)
-    except Exception as error:  # any other exception of a simulated broker is a bug as well
-        failure = _traced(error)
-    accounts = world.accounts
-    return PairOutcome(
-        seed=seed, failure=failure, ages=world.ages,
-        lines=tuple(world.lines) if failure or wants_all_lines else (),
-        digest=world.digest, acknowledged=sum(one.outcome == "acked" for one in accounts.sent.values()),
-        deliveries=accounts.deliveries, again=accounts.again,
-        restarts=sum(machine.boots - 1 for machine in world.machines.values()),
-        promotions=world.promotions, resolved=world.resolved,
-    )
-
-
-def _traced(error: Exception) -> str:
-    return "".join(traceback.format_exception(error)[-6:])
+    found = world.outcome(verdict_of(world))
+    return PairOutcome(**attrs.asdict(found, recurse=False), ages=world.ages, promotions=world.promotions,
+                       resolved=world.resolved)

@@ -16,20 +16,18 @@ it is stored and may be lost (10, 11, 12).
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable
 
 import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.testing.brokers.accounts import ProducedMessage, TrafficRecord, require_pair
+from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
-from dledger.testing.brokers.asked_traffic import AskedTraffic, why_unsettled
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
-from dledger.testing.brokers.pair_faults import CLIENT, POWER, RETENTION, SECOND_US, PairFaults
-from dledger.testing.brokers.pair_schedule import FAULTS_S, SETTLE_S
+from dledger.testing.brokers.asked_traffic import why_unsettled
+from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
+from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.states import (
     OffsetKey,
@@ -41,7 +39,6 @@ from dledger.testing.brokers.states import (
 )
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
-from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import Message
 
 IDS = ("n0", "n1", "n2")
@@ -52,41 +49,26 @@ FAULTS = (
 
 
 @attrs.frozen(kw_only=True)
-class RaftClientsOutcome:
-    """The end of a schedule; C{failure} is empty if it passed. @ivar masters: how often one became master."""
+class RaftClientsOutcome(ClientsOutcome):
+    """The end of a schedule. @ivar masters: how often a broker became master."""
 
-    seed: int
-    failure: str
-    lines: tuple[str, ...]
-    digest: int
-    acknowledged: int = 0
-    deliveries: int = 0
-    again: int = 0
-    restarts: int = 0
     masters: int = 0
 
 
-class RaftClientsWorld(PairFaults):
-    """
-    A group of brokers, and their clients.
-
-    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
-    """
+class RaftClientsWorld(ClientWorld):
+    """A group of brokers, and their clients."""
 
     def __init__(self, seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False) -> None:
         """@param faults: the only ones that happen; empty for the seed's own mix."""
-        self.seed = seed
-        self.rng = random.Random(f"{seed} raft clients")
-        super().__init__(seed, wants_all_lines=wants_all_lines)
+        super().__init__(seed, "raft clients", wants_all_lines=wants_all_lines)
         rng = self._fault_rng
-        self.accounts = TrafficRecord()
         self.is_sync = rng.random() < 0.5
         self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
         self.pace_s = rng.choice((0.7, 1.5, 4.0))
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
-        ages = "age" in faults or (not faults and random.Random(f"{seed} ages").random() < 0.3)
-        if ages and not faults:
-            self.faults = (*self.faults, "age", "age")
+        ages = "age" in faults or (not faults and self.draws("ages"))
+        if not faults:
+            self.faults += (*(("age", "age") if ages else ()), *(READS if self.draws("reads") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
@@ -97,38 +79,17 @@ class RaftClientsWorld(PairFaults):
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         self._master = IDS[0]
-        self.is_over = False
-        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
-                               rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
-        self.traffic = AskedTraffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
-        self.bugs.expects = self._is_of_a_disk
+        self.traffic = self.make_traffic(self)
         self.masters = 0
         self.kept = KeptOffsets()
         #: Of the newest master: its term, and the number of its process.
         self._term = self._boot = 0
 
-    def _is_of_a_disk(self, error: BaseException) -> bool:
-        """Whether a logged failure may be that of a disk that was made to fail."""
-        may_fail = any(machine.may_fail for machine in self.machines.values())
-        return may_fail and isinstance(error, OSError | StoreError)
-
     # -- what the stories ask --------------------------------------------------------------------
-
-    def master(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}: the newest one, although it may have ended."""
-        return f"{self._master}:{CLIENT_PORT}"
-
-    def any_broker(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return f"{self.rng.choice(IDS)}:{CLIENT_PORT}"
 
     def is_sound(self, target: str) -> bool:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}: a broker shows committed messages only."""
         return True
-
-    def wall_ms(self) -> int:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
     def placed(self, sent: ProducedMessage, code: int) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}. B20."""
@@ -220,32 +181,6 @@ class RaftClientsWorld(PairFaults):
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """
-        Play the schedule.
-
-        @raise AssertionError: a promise was broken, or the code under test has failed.
-        """
-        with self.bugs.listening():
-            for machine in self.machines.values():
-                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
-            self.traffic.begin()
-            self.clock.after(3 * SECOND_US, self.harm)
-            self.clock.after(1, self._watch)
-            self.clock.run_until(FAULTS_S * SECOND_US)
-            self.heal()
-            end_us = self.clock.now_us + SETTLE_S * SECOND_US
-            while (why := self.unsettled()):
-                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
-                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
-            self._judge()
-            self.traffic.probe()
-            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
-            self.is_over = True
-            require_pair(self.traffic.probed == 0, 14, f"a message is answered with {self.traffic.probed}")
-        reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
-        require_pair(not reasons, 13, f"ended by themselves: {reasons}")
-
     def unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""
         ends: set[int] = set()
@@ -296,21 +231,5 @@ def run_raft_clients(
 ) -> RaftClientsOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
-    failure = ""
-    try:
-        world.run()
-    except AssertionError as error:
-        failure = str(error) or _traced(error)
-    except Exception as error:  # any other exception of a simulated broker is a bug as well
-        failure = _traced(error)
-    accounts = world.accounts
-    return RaftClientsOutcome(
-        seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
-        digest=world.digest, acknowledged=sum(one.outcome == "acked" for one in accounts.sent.values()),
-        deliveries=accounts.deliveries, again=accounts.again,
-        restarts=sum(machine.boots - 1 for machine in world.machines.values()), masters=world.masters,
-    )
-
-
-def _traced(error: Exception) -> str:
-    return "".join(traceback.format_exception(error)[-6:])
+    found = world.outcome(verdict_of(world))
+    return RaftClientsOutcome(**attrs.asdict(found, recurse=False), masters=world.masters)

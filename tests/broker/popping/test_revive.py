@@ -305,3 +305,26 @@ class StartTests(PopCase):
         """Two messages, a second after the table of offsets was saved."""
         self.wait(1)
         return self.pop(maxMsgNums=2)
+
+    def test_check_points_expire_while_they_are_read(self) -> None:
+        """All that a master has still to read has expired: it goes on from the first that is there."""
+        self.patch(revive, "TURN_MESSAGES", 1)
+        self.send(b"a", b"b", b"c")
+        self.pop()
+        service, queue = self.parts.revive, self.broker.store.queues.get(REVIVE, 0)
+        assert queue is not None
+        for body in (b"d", b"e"):
+            self.send(body)
+            self.pop()
+        reading = service.is_dispatched
+        service.is_dispatched = lambda: False  # type: ignore[method-assign]
+        service.start()
+        self.settle()
+        self.assertEqual((service.is_loaded, len(service.table)), (False, 1))
+        self.patch(queue, "_begin_index", queue.next_index)
+        service.is_dispatched = reading  # type: ignore[method-assign]
+        self.wait(1)
+        self.assertEqual((service.is_loaded, len(service.table)), (True, 1))
+        self.wait(15)
+        self.send(b"f")
+        self.assertEqual({one.body for one in self.pop()}, {b"a", b"b", b"c", b"f"})

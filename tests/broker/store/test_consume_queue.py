@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.queues.queue_begins import begin_from
 from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, Unit
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.disk import SimDisk
@@ -151,6 +152,80 @@ class QueueContract(_Case):
         for is_trusted in (True, False):
             again = self.open(is_trusted=is_trusted, log_end=7100)
             self.assertEqual((again.begin_index, self.units(again)), (23, [(23, 7000, 100, 5)]))
+
+    def test_a_queue_whose_records_have_expired_begins_anew(self) -> None:
+        """
+        The log has no record of the queue any more, and a loss of power took its last units: the next record
+        keeps its own index, which is higher, or lower than that of a file that was left.
+        """
+        for first, last in ((0, 13), (30, 35), (30, 5)):
+            queue = self.open()
+            if first:
+                queue.put(first, 300 * first, 100, 0)
+            else:
+                self.fill(queue, 12)
+            queue.write()
+            queue = self.open(log_begin=50_000, log_end=50_000, is_trusted=True, crashed=True)
+            self.assertEqual(queue.begin_index, queue.next_index)
+            self.assertTrue(queue.put(last, 60_000, 100, 7))
+            self.assertTrue(queue.put(last + 1, 60_100, 100, 8))
+            self.assertFalse(queue.put(last, 60_000, 100, 7))
+            wanted = [(last, 60_000, 100, 7), (last + 1, 60_100, 100, 8)]
+            self.assertEqual((self.units(queue), queue.misplaced, queue.begun_anew), (wanted, 0, 0))
+            queue.write()
+            again = self.open(log_begin=50_000, log_end=60_200, is_trusted=True, crashed=True)
+            self.assertEqual(self.units(again), wanted)
+            again.destroy()
+
+    def test_torn_units_of_expired_records_hide_nothing(self) -> None:
+        """
+        A loss of power took the first file and the beginning of a unit, and all that is known to be on stable
+        storage has expired: the queue begins anew with the first record that is left.
+        """
+        queue = self.open()
+        put = [(index, 60_000 + 300 * index, 100, -index) for index in range(3, 16)]
+        for unit in put:
+            queue.put(*unit)
+        queue.write()
+        self.disk.unlink(f"{self.root}/{0:020d}")
+        file = self.disk.open(f"{self.root}/{200:020d}")
+        file.pwrite(UNIT.pack(300, 100, 0), 5 * UNIT_SIZE)
+        file.close()
+        queue = self.open(log_begin=1000, log_end=1000, is_trusted=True, crashed=True)
+        self.assertEqual(queue.begin_index, queue.next_index)
+        for unit in put:
+            self.assertTrue(queue.put(*unit))
+        self.assertEqual(self.units(queue), put)
+
+    def test_units_before_a_hole_stay(self) -> None:
+        """
+        A loss of power took units, and left a torn one far after them that looks like one of an expired
+        record: the queue ends before the hole, and all records are dispatched again.
+        """
+        queue = self.open()
+        put = self.fill(queue, 36)
+        queue.write()
+        for offset, at, data in ((200, 100, bytes(100)), (400, 0, UNIT.pack(300, 100, 0).ljust(200, b"\0"))):
+            file = self.disk.open(f"{self.root}/{offset:020d}")
+            file.pwrite(data, at)
+            file.close()
+        told: list[bool] = []
+        queue = self.open(log_begin=2000, log_end=300 * 15, is_trusted=True, crashed=True,
+                          losing=lambda: told.append(True))
+        self.assertEqual((self.units(queue), queue.has_lost, told), (put[7:15], True, [True]))
+        self.fill(queue, 21, 15)
+        self.assertEqual(self.units(queue), put[7:])
+
+    def test_a_place_that_was_found_before_a_cut_counts_no_more(self) -> None:
+        """Other records come after a cut: where those of an offset of the log begin is looked for again."""
+        queue = self.open()
+        self.fill(queue, 20)
+        self.assertEqual(begin_from(queue, 3000), 10)
+        queue.cut(1500)
+        self.assertEqual(queue.next_index, 5)
+        for index in range(5, 9):
+            queue.put(index, 3000 + 100 * index, 100, 0)
+        self.assertEqual(begin_from(queue, 3000), 5)
 
     def test_a_cut_removes_later_units(self) -> None:
         """Units from there on are gone, from the disk too, and can be put again."""

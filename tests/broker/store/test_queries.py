@@ -128,7 +128,7 @@ class QueriesTests(SynchronousTestCase):
 
     def test_each_case_has_its_status(self) -> None:
         """Each case has its status; a master corrects the offset, a slave does not."""
-        self.store.log.flush()
+        self.store.checkpoint()
         self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
         begin = self.get(29).begin_offset
         self.assertGreater(begin, 0)
@@ -171,7 +171,7 @@ class QueriesTests(SynchronousTestCase):
 
     def test_times_count_without_records(self) -> None:
         """Files of the log are gone, those of the queues are not: such messages were stored before."""
-        self.store.log.flush()
+        self.store.checkpoint()
 
         def fail(begin: int) -> None:
             raise OSError("no")

@@ -258,7 +258,7 @@ class LifeTests(SynchronousTestCase):
         filled(opened, 1, 60)
         opened.settle()
         store = opened.store
-        store.log.flush()
+        store.checkpoint()
 
         def failing(*_: object) -> None:
             raise OSError(errno.EIO, "Input/output error")
@@ -285,6 +285,8 @@ class LifeTests(SynchronousTestCase):
         day_s = 86_400.0  # files in memory were written at 0
         self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nothing is flushed
         store.log.flush()
+        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nor are the queues
+        store.checkpoint()
         self.assertEqual(store.house_keeping(9 * day_s, 5, keep_from=1 << 60), [])
         self.assertEqual(store.house_keeping(2 * day_s, 4, keep_from=1 << 60), [])
         store.config.file_reserved_time_h = 300  # an administrator changes it
@@ -301,6 +303,18 @@ class LifeTests(SynchronousTestCase):
         filled(again, 3)
         again.settle()
         self.assertEqual(again.store.queues.misplaced, 0)
+
+    def test_a_full_disk_waits_for_no_queue(self) -> None:
+        """Old files go although units of their records are not on stable storage: that may need room."""
+        opened = self.open()
+        filled(opened, 1, 60)
+        opened.settle()
+        store = opened.store
+        store.log.flush()
+        store.config.disk_space_clean_forcibly_ratio = 1.0
+        self.assertEqual(store.house_keeping(9e9, 4, keep_from=1 << 60), [])
+        self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
+        self.assertGreater(len(store.house_keeping(9e9, 4, keep_from=1 << 60)), 3)
 
     def test_queues_are_written(self) -> None:
         """Twice a second; without room or descriptors again and again; any other error ends the store."""

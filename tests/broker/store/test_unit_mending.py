@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.store.queries import GetStatus, get_messages, offset_at
-from dledger.rocketmq.broker.store.queues import consume_queue, unit_mending
+from dledger.rocketmq.broker.store.queues import queue_units, unit_mending
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.unit_mending import PAUSE_S
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
@@ -168,7 +168,7 @@ class UnitMendingTests(SynchronousTestCase):
 
     def test_start_with_many_bad_sectors(self) -> None:
         """Also if no readable unit is near the middle."""
-        self.patch(consume_queue, "_STRETCHES_MAX", 1)
+        self.patch(queue_units, "_STRETCHES_MAX", 1)
         self.opened.store.abandon()
         self.disk.spoil(SECOND, 0, FILE)
         self.open()

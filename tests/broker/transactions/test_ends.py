@@ -10,9 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, op_message
-from dledger.rocketmq.broker.transactions import ends
+from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, op_message
+from dledger.rocketmq.broker.transactions import ends, ends_reading
 from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
+from dledger.rocketmq.broker.transactions.ends_reading import EndsReading
+from dledger.rocketmq.broker.transactions.half_progress import HalfProgress
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.transactions.rig import TransactionCase
 
@@ -146,6 +148,46 @@ class OnceTests(EndCase):
         self.assertEqual(self.end(half).code, Code.TOPIC_NOT_EXIST)
         self.parts.metadata.topics.put(topic, 1)
         self.assertEqual(self.end(half).code, 0)
+
+
+class ExpiryTests(EndCase):
+    """Messages of transactions that expire while they are read."""
+
+    def setUp(self) -> None:
+        """Three transactions were rolled back."""
+        super().setUp()
+        for number in range(3):
+            self.end(self.half(key=f"K{number}"), ROLLBACK)
+        self.broker.settle()
+
+    def expire(self, *topics: str) -> None:
+        """All that the queues of these topics have is before the beginning of the log."""
+        for topic in topics:
+            queue = self.broker.store.queues.get(topic, 0)
+            assert queue is not None
+            self.patch(queue, "_begin_index", queue.next_index)
+
+    def test_ends_expire_while_they_are_read(self) -> None:
+        """A master goes on from the first message that is there; what it has read before counts."""
+        self.patch(ends_reading, "TURN_MESSAGES", 1)
+        for topics, known in (((OP_TOPIC,), [ROLLBACK, None, None]), ((HALF_TOPIC, OP_TOPIC), [None] * 3)):
+            table = TransactionEnds()
+            reading = EndsReading(self.broker.store, table)
+            reading.begin(0, 0)
+            for _ in range(4 if len(topics) == 1 else 1):
+                self.assertFalse(reading.go_on())
+            self.expire(*topics)
+            self.assertTrue(reading.go_on())
+            self.assertEqual((table.is_loaded, [table.kind_of(at) for at in range(3)]), (True, known))
+
+    def test_messages_expire_between_two_rounds(self) -> None:
+        """The next round begins with the first ones that are there."""
+        progress = HalfProgress(self.broker.store, self.parts.metadata, wall_ms=self.broker.wall_ms)
+        progress.find_begin()
+        self.assertEqual((progress.half_at, progress.op_at), (0, 0))
+        self.expire(HALF_TOPIC, OP_TOPIC)
+        progress.find_begin()
+        self.assertEqual((progress.half_at, progress.read_ops(), progress.ended), (3, False, set()))
 
 
 class ClockTests(EndCase):

@@ -196,7 +196,9 @@ class CommitLogStore(MessageStore):
         @param now_s: seconds since 1970.
         @param local_hour: 0 to 23.
         @param keep_from: a slave or a reader still needs the bytes from here on. A disk that is nearly full
-            ignores it; the last file, and bytes that are not dispatched yet, stay in any case.
+            ignores it; the last file, and bytes that are not dispatched yet, stay in any case. Until units of
+            records are on stable storage, the records stay, too, unless the disk is full: else a loss of
+            power could lower the next index of a queue.
         @return: paths of the deleted log files.
         @raise OSError: measuring or deleting failed; a later call tries again.
         @raise StoreError: the log is broken.
@@ -206,7 +208,8 @@ class CommitLogStore(MessageStore):
             self._measure()
             last = min(self.reput.offset, self.log.flushed_record_end)
             while len(gone) < Expiry.FILES_MAX and (second := self.log.second_file) is not None:
-                free_to_go = second <= keep_from
+                is_durable = second <= self.log.flusher.dispatched_offset or self._expiry.disk_full
+                free_to_go = second <= keep_from and is_durable
                 if second > last or not self.log.wants_to_expire(
                     self._expiry, now_s, local_hour, free_to_go=free_to_go
                 ):

@@ -10,12 +10,13 @@ Rule 1: units follow one another without a gap, and their offsets rise. A record
 already is skipped. A record whose index is higher than the next one is put at the end nevertheless, as
 RocketMQ does (a master that lost units continues its count), and is counted.
 Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; the space before it
-is filled with units that no reader takes for messages.
+is filled with units that no reader takes for messages. If the log has none of its records (any more), it
+begins so again: a power cut may have taken units of expired records, or the first files and no later one.
 Rule 3: a unit with a size of 0 ends the queue.
 Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes are there, so the unit points
-too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
-stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also those of damaged records: no later message
-takes their place.
+too low; or it leaves units, and not those before them. At a start after a crash such last units are dropped;
+their records are dispatched again. All others stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also
+those of damaged records: no later message takes their place.
 Rule 4: a record with index 0 after others means that its topic was deleted and created again: the queue
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
 Rule 5: units that the disk cannot read are made again from the log
@@ -29,8 +30,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
-from typing import TypeAlias
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import file_name, list_segments
@@ -38,59 +37,41 @@ from dledger.rocketmq.broker.store.queues.queue_files import (
     FILLER_SIZE,
     UNIT,
     IsTorn,
-    QueueSegments,
     Unit,
     has_unit_below,
 )
+from dledger.rocketmq.broker.store.queues.queue_units import QueueUnits
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.values.errors import DirectoryError
 
-_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
-_NONE: frozenset[int] = frozenset()
-
 #: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
 PENDING_BYTES_MAX = 256 * 1024
-_READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
-#: Stretches of unreadable units that are passed in one direction when the next readable one is looked for.
-_STRETCHES_MAX = 16
-
-_Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
+#: Units before the last one that must rise to it, at a start after a crash.
+_RISING = 32
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueUnits):
     """
-    Invariant: units C{begin_index} to C{next_index - 1} exist; C{_pending} holds the last of them, which
-    are not written yet.
+    Invariant: units C{begin_index} to C{next_index - 1} exist.
 
-    @ivar next_index: index of the next unit.
     @ivar log_end: end of the last unit's record in the log; 0 without units.
     @ivar misplaced: count of records that were put at another index than their own; see rule 1.
     @ivar begun_anew: count of restarts; see rule 4.
     @ivar has_lost: a start found no file for units of the log that it was asked for, or cannot read where
         they end.
     @ivar had_files: a start found a file.
-    @ivar mended: units that the disk could not read, as they were made again.
-    @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
-        or later. None while the queue is opened.
-    @ivar file_size: bytes of every file.
     @ivar begin_found: an offset of the log, and the index of the first unit at or after it (C{begin_from}).
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
-        self._segments = QueueSegments(disk, directory, file_size, offsets)
-        self._pending = bytearray()
-        self._begin_index = offsets[0] // UNIT_SIZE if offsets else 0
-        self.next_index = self._begin_index
+        super().__init__(disk, directory, file_size, offsets)
+        self._begin_index = self.next_index
         self.log_end = 0
         self.misplaced = 0
         self.begun_anew = 0
         self.has_lost = False
         self.had_files = bool(offsets)
         self.begin_found = (0, 0)
-        self._is_unsure = False
-        self.mended: dict[int, bytes] = {}
-        self.mend: Callable[[AbstractSet[int]], None] | None = None
-        self.file_size = file_size
 
     @classmethod
     def open(
@@ -153,8 +134,12 @@ class ConsumeQueue:
         while end > first:
             if self._unit(end - 1) is None:
                 is_lost = True
-            elif is_torn is None or not self._is_torn(end - 1, first, log_end, is_torn):
+            elif is_torn is None:
                 break
+            elif not self._is_torn(end - 1, first, log_end, is_torn):
+                if not self._falls(end - 1, first):
+                    break
+                is_lost = True  # torn, or the disk has lost units that it had
             end -= 1
         if is_lost:
             losing()
@@ -164,6 +149,19 @@ class ConsumeQueue:
         self._note_last()
         self._begin_index = first
         self.expire(log_begin)
+
+    def _falls(self, index: int, first: int) -> bool:
+        """
+        Rule 3a: whether the units before one do not rise to it, so that some were lost. @param index: of a
+        unit that can be read.
+        """
+        unit, at = self._unit(index), index
+        while unit is not None and unit[1] != FILLER_SIZE and first < at and at > index - _RISING:
+            at -= 1
+            offset, unit = unit[0], self._unit(at)
+            if unit is not None and unit[1] != FILLER_SIZE and (unit[1] <= 0 or unit[0] >= offset):
+                return True
+        return False
 
     def _is_torn(self, index: int, first: int, log_end: int, is_torn: IsTorn) -> bool:
         """Rule 3a. @param index: of a unit that can be read."""
@@ -177,144 +175,6 @@ class ConsumeQueue:
         before = self._unit(index - 1) if index > first else None
         behind = -1 if before is None or before[1] == FILLER_SIZE else before[0]
         return is_torn(Unit(index, offset, size, tags_code), behind)
-
-    def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
-        """
-        The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}. If
-        units that cannot be read hide it, an index before it, and C{_is_unsure} is true then.
-        """
-        self._is_unsure = False
-        while low < high:
-            middle = (low + high) // 2
-            unit, at = self._unit(middle), middle
-            if unit is None:
-                at, unit = self._next_readable(middle, low - 1, -1)
-            if unit is None:
-                at, unit = self._next_readable(middle, high, 1)
-                if unit is None or is_behind(unit):
-                    self._is_unsure = True
-                    return low
-            if is_behind(unit):
-                high = at
-            else:
-                low = at + 1
-        return low
-
-    def _scan(self, index: int, behind: int) -> int:
-        """The first index from C{index} on without a unit, or whose record is before the previous one."""
-        last = -1
-        while index < behind:
-            data, lost = self._load(index, min(_READ_BYTES // UNIT_SIZE, behind - index))
-            for offset, size, _ in UNIT.iter_unpack(data):
-                if index in lost:
-                    index += 1
-                    continue
-                if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset <= last):
-                    return index
-                if size != FILLER_SIZE:
-                    last = offset
-                index += 1
-        return index
-
-    def _load(
-        self, index: int, count: int, *, mends: bool = True
-    ) -> tuple[bytes | bytearray, AbstractSet[int]]:
-        """
-        Written units, up to the end of a file.
-
-        @param mends: have those that cannot be read made again.
-        @return: their bytes, and the indexes of those that the disk cannot read and that are not mended.
-        """
-        segments = self._segments
-        failures = segments.unreadable.failures
-        data = segments.pread(count * UNIT_SIZE, index * UNIT_SIZE)
-        if segments.unreadable.failures == failures:
-            return data, _NONE
-        lost = self._in_bad_parts(index).intersection(range(index, index + len(data) // UNIT_SIZE))
-        if mends and self.mend is not None and not lost <= self.mended.keys():
-            self.mend(lost - self.mended.keys())
-            return self._load(index, count, mends=False)
-        patched = bytearray(data)
-        for at in lost & self.mended.keys():
-            start = (at - index) * UNIT_SIZE
-            patched[start : start + UNIT_SIZE] = self.mended[at]
-        return patched, lost - self.mended.keys()
-
-    def _in_bad_parts(self, index: int) -> set[int]:
-        """Indexes that the last failed read could not read. @param index: of a unit in the same file."""
-        base = self._segments.base(index * UNIT_SIZE)
-        found: set[int] = set()
-        for start, stop in self._segments.unreadable.parts:
-            stop = min(stop, self.file_size)
-            found.update(range((base + start) // UNIT_SIZE, -(-(base + stop) // UNIT_SIZE)))
-        return found
-
-    def _unit(self, index: int, *, mends: bool = True) -> tuple[int, int, int] | None:
-        """The unit at C{index}; None if it cannot be read. @param mends: see L{_load}."""
-        start = self.next_index - len(self._pending) // UNIT_SIZE
-        if self._pending and index >= start:
-            offset, size, code = UNIT.unpack_from(self._pending, (index - start) * UNIT_SIZE)
-        else:
-            data, lost = self._load(index, 1, mends=mends)
-            if lost:
-                return None
-            offset, size, code = UNIT.unpack(data)
-        return offset, size, code
-
-    def _next_readable(self, index: int, end: int, step: int) -> tuple[int, tuple[int, int, int] | None]:
-        """
-        The nearest unit from C{index} on, before C{end}, that can be read. @param step: 1: up; -1: down.
-
-        @return: its index and the unit; None instead of a unit if there is none, or none near enough: then
-            no unit before that index can be read.
-        """
-        for _ in range(_STRETCHES_MAX):
-            if (end - index) * step <= 0:
-                return end, None
-            unit = self._unit(index, mends=False)
-            if unit is not None:
-                return index, unit
-            bad = self._in_bad_parts(index)
-            index = max(bad) + 1 if step > 0 else min(bad) - 1
-        return index, None
-
-    def neighbours(self, index: int) -> tuple[int, Unit | None, int, Unit | None]:
-        """
-        What is around a unit that the disk cannot read, for who makes it again.
-
-        @return: the lowest index of the unreadable units around it, the readable unit before that one, an
-            index after them, and the readable unit there; None: none there, or none near enough.
-        """
-        first = self._segments.offsets[0] // UNIT_SIZE
-        before, one = self._next_readable(index - 1, first - 1, -1)
-        behind, other = self._next_readable(index + 1, self.next_index, 1)
-        return (
-            before + 1, None if one is None else Unit(before, *one),
-            behind, None if other is None else Unit(behind, *other),
-        )
-
-    def rewrite(self, index: int, units: bytes) -> bool:
-        """
-        Write units of one file where the disk could not read them; a disk takes another sector then.
-
-        @param index: of the first.
-        @return: whether they can be read again.
-        @raise OSError: writing failed.
-        """
-        segments, position = self._segments, index * UNIT_SIZE
-        end = position + len(units)
-        failures = segments.unreadable.failures
-        self._load(index, len(units) // UNIT_SIZE, mends=False)
-        if failures == segments.unreadable.failures:
-            return True  # the disk has changed its mind, or somebody has written them
-        base = segments.base(position)
-        if end == self.next_index * UNIT_SIZE - len(self._pending):
-            # Nothing is after them yet; a sector is sound again only if the whole of it is written.
-            stop = base + max((stop for _, stop in segments.unreadable.parts), default=0)
-            units += bytes(max(min(stop, base + segments.file_size) - end, 0))
-        segments.mend(units, position)
-        failures = segments.unreadable.failures
-        return segments.pread(len(units), position) == units and failures == segments.unreadable.failures
 
     def _note_last(self) -> None:
         """Update C{log_end} from the last unit; from one before it that can be read if it cannot."""
@@ -341,16 +201,15 @@ class ConsumeQueue:
         """
         if offset + size <= self.log_end:
             return False
-        if index < self.next_index:
-            if index or offset < self.log_end:
-                return False
+        if index == 0 < self.next_index and offset >= self.log_end:
             self.destroy()
             self.begun_anew += 1
-        if index > self.next_index:
-            if self._begin_index == self.next_index and not self.log_end:
-                self._begin(index)
-            else:
-                self.misplaced += 1
+        elif index != self.next_index and self._begin_index == self.next_index:
+            self._begin(index)
+        elif index < self.next_index:
+            return False
+        elif index > self.next_index:
+            self.misplaced += 1
         self._pending += UNIT.pack(offset, size, tags_code)
         self.next_index += 1
         self.log_end = offset + size
@@ -359,12 +218,9 @@ class ConsumeQueue:
         return True
 
     def _begin(self, index: int) -> None:
-        """Rule 2: let the empty queue begin at C{index}."""
-        while self._segments.offsets:
-            self._segments.drop_last()
-        base = self._segments.base(index * UNIT_SIZE)
-        self._segments.create(base)
-        self._segments.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
+        """Rule 2."""
+        self._drop()
+        self._segments.begin(index)
         self.next_index = self._begin_index = index
 
     def write(self) -> None:
@@ -432,6 +288,7 @@ class ConsumeQueue:
         if self._is_unsure:
             raise OSError(errno.EIO, f"unit {end} cannot be read: it is not known where to cut")
         self.mended = {at: unit for at, unit in self.mended.items() if at < end}
+        self.begin_found = (0, 0)
         self._segments.cut(end * UNIT_SIZE)
         self.next_index = end
         self._begin_index = min(self._begin_index, end)
@@ -459,11 +316,14 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Delete every file. @raise OSError: deleting failed."""
+        self._drop()
+        self.next_index = self._begin_index = self.log_end = 0
+
+    def _drop(self) -> None:
         self._pending.clear()
         self.mended.clear()
-        while self._segments.offsets:
-            self._segments.drop_last()
-        self.next_index = self._begin_index = self.log_end = 0
+        self.begin_found = (0, 0)
+        self._segments.drop_all()
 
     # -- files -----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ assert UNIT.size == UNIT_SIZE
 
 #: Size in a unit that represents no message.
 FILLER_SIZE = 0x7FFFFFFF
+_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 #: Files that one queue keeps open, except those with writes since the last flush.
 HANDLES_MAX = 2
 
@@ -66,6 +67,17 @@ class QueueSegments(SegmentList):
         self._handles_max = HANDLES_MAX
         self.unreadable.opened()  # units are derived from the log
         self.unsynced: set[int] = set()
+
+    def begin(self, index: int) -> None:
+        """Create the first file, with units of no message before C{index}. @raise OSError: it failed."""
+        base = self.base(index * UNIT_SIZE)
+        self.create(base)
+        self.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
+
+    def drop_all(self) -> None:
+        """Delete every file, the last one first. @raise OSError: it failed."""
+        while self.offsets:
+            self.drop_last()
 
     def shed(self) -> None:
         """

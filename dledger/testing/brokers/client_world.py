@@ -1,0 +1,166 @@
+# -*- test-case-name: tests.sim.test_pairs,tests.sim.test_raft_clients -*-
+"""
+The course of a schedule with clients, of either kind of log: clients begin, faults happen, all is healed, and
+what the brokers have promised is judged. What they promise, a subclass says.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Collection
+
+import attrs
+
+from dledger.testing.brokers.accounts import ACKED, TrafficRecord, require_pair
+from dledger.testing.brokers.admin_traffic import TrafficWorld
+from dledger.testing.brokers.asked_traffic import AskedTraffic
+from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.machine import CLIENT_PORT
+from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
+from dledger.values.errors import StoreError
+
+#: Simulated seconds with faults, and after them at most until all is delivered and equal.
+FAULTS_S, SETTLE_S = 25, 90
+
+
+@attrs.frozen(kw_only=True)
+class ClientsOutcome:
+    """
+    The end of a schedule.
+
+    @ivar failure: what is wrong; empty if it passed.
+    @ivar lines: the trace, or its end; empty if it was not asked for.
+    @ivar acknowledged: number of messages that were answered with success.
+    @ivar deliveries, again: see L{dledger.testing.brokers.accounts.TrafficRecord}.
+    @ivar restarts: number of processes after the first one of each machine.
+    """
+
+    seed: int
+    failure: str
+    lines: tuple[str, ...]
+    digest: int
+    acknowledged: int = 0
+    deliveries: int = 0
+    again: int = 0
+    restarts: int = 0
+
+
+class ClientWorld(PairFaults):
+    """
+    Brokers, and their clients.
+
+    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
+    @ivar traffic: all clients; a subclass makes them with L{make_traffic}.
+    """
+
+    traffic: AskedTraffic
+
+    def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
+        """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
+        self.seed = seed
+        self.rng = random.Random(f"{seed} {name}")
+        super().__init__(seed, wants_all_lines=wants_all_lines)
+        self.accounts = TrafficRecord()
+        self.is_over = False
+        self.bugs.expects = self._is_of_a_disk
+
+    def draws(self, name: str) -> bool:
+        """Whether the seed's own mix has a kind of faults that three seeds in ten have."""
+        return random.Random(f"{self.seed} {name}").random() < 0.3
+
+    def make_traffic(self, world: TrafficWorld) -> AskedTraffic:
+        """The clients, on a machine of theirs. @param world: this one; a subclass answers all they ask."""
+        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
+                               rng=random.Random(f"{self.seed} client"), wrong=self.bugs.note)
+        return AskedTraffic(world, client, put_s=self._fault_rng.choice((0.06, 0.15, 0.4)))
+
+    def _is_of_a_disk(self, error: BaseException) -> bool:
+        """Whether a logged failure may be that of a disk that was made to fail."""
+        may_fail = any(machine.may_fail for machine in self.machines.values())
+        return may_fail and isinstance(error, OSError | StoreError)
+
+    # -- what the stories ask --------------------------------------------------------------------
+
+    def master(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}: the newest one, although it may have ended."""
+        return f"{self._master}:{CLIENT_PORT}"
+
+    def any_broker(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
+
+    def wall_ms(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
+
+    # -- the course ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """
+        Play the schedule.
+
+        @raise AssertionError: a promise was broken, or the code under test has failed.
+        """
+        with self.bugs.listening():
+            for machine in self.machines.values():
+                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
+            self.traffic.begin()
+            self.clock.after(3 * SECOND_US, self.harm)
+            self.clock.after(1, self._watch)
+            self.clock.run_until(FAULTS_S * SECOND_US)
+            self.heal()
+            end_us = self.clock.now_us + SETTLE_S * SECOND_US
+            while (why := self.unsettled()):
+                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
+                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
+            self._judge()
+            self.traffic.probe()
+            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
+            self.is_over = True
+            answer = self.traffic.probed
+            require_pair(answer in self._answers_at_end(), 14, f"a message is answered with {answer}")
+        reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
+        require_pair(not reasons, 13, f"ended by themselves: {reasons}")
+
+    def _watch(self) -> None:
+        """Look at the brokers; called again and again."""
+        raise NotImplementedError
+
+    def unsettled(self) -> str:
+        """What is still to come; empty if all is delivered, and equal."""
+        raise NotImplementedError
+
+    def _judge(self) -> None:
+        """Judge the files of the brokers when nothing is to come. @raise AssertionError: they are wrong."""
+        raise NotImplementedError
+
+    def _answers_at_end(self) -> Collection[int]:
+        """The codes of which one is the answer to a message when all is over."""
+        return (0,)
+
+    def outcome(self, failure: str) -> ClientsOutcome:
+        """@param failure: of L{verdict_of}."""
+        accounts = self.accounts
+        return ClientsOutcome(
+            seed=self.seed, failure=failure, digest=self.digest,
+            lines=tuple(self.lines) if failure or self._keeps_all else (),
+            acknowledged=sum(one.outcome == ACKED for one in accounts.sent.values()),
+            deliveries=accounts.deliveries, again=accounts.again,
+            restarts=sum(machine.boots - 1 for machine in self.machines.values()),
+        )
+
+
+def verdict_of(world: ClientWorld) -> str:
+    """Play a schedule. @return: which promise was broken, or what has failed; empty: nothing."""
+    try:
+        world.run()
+    except AssertionError as error:
+        return str(error) or _traced(error)
+    except Exception as error:  # any other exception of a simulated broker is a bug as well
+        return _traced(error)
+    return ""
+
+
+def _traced(error: Exception) -> str:
+    return "".join(traceback.format_exception(error)[-6:])
