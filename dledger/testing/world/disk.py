@@ -244,6 +244,13 @@ class SimDisk(SimVolume):
         """
         return bytes(self._inode(path).data)
 
+    def files_below(self, path: str) -> dict[str, bytes]:
+        """The content of every file, as processes would read it. @param path: empty: of the disk."""
+        return {
+            f"{one}/{name}": bytes(inode.data) for one, directory in self._directories.items()
+            if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
+        }
+
     def clone(self) -> SimDisk:
         """A disk with the same files, all durable, no fault armed, no lock held."""
         twin = SimDisk(random.Random(0))

@@ -16,12 +16,15 @@ from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
 from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.injection.misfortunes import Misfortunes
+from dledger.testing.group.injection.moods import Moods
+from dledger.testing.group.injection.slips import Slips
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 
 #: Every kind there is.
-VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask")
+VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
+          "spoil", "survive", "upset", "question", "rot_snapshot")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 
@@ -31,6 +34,7 @@ class Visits:
     See the module.
 
     @ivar keeper: keeps copies. @ivar insider: calls members from within.
+    @ivar slips: mistakes of the operator. @ivar moods: of the state machines.
     @ivar way: lets pushes overtake each other; None: never yet.
     """
 
@@ -39,6 +43,8 @@ class Visits:
     ) -> None:
         self.keeper = CopyKeeper(cluster, cluster.random("keeper"), damage)
         self.insider = Insider(cluster, cluster.random("insider"))
+        self.slips = Slips(cluster, cluster.random("slips"), self.keeper)
+        self.moods = Moods(cluster, cluster.random("moods"))
         self.way: Jumble | None = None
         self._cluster = cluster
         self._clock = cluster.clock
@@ -64,6 +70,35 @@ class Visits:
     def call_inside(self) -> None:
         """A program in the process of a member calls it, and an operator changes its options."""
         self.insider.call(self._member())
+
+    def order(self) -> None:
+        """An operator asks for changes of the members that make no sense, or what they would do."""
+        for _ in range(3):
+            self.slips.order(self._member())
+
+    def misplace(self) -> None:
+        """An operator names a wrong directory for a copy, or of one."""
+        self.slips.misplace(self._member())
+
+    def spoil(self) -> None:
+        """Files of a copy rot."""
+        self.slips.spoil(self._member())
+
+    def survive(self) -> None:
+        """A member begins a new group beside this one."""
+        self.slips.survive(self._member())
+
+    def upset(self) -> None:
+        """A state machine fails at its next snapshot, digest or restore."""
+        self.moods.strike(self._member())
+
+    def question(self) -> None:
+        """A state machine is asked for what it has no answer to."""
+        self.moods.ask(self._member())
+
+    def rot_snapshot(self) -> None:
+        """A snapshot of a state machine rots."""
+        self.moods.rot()
 
     def outlast(self) -> None:
         """A member is down until the log of the leader begins after its end: it needs more than the log."""
@@ -117,3 +152,4 @@ class Visits:
             require(now == self._members_before, 9, f"a stranger has changed the members: {sorted(now)}")
         self.keeper.judge()
         self.insider.judge()
+        self.moods.judge()
