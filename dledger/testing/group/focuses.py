@@ -149,7 +149,7 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "machines-in-bad-moods": (2, attrs.evolve(
         LATE, settings={**LATE.settings, "push_chunk_bytes": 0},
         faults=("upset", "upset", "upset", "question", "question", "rot_snapshot", "outlast", "wipe_late", "kill",
-                "stop", "transfer", "kill_inside"),
+                "stop_late", "stop_late", "transfer", "kill_inside", "ask", "ask", "call_inside", "hang_machine"),
         pace_s=0.8,
     )),
     "members-that-never-lead": (2, Focus(
@@ -195,8 +195,27 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "holes-of-leaders": (2, Focus(
         settings={**_SYNC, "mapped_file_size_for_entry_data": 1024, "scrub_bytes_per_s": 200_000,
                   "scrub_pause_ms": 50},
-        faults=("rot", "rot", "rot", "isolate", "pause", "kill_all", "kill", "transfer"), pace_s=0.5,
+        faults=("rot_ahead", "rot_ahead", "rot_ahead", "rot", "isolate", "kill", "transfer", "slow_disk"),
+        pace_s=1.5, load=_MUCH, group=_OURS,
+    )),
+    "catching-up-under-load": (2, Focus(
+        settings={
+            **_ASYNC, "push_chunk_bytes": 1500, "push_chunk_behind_bytes": 400, "max_batch_push_count": 4,
+            "max_inflight_pushes": 4, "peer_push_throttle_point": 1, "peer_push_quota": 20_000,
+        },
+        faults=("isolate", "pause", "kill", "outlast", "break"), pace_s=2.0,
+        load={"clients": 4, "think_us": 20_000, "appends": 0.95, "bodies_max": 3, "body_bytes_max": 100},
+        group=_OURS,
+    )),
+    "rot-beside-records": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024, "scrub_bytes_per_s": 200_000,
+                  "scrub_pause_ms": 50},
+        faults=("rot_beside", "rot_beside", "rot_beside", "rot", "kill", "isolate", "fill_disk"), pace_s=0.8,
         load=_MUCH, group=_OURS,
+    )),
+    "readers-and-strangers": (1, Focus(
+        faults=("ask", "ask", "ask", "kill", "transfer", "isolate", "cut_client", "kill_client"), pace_s=0.3,
+        readers={"processes": 3, "lease_s": 0.5, "orders": 0.5}, group=_OURS,
     )),
     "narrow-bounds": (2, Focus(
         settings={
@@ -204,8 +223,9 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
             "max_inflight_push_bytes": 1000, "max_queued_pushes": 2, "max_batch_push_count": 2,
             "max_inflight_pushes": 8,
         },
-        faults=("jumble", "isolate", "pause", "transfer", "slow_disk", "hang_fsync", "kill"), pace_s=0.6,
-        load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12}, group=_OURS,
+        faults=("jumble", "isolate", "pause", "transfer", "slow_disk", "hang_fsync", "kill", "call_inside",
+                "call_inside", "ask"),
+        pace_s=0.4, load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12}, group=_OURS,
     )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,

@@ -20,7 +20,7 @@ from dledger.machine.guarded import SnapshotFailed
 from dledger.machine.runner import MachineRunner
 from dledger.testing.group.checks.machines import MOODS, UNANSWERED
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.members.cluster import SimCluster
+from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -29,13 +29,15 @@ from protocols.wire.ledger.messages import Response
 
 #: Number in docs/invariants.md.
 MACHINES = 10
+#: Mean time of a call that hangs.
+HANG_US = 9 * SECOND_US
 
 
 class Moods:
     """
     See the module.
 
-    @ivar told: what happened so far, by kind: C{mood}, C{question}, C{rot}.
+    @ivar told: what happened so far, by kind: C{mood}, C{question}, C{rot}, C{hang}.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
@@ -59,6 +61,14 @@ class Moods:
         self._count("mood")
         if self._rng.random() < 0.5:
             member.call(lambda node: node.ask_snapshot())
+
+    def hang(self, member: SimMember) -> None:
+        """Its calls, or its snapshots, take many seconds for a while."""
+        is_calls = self._rng.random() < 0.7
+        member.hang_machine(HANG_US, is_calls=is_calls)
+        us = int(2 * SECOND_US * self._rng.random()) + 1000
+        self._cluster.clock.after(us, partial(member.hang_machine, 0, is_calls=is_calls))
+        self._count("hang")
 
     def ask(self, member: SimMember) -> None:
         """Ask for what the machine has no answer to."""

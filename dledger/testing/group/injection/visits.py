@@ -24,7 +24,8 @@ from dledger.testing.group.members.member import SimMember
 
 #: Every kind there is.
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
-          "spoil", "survive", "upset", "question", "rot_snapshot")
+          "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
+          "rot_beside", "stop_late", "hang_machine")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 
@@ -50,6 +51,7 @@ class Visits:
         self._clock = cluster.clock
         self._rng = rng
         self._misfortunes = misfortunes
+        self._damage = damage
         self._stranger: Stranger | None = None
         self._members_before: frozenset[str] = frozenset()
 
@@ -99,6 +101,49 @@ class Visits:
     def rot_snapshot(self) -> None:
         """A snapshot of a state machine rots."""
         self.moods.rot()
+
+    def rot_ahead(self) -> None:
+        """A member is cut off; entries that it lacks rot at the leader before it is back."""
+        leader, member = self._cluster.leader, self._rng.choice(list(self._cluster.members.values()))
+        if leader is None or member is leader:
+            return
+        network, us = self._cluster.network, int((2 + 3 * self._rng.random()) * SECOND_US)
+        for other in self._cluster.members:
+            if other != member.member_id:
+                for source, target in ((other, member.member_id), (member.member_id, other)):
+                    network.cut(source, target)
+                    self._clock.after(us, network.heal, source, target)
+        self._clock.after(us - int(us * self._rng.random() * 0.2) - 1, self._rot_behind, leader, member)
+
+    def _rot_behind(self, leader: SimMember, member: SimMember) -> None:
+        end_index = self._cluster.invariants.mirror(member.member_id).end_index
+        if self._damage.rot_after(leader, end_index) and self._rng.random() < 0.4:
+            leader.kill()
+            self._cluster.restart_later(leader, 1000)
+
+    def rot_beside(self) -> None:
+        """Index units and blanks of closed files rot."""
+        for _ in range(4):
+            self._damage.rot_beside(self._member())
+
+    def stop_late(self) -> None:
+        """A member that comes back too late for the log is stopped while it catches up."""
+        members = self._cluster.members
+        before = {one.member_id: one.boots for one in members.values() if one.is_up}
+        self.outlast()
+        for member_id, boots in before.items():
+            if not members[member_id].is_up:
+                self._stop_when_back(members[member_id], boots, self._clock.now_us + 2 * LATE_US)
+
+    def _stop_when_back(self, member: SimMember, boots: int, until_us: int) -> None:
+        if member.is_up and member.boots > boots:
+            self._clock.after(int(2 * SECOND_US * self._rng.random() ** 2), member.stop)
+        elif self._clock.now_us < until_us:
+            self._clock.after(100_000, self._stop_when_back, member, boots, until_us)
+
+    def hang_machine(self) -> None:
+        """A call of a state machine takes many seconds."""
+        self.moods.hang(self._member())
 
     def outlast(self) -> None:
         """A member is down until the log of the leader begins after its end: it needs more than the log."""
