@@ -139,6 +139,7 @@ class CopyKeeper:
             told = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
             require(told.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
                     f"a backup of {name}, committed up to {source.reader.committed_index}: {told}")
+            copy.end_index = told.end_index
             return
         place = DirectoryPlace(self.disk, copy.directory)
         if self._rng.random() < 0.3 and read_archive(self.disk, copy.directory).manifest is not None:
@@ -149,6 +150,7 @@ class CopyKeeper:
         shipped = archive_segments(source, place, taken_s=self._now_s)
         require(shipped.end_index == max(closed_index(source), copy.end_index), COPIES,
                 f"an archive of {name}, closed up to {closed_index(source)}: {shipped}")
+        copy.end_index = shipped.end_index
 
     def _rot(self, copy: KeptCopy) -> None:
         """One of two manifests rots, if both are sound."""

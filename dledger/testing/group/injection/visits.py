@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 
+from dledger.storage.files.verify import verify_directory
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble
@@ -28,6 +29,8 @@ VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "a
           "rot_beside", "stop_late", "hang_machine")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
+#: A member whose scrub rests for less has mended what rots beside records after L{SCRUBBED_US}.
+SCRUBBED_MS, SCRUBBED_US = 1000, 20 * SECOND_US
 
 
 class Visits:
@@ -53,6 +56,7 @@ class Visits:
         self._misfortunes = misfortunes
         self._damage = damage
         self._stranger: Stranger | None = None
+        self._is_scrubbed = False
         self._members_before: frozenset[str] = frozenset()
 
     def _member(self) -> SimMember:
@@ -123,6 +127,10 @@ class Visits:
 
     def rot_beside(self) -> None:
         """Index units and blanks of closed files rot."""
+        self._is_scrubbed = all(
+            one.config.scrub_bytes_per_s and one.config.scrub_pause_ms < SCRUBBED_MS
+            for one in self._cluster.members.values()
+        )
         for _ in range(4):
             self._damage.rot_beside(self._member())
 
@@ -195,6 +203,22 @@ class Visits:
         if self._stranger is not None:
             now = frozenset(self._cluster.invariants.membership.addresses)
             require(now == self._members_before, 9, f"a stranger has changed the members: {sorted(now)}")
+        self._judge_scrub()
         self.keeper.judge()
         self.insider.judge()
         self.moods.judge()
+
+    def _judge_scrub(self) -> None:
+        """What rotted beside records was mended, though nobody read it."""
+        cluster, until_us = self._cluster, self._clock.now_us + SCRUBBED_US
+        while self._is_scrubbed and (found := self._rotten()):
+            require(cluster.clock.now_us < until_us, 4, f"not mended by the scrub: {found[:3]}")
+            cluster.run(0.5)
+
+    def _rotten(self) -> list[str]:
+        """What an operator finds in the files of the members."""
+        found = []
+        for member in self._cluster.active:
+            report = verify_directory(member.disk.clone(), member.config.self_path)
+            found += [f"{one.file} at {one.offset}: {one.sentence}" for one in report.findings]
+        return found
