@@ -110,7 +110,7 @@ def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
     return [run_drawn_schedule]
 
 
-def _schedules(module: str, seconds: float) -> str:
+def failure_of_schedules(module: str, seconds: float) -> str:
     """The error of the first schedule that fails; empty: none did."""
     from dledger.testing.world.bugs import be_quiet
 
@@ -174,7 +174,7 @@ def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:
     patching.install([splice])
     try:
         if by == SCHEDULES:
-            told = _schedules(splice.module, seconds)
+            told = failure_of_schedules(splice.module, seconds)
         else:
             told = _units(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
     except BaseException as error:
