@@ -153,7 +153,7 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         pace_s=0.8,
     )),
     "members-that-never-lead": (2, Focus(
-        settings=_ASYNC, faults=("isolate", "isolate", "split", "kill", "transfer", "pause"), pace_s=0.8,
+        settings=_ASYNC, faults=("bury", "bury", "cut_client"), pace_s=1.5,
         load=_MUCH, group={**_OURS, "members": 3, "member_settings": {"n2": {"never_lead": True}}},
     )),
     "traced-members": (1, attrs.evolve(

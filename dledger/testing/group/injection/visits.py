@@ -26,9 +26,11 @@ from dledger.testing.group.members.member import SimMember
 #: Every kind there is.
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
           "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
-          "rot_beside", "stop_late", "hang_machine")
+          "rot_beside", "stop_late", "hang_machine", "bury")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
+#: For so long a leader that is buried is down: longer than a group of well members may have no leader.
+BURIED_US = 50 * SECOND_US
 #: A member whose scrub rests for less has mended what rots beside records after L{SCRUBBED_US}.
 SCRUBBED_MS, SCRUBBED_US = 1000, 20 * SECOND_US
 
@@ -56,7 +58,7 @@ class Visits:
         self._misfortunes = misfortunes
         self._damage = damage
         self._stranger: Stranger | None = None
-        self._is_scrubbed = False
+        self._is_scrubbed = self._has_buried = False
         self._members_before: frozenset[str] = frozenset()
 
     def _member(self) -> SimMember:
@@ -152,6 +154,26 @@ class Visits:
     def hang_machine(self) -> None:
         """A call of a state machine takes many seconds."""
         self.moods.hang(self._member())
+
+    def bury(self) -> None:
+        """
+        A member that may lead is cut off from a leader, which goes for long when that one is back: of those
+        that are left, one with all entries may have to help one that lacks some. (Not in a larger group, where
+        others lead, nor twice.)
+        """
+        leader, members = self._cluster.leader, self._cluster.members
+        others = [one for one in members.values() if one is not leader and not one.config.never_lead]
+        if leader is None or not others or self._has_buried:
+            return
+        self._has_buried = True
+        network, member, us = self._cluster.network, self._rng.choice(others), 2 * SECOND_US
+        for other in members:
+            if other != member.member_id:
+                for source, target in ((other, member.member_id), (member.member_id, other)):
+                    network.cut(source, target)
+                    self._clock.after(us, network.heal, source, target)
+        self._clock.after(us - 1, leader.kill)
+        self._cluster.restart_later(leader, BURIED_US)
 
     def outlast(self) -> None:
         """A member is down until the log of the leader begins after its end: it needs more than the log."""
