@@ -242,7 +242,8 @@ def _group_kinds() -> list[Callable[[], object]]:
     scenarios = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
     return [
         *(functools.partial(_scenario, path) for path in scenarios),
-        *(functools.partial(run, seed) for number, run in enumerate(runs) for seed in (number, 1000 + number)),
+        *(functools.partial(run, seed) for number, run in enumerate(runs)
+          for seed in (number, 1000 + number)),
     ]
 
 

@@ -33,7 +33,8 @@ TRIAL_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
     ), {"settings": _SCRUBS, "faults": ("rot_beside", "rot_beside", "rot_beside", "fill_disk"), "pace_s": 0.8,
         "load": _MUCH, "group": _OURS}),
     ("rot-of-units-unseen", "the scrub does not compare the index", (
-        Patch("dledger.storage.store.scrub", "        if stored == wanted:\n", "        if stored or wanted:\n"),
+        Patch("dledger.storage.store.scrub", "        if stored == wanted:\n",
+              "        if stored or wanted:\n"),
     ), {"settings": _SCRUBS, "faults": ("rot_beside", "rot_beside", "kill"), "pace_s": 0.8, "load": _MUCH,
         "group": _OURS}),
     ("begin-by-one-word", "a leader alone says that the log begins later, and a member sets its own aside", (

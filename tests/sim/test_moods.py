@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_moods -*-
-"""State machines in bad moods, rot beside records, and leaders that go for long: each happens, and is judged."""
+"""State machines in bad moods, rot beside records, leaders that go for long: each happens, and is judged."""
 
 from __future__ import annotations
 

@@ -148,8 +148,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "machines-of-late-members": (3, LATE),
     "machines-in-bad-moods": (2, attrs.evolve(
         LATE, settings={**LATE.settings, "push_chunk_bytes": 0},
-        faults=("upset", "upset", "upset", "question", "question", "rot_snapshot", "outlast", "wipe_late", "kill",
-                "stop_late", "stop_late", "transfer", "kill_inside", "ask", "ask", "call_inside", "hang_machine"),
+        faults=(
+            "upset", "upset", "upset", "question", "question", "rot_snapshot", "outlast", "wipe_late",
+            "kill", "stop_late", "stop_late", "transfer", "kill_inside", "ask", "ask", "call_inside",
+            "hang_machine",
+        ),
         pace_s=0.8,
     )),
     "members-that-never-lead": (2, Focus(
@@ -225,7 +228,8 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         },
         faults=("jumble", "isolate", "pause", "transfer", "slow_disk", "hang_fsync", "kill", "call_inside",
                 "call_inside", "ask"),
-        pace_s=0.4, load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12}, group=_OURS,
+        pace_s=0.4, group=_OURS,
+        load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12},
     )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,

@@ -87,9 +87,11 @@ class Insider:
         for wrong in (none, bytes(node.config.body_bytes_max + 1)):
             node.append(wrong).addCallbacks(self._taken, self._refused).addErrback(self._broken)
         core = member.core.member
-        require((node.is_leader, node.term, node.is_running) == (core.is_leader, core.term, True), READY,
-                f"{member.member_id} tells its program {(node.is_leader, node.term, node.is_running)}: {core}")
-        require(node.is_leader or not node.is_settled_leader, READY, f"{member.member_id} leads, and does not")
+        told = node.is_leader, node.term, node.is_running
+        require(told == (core.is_leader, core.term, True), READY,
+                f"{member.member_id} tells its program {told}: {core}")
+        require(node.is_leader or not node.is_settled_leader, READY,
+                f"{member.member_id} leads, and does not")
         require(node.leader_id in (None, *self._cluster.members), READY, f"{node.leader_id} leads")
         self._count("slip")
 

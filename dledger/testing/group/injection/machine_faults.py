@@ -162,8 +162,8 @@ class MachineTroubles:
             return
         oldest = runner.applied_index - MISSED * due - MISSED_MORE
         assert status.is_writing or status.snapshot_index >= oldest, (
-            f"{member.member_id} takes a snapshot after each {due} entries, has applied {runner.applied_index}, "
-            f"and its newest snapshot is after {status.snapshot_index}"
+            f"{member.member_id} takes a snapshot after each {due} entries, has applied "
+            f"{runner.applied_index}, and its newest snapshot is after {status.snapshot_index}"
         )
 
     def _skip(self, leader: SimMember, index: int) -> None:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_moods -*-
 """
-State machines of a simulated group that are in a bad mood: snapshots, digests and restores that raise, queries
-without an answer, and snapshots that rot on the disk of one member.
+State machines of a simulated group that are in a bad mood: snapshots, digests and restores that raise,
+queries without an answer, calls that hang, and snapshots that rot on the disk of one member.
 
 Rule 1: a machine that fails in a query answers the next one: what it raised is the answer, and no more.
 Rule 2: what goes wrong outside its entries stops no machine for good: in the end each is at the end of the
@@ -82,7 +82,8 @@ class Moods:
         assert rules is not None, "these members run no machine"
         desk, told = rules.hosted[member.member_id].desk, partial(self._answered, member)
         member.call(lambda _: desk.answer(request, lambda: True).addCallbacks(
-            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None).addErrback(self._broken))
+            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None
+        ).addErrback(self._broken))
 
     def _answered(self, member: SimMember, answer: Response) -> None:
         self._count("question")
@@ -127,4 +128,5 @@ class Moods:
         for member in self._cluster.active:
             runner = member.node.machine_requests.machine
             assert isinstance(runner, MachineRunner)
-            require(runner.state == "running", MACHINES, f"{member.member_id}: {runner.state} {runner.reason}")
+            require(runner.state == "running", MACHINES,
+                    f"{member.member_id}: {runner.state} {runner.reason}")

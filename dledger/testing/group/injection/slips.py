@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 
 import attrs
-
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
@@ -90,7 +89,8 @@ class Slips:
         )
         told = partial(self._ordered, member, request)
         member.call(lambda node: node.router.ask(request).addCallbacks(
-            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None).addErrback(self._broken))
+            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None
+        ).addErrback(self._broken))
 
     def _broken(self, failure: Failure) -> None:
         assert failure.value is not None

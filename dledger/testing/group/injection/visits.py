@@ -158,8 +158,7 @@ class Visits:
     def bury(self) -> None:
         """
         A member that may lead is cut off from a leader, which goes for long when that one is back: of those
-        that are left, one with all entries may have to help one that lacks some. (Not in a larger group, where
-        others lead, nor twice.)
+        that are left, one with all entries may have to help one that lacks some. (Once in a schedule.)
         """
         leader, members = self._cluster.leader, self._cluster.members
         others = [one for one in members.values() if one is not leader and not one.config.never_lead]
