@@ -21,10 +21,9 @@ import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.client.answers.values import Entry
-from dledger.machine.guarded import RESULT_BYTES_MAX
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
-from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.machine.state_machine import RESULT_BYTES_MAX, RefusedCommand, StateMachine
 from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.host import MachineHost
 from dledger.node.node import Node

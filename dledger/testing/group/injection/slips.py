@@ -15,7 +15,7 @@ The mistakes with files happen to a copy of a disk: the group goes on as if ther
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import attrs
@@ -38,6 +38,7 @@ from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DirectoryError, DLedgerError
+from dledger.values.option_values import with_values
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse, Response
 
@@ -45,6 +46,7 @@ from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse
 MEMBERS = 9
 #: Id of a group that a survivor begins.
 _NEW_ID = "d" * 32
+_AS_IT_IS: Mapping[str, str] = {}
 _NO_MEMBER = ("n99", "", "a b", "x" * 300)
 _NO_ADDRESS = ("", "nowhere", "n99.sim:0", "n99.sim:20911")
 
@@ -148,20 +150,26 @@ class Slips:
         for path in ("/", "/nowhere"):
             self._refused(f"a look at {path}", disk, lambda: opened_backup(disk, path))  # noqa: B023
 
-    def _keep(self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember, **other: str) -> object:
+    def _keep(
+        self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
+        other: Mapping[str, str] = _AS_IT_IS,
+    ) -> object:
         """A backup. @param other: fields of the source that are others than they should be."""
         source = BackupSource.open(files, member.config.self_path)
         try:
-            return take_backup(attrs.evolve(source, **other), disk, directory, taken_s=0)
+            return take_backup(with_values(source, other), disk, directory, taken_s=0)
         finally:
             source.reader.close()
 
-    def _ship(self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember, **other: str) -> object:
+    def _ship(
+        self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
+        other: Mapping[str, str] = _AS_IT_IS,
+    ) -> object:
         """An archive."""
         source = BackupSource.open(files, member.config.self_path)
         try:
             place = DirectoryPlace(disk, directory)
-            return archive_segments(attrs.evolve(source, **other), place, taken_s=0)
+            return archive_segments(with_values(source, other), place, taken_s=0)
         finally:
             source.reader.close()
 
@@ -189,7 +197,7 @@ class Slips:
         knows_id = bool(opened_backup(disk, copy.directory).group_id)  # (a young group may have none)
         other = {"group_id": _NEW_ID} if knows_id and self._rng.random() < 0.5 else {"group": "another"}
         self._refused("a copy of another group", disk,
-                      lambda: act(copy.directory, disk, files, member, **other))
+                      lambda: act(copy.directory, disk, files, member, other))
         config = attrs.evolve(member.config, group="another", store_base_dir="/new")
         self._refused("a member of another group", files, lambda: restore_backup(
             disk, copy.directory, config, files, GroupName(), joins=True))
