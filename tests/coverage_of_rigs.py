@@ -230,8 +230,14 @@ RIGS: Mapping[str, Callable[[int], None]] = {
 }
 
 
+def _scenario(path: Path) -> None:
+    from dledger.testing.group.scenario import Scenario
+
+    Scenario(path.read_text(encoding="utf-8"), name=path.name).run()
+
+
 def _group_kinds() -> list[Callable[[], object]]:
-    """Each focus, with machines and with a liar: two seeds of each."""
+    """Every scenario; each focus, with machines and with a liar: two seeds of each."""
     from dledger.testing.group.focuses import FOCUSES, run_drawn_schedule
     from dledger.testing.group.liars import run_lying_schedule
     from dledger.testing.group.short_logs import run_machine_schedule
@@ -240,8 +246,12 @@ def _group_kinds() -> list[Callable[[], object]]:
         *(functools.partial(run_drawn_schedule, focus_name=name) for name in FOCUSES),
         run_machine_schedule, run_lying_schedule,
     ]
-    return [functools.partial(run, seed) for number, run in enumerate(runs)
-            for seed in (number, 1000 + number)]
+    scenarios = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
+    return [
+        *(functools.partial(_scenario, path) for path in scenarios),
+        *(functools.partial(run, seed) for number, run in enumerate(runs)
+          for seed in (number, 1000 + number)),
+    ]
 
 
 def _crash_kinds() -> list[Callable[[], object]]:
@@ -249,7 +259,7 @@ def _crash_kinds() -> list[Callable[[], object]]:
     from dledger.testing.crashes.__main__ import FlipsWanted, flip_situation, story_names
     from dledger.testing.crashes.ledger_flips import situations
 
-    flips = [functools.partial(flip_situation, FlipsWanted(number=number, every=997, offset=0))
+    flips = [functools.partial(flip_situation, FlipsWanted(number=number, every=101, offset=0))
              for number, _ in enumerate(situations())]
     return [*(functools.partial(_crashes, number) for number, _ in enumerate(story_names())), *flips]
 

@@ -340,7 +340,8 @@ class Node:
         """
         Wait until this member knows that C{index} is committed.
 
-        @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first.
+        @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first, or
+            the member stops.
         """
         return self.desks.reads.wait_for(index, time_out_ms)
 

@@ -4,6 +4,7 @@ Runs every mutant under the simulator until it is noticed.
 
     python -m tests.mutants [--only NAME] [--seconds 60] [--jobs 2]
     python -m tests.mutants --within 40 --drawn 1       a sample, in an order that the seed 1 draws
+    python -m tests.mutants --unfocused --only NAME     by schedules without a hint
 
 Each runs in its own process, forked from one that has other people's modules, but none of ours: those are
 imported with their patches. Seconds are those of the processor: the load of the machine changes no result.
@@ -50,9 +51,11 @@ class Verdict:
         return self.status == NOTICED
 
 
-def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
+def _judge(mutant: Mutant, seconds: float, sound: bool, unfocused: bool) -> Verdict:
     with tempfile.NamedTemporaryFile("r") as output:
-        process = _PROCESSES.Process(target=hunting.child, args=(mutant.name, seconds, sound, output.name))
+        process = _PROCESSES.Process(
+            target=hunting.child, args=(mutant.name, seconds, sound, output.name, unfocused)
+        )
         process.start()
         process.join(20 * seconds + 120)
         if process.is_alive():
@@ -71,9 +74,11 @@ def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
 @click.option("--within", type=float, help="Seconds after which no further mutant begins.")
+@click.option("--unfocused", is_flag=True, help="Only schedules as their seeds draw them, from 7001.")
 @click.option("--drawn", type=int, help="The seed of a random order.")
 def main(
-    only: tuple[str, ...], seconds: float, jobs: int, sound: bool, within: float | None, drawn: int | None
+    only: tuple[str, ...], seconds: float, jobs: int, sound: bool, within: float | None, drawn: int | None,
+    unfocused: bool,
 ) -> None:
     """Break one guard at a time; the simulator must notice."""
     by_name = {mutant.name: mutant for mutant in MUTANTS}
@@ -88,7 +93,7 @@ def main(
     def judge_in_time(mutant: Mutant) -> Verdict | None:
         if end_s is not None and time.monotonic() >= end_s:
             return None
-        return _judge(mutant, seconds, sound)
+        return _judge(mutant, seconds, sound, unfocused)
 
     judged = noticed = 0
     with ThreadPoolExecutor(jobs) as pool:

@@ -31,12 +31,15 @@ TOOK = "took "
 NOTICED, SURVIVED, OUT_OF_DATE = 0, 3, 4
 
 
-def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = False) -> int:
+def hunt(
+    mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = False, unfocused: bool = False
+) -> int:
     """
     Run schedules on the mutated system in this process, for C{seconds} of the processor.
 
     @param first_seed: instead of the mutant's own.
     @param sound: leave the system as it is; then no schedule may fail.
+    @param unfocused: schedules as their seeds draw them, whatever else the mutant names.
     @return: an exit status.
     """
     try:
@@ -46,6 +49,8 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = F
         return OUT_OF_DATE
     if not sound:
         patching.install(mutant.patches)
+    if unfocused:
+        return _hunt_unfocused(mutant, seconds)
     if mutant.script or mutant.test or mutant.search is not None:
         return _hunt_once(mutant, seconds)
     run = _runs_of(mutant)(mutant)
@@ -60,6 +65,15 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = F
         seed += 1
     click.echo(f"survived {seed - first_seed} schedules")
     return SURVIVED
+
+
+def _hunt_unfocused(mutant: Mutant, seconds: float) -> int:
+    """As L{hunt}, by the rigs that run the first changed module."""
+    from tests.mutants.random_run import failure_of_schedules
+
+    failure = failure_of_schedules(mutant.patches[0].module, seconds)
+    click.echo(failure or "survived")
+    return NOTICED if failure else SURVIVED
 
 
 def _hunt_once(mutant: Mutant, seconds: float) -> int:
@@ -151,12 +165,13 @@ def _raft_run_of(mutant: Mutant) -> Callable[[int], str]:
     return lambda seed: run_raft_clients(seed, faults=mutant.faults).failure
 
 
-def child(name: str, seconds: float, sound: bool, output: str) -> NoReturn:
+def child(name: str, seconds: float, sound: bool, output: str, unfocused: bool) -> NoReturn:
     """Hunt one mutant in this process, which writes its findings to a file."""
     with open(output, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = hunt({mutant.name: mutant for mutant in MUTANTS}[name], seconds=seconds, sound=sound)
+    status = hunt({mutant.name: mutant for mutant in MUTANTS}[name], seconds=seconds, sound=sound,
+                  unfocused=unfocused)
     click.echo(f"{TOOK}{time.process_time():.1f}")
     sys.exit(status)

@@ -4,6 +4,7 @@ Random mutants: who notices a fault that nobody thought of.
 
     python -m tests.mutants.random_run --count 40 --seed 7 [--room core] [--seconds 20]
     python -m tests.mutants.random_run --module dledger.core.replica:DLedgerCore --no-schedules
+    python -m tests.mutants.random_run --count 40 --seed 7 --seconds 60 --schedules-alone
     make mutants-random N=200 SEED=7
 
 Each is judged three times, in processes of its own, until it is noticed: by schedules as their seeds draw
@@ -24,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -48,6 +49,7 @@ _OUTPUT = "output"
 
 SCHEDULES, UNITS, PACKAGE = "schedules", "unit tests", "its package"
 NOBODY, EQUAL = "NOBODY", "nobody (equal)"
+JUDGES = (SCHEDULES, UNITS, PACKAGE)
 
 
 @attrs.frozen
@@ -108,7 +110,7 @@ def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
     return [run_drawn_schedule]
 
 
-def _schedules(module: str, seconds: float) -> str:
+def failure_of_schedules(module: str, seconds: float) -> str:
     """The error of the first schedule that fails; empty: none did."""
     from dledger.testing.world.bugs import be_quiet
 
@@ -172,7 +174,7 @@ def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:
     patching.install([splice])
     try:
         if by == SCHEDULES:
-            told = _schedules(splice.module, seconds)
+            told = failure_of_schedules(splice.module, seconds)
         else:
             told = _units(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
     except BaseException as error:
@@ -201,11 +203,9 @@ def _judged(splice: Splice, by: str, seconds: float) -> str:
         return lines[-1][:150] if lines else f"exit status {process.exitcode}"
 
 
-def judge(splice: Splice, seconds: float, skips_schedules: bool) -> Finding:
-    """Who notices a mutant first."""
-    for by in (SCHEDULES, UNITS, PACKAGE):
-        if by == SCHEDULES and skips_schedules:
-            continue
+def judge(splice: Splice, seconds: float, judges: Sequence[str] = JUDGES) -> Finding:
+    """Who notices a mutant first. @param judges: those that are asked, of L{JUDGES}."""
+    for by in judges:
         told = _judged(splice, by, {SCHEDULES: seconds, UNITS: _MODULE_S, PACKAGE: _UNIT_S}[by])
         if told:
             return Finding(splice, by, told)
@@ -220,12 +220,14 @@ def judge(splice: Splice, seconds: float, skips_schedules: bool) -> Finding:
 @click.option("--seconds", default=20.0, show_default=True, help="Of the processor, for schedules of each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--no-schedules", is_flag=True, help="Ask the unit tests alone.")
+@click.option("--schedules-alone", is_flag=True, help="Do not ask the unit tests.")
 @click.option("--show", is_flag=True, help="Only say which are drawn.")
 def main(
     count: int, seed: int, rooms: tuple[str, ...], places: tuple[str, ...], seconds: float, jobs: int,
-    no_schedules: bool, show: bool,
+    no_schedules: bool, schedules_alone: bool, show: bool,
 ) -> None:
     """Put random small faults into the product, and see who notices."""
+    judges = (SCHEDULES,) if schedules_alone else JUDGES[1:] if no_schedules else JUDGES
     chosen = drawn(ROOT, rooms or ROOMS, count, seed, places or ("",))
     if show:
         for splice in chosen:
@@ -233,7 +235,7 @@ def main(
         return
     found: collections.Counter[str] = collections.Counter()
     with ThreadPoolExecutor(jobs) as pool:
-        for number, finding in enumerate(pool.map(lambda one: judge(one, seconds, no_schedules), chosen), 1):
+        for number, finding in enumerate(pool.map(lambda one: judge(one, seconds, judges), chosen), 1):
             found[finding.by] += 1
             click.echo(f"{number:4} {finding.by:14} {finding.splice.key[:150]}")
             if finding.told:

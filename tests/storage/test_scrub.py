@@ -137,6 +137,19 @@ class ScrubTests(HookedCase):
         self.assertEqual(self.disk.contents(), before)
         self.assertEqual(self.store.holes, ())
 
+    def test_a_damaged_unit_waits_for_room(self) -> None:
+        """A full disk takes no write in place either: the member goes on, and a later pass mends the unit."""
+        before, path = self.disk.contents(), f"{ROOT}/index/{INDEX_SIZE:020d}"
+        self.disk.files[path].data[40] ^= 2
+        rotten = self.disk.contents()
+        self.disk.failures["pwrite", "/index/"] = errno.ENOSPC
+        self.assertEqual([step.mended for step in one_pass(self.store) if step.mended], [])
+        self.assertEqual(self.disk.contents(), rotten)
+        self.disk.failures.clear()
+        self.assertEqual(sum(step.mended for step in one_pass(self.store)), 1)
+        self.assertEqual(self.disk.contents(), before)
+        self.assertEqual(self.store.holes, ())
+
     def test_a_damaged_blank_is_mended(self) -> None:
         """It is written again: its first word, its length, and the zeroes."""
         before = self.disk.contents()

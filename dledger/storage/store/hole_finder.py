@@ -12,6 +12,7 @@ such a hole again, step by step.
 
 from __future__ import annotations
 
+from dledger.base.disk.disk import is_no_room
 from dledger.ledger.holes import Hole
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of
 from dledger.storage.start.mark_writer import MarkWriter
@@ -43,9 +44,10 @@ class HoleFinder:
 
         @param position: -1 if it is not known.
         @return: the error that says so. If a second look finds nothing wrong, there is no hole afterwards.
+            Nor is there one if the index cannot be corrected, as the disk is full: another look will find it.
         """
         with self._ledger.guard.storing("examining a damaged entry failed"):
-            hole = self.examined(index)
+            hole = self._examined_or_later(index)
             if hole is None and position >= 0:
                 hole = self._behind(index, position, -1)
         if hole is not None:
@@ -86,7 +88,7 @@ class HoleFinder:
         if before < self._ledger.begin_index:
             return
         with self._ledger.guard.storing("examining a damaged entry failed"):
-            found = self.examined(before)
+            found = self._examined_or_later(before)
             unit = self._scanner.agreed_unit(before) if is_bare and found is None else None
         if unit is not None:
             found = Hole(first_index=before, last_index=before, position=unit[1], end_position=hole.position)
@@ -96,6 +98,15 @@ class HoleFinder:
     def error(self, index: int, what: str) -> DamagedEntryError:
         """What a reader of a damaged entry gets."""
         return DamagedEntryError(index, f"entry {index} is damaged: {what}; it is fetched from a peer")
+
+    def _examined_or_later(self, index: int) -> Hole | None:
+        """As L{examined}; None, too, if there is no room to correct the index."""
+        try:
+            return self.examined(index)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return None
 
     def examined(self, index: int) -> Hole | None:
         """

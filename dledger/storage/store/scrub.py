@@ -201,10 +201,10 @@ class SegmentScrub:
                 continue
             if self._units(index, INDEX_UNIT_SIZE) != unit:  # it was not mended together with one before
                 self._finder.damaged(index, -1, "its index unit and its record do not agree")
-            if self._ledger.holes.at(index) is None:
-                mended += 1
-            else:
+            if self._ledger.holes.at(index) is not None:
                 damaged += 1
+            elif self._units(index, INDEX_UNIT_SIZE) == unit:  # else there is no room: the next pass finds it
+                mended += 1
         return mended, damaged
 
     def _units(self, first_index: int, size: int) -> bytes:

@@ -128,6 +128,16 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("keep", "keep", "keep", "restore", "kill", "isolate", "stop", "transfer", "rot"), pace_s=0.6,
         load={**_MUCH, "bodies_max": 3},
     )),
+    "copies-and-slips": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024},
+        faults=("keep", "keep", "keep", "misplace", "misplace", "spoil", "spoil", "survive", "order", "order",
+                "kill", "isolate", "transfer"),
+        pace_s=0.3, load={**_MUCH, "bodies_max": 3}, group=_OURS,
+    )),
+    "orders-that-change-nothing": (1, Focus(
+        faults=("order", "order", "order", "change_members", "transfer", "isolate", "kill", "pause"),
+        pace_s=0.4, group=_OURS,
+    )),
     "copies-of-an-expiring-log": (2, Focus(
         settings={**_ASYNC, "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096},
         faults=("keep", "keep", "keep", "restore", "black_out", "cut_power", "kill", "pause", "transfer"),
@@ -136,6 +146,19 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "machines-and-short-logs": (3, SHORT_LOGS),
     "machines-and-lost-power": (2, LOST_POWER),
     "machines-of-late-members": (3, LATE),
+    "machines-in-bad-moods": (2, attrs.evolve(
+        LATE, settings={**LATE.settings, "push_chunk_bytes": 0},
+        faults=(
+            "upset", "upset", "upset", "question", "question", "rot_snapshot", "outlast", "wipe_late",
+            "kill", "stop_late", "stop_late", "transfer", "kill_inside", "ask", "ask", "call_inside",
+            "hang_machine",
+        ),
+        pace_s=0.8,
+    )),
+    "members-that-never-lead": (2, Focus(
+        settings=_ASYNC, faults=("bury", "bury", "cut_client"), pace_s=1.5,
+        load=_MUCH, group={**_OURS, "members": 3, "member_settings": {"n2": {"never_lead": True}}},
+    )),
     "traced-members": (1, attrs.evolve(
         SHORT_LOGS, settings={**SHORT_LOGS.settings, "tracing": True},
         faults=("kill", "stop", "stop", "isolate", "transfer", "fill_disk", "disk_error", "pause"),
@@ -166,6 +189,47 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "java-like-peers-in-doubt": (2, Focus(
         settings=_ASYNC, faults=("cut_power", "cut_power", "cut_power", "isolate", "transfer", "pause"),
         pace_s=1.0, load=_MUCH, group={"is_native": False, "hides_wire_version": True},
+    )),
+    "java-like-peers-that-expire": (1, Focus(
+        settings={**_ASYNC, "mapped_file_size_for_entry_data": 1024, "retention_bytes": 4096},
+        faults=("outlast", "outlast", "kill", "isolate", "transfer", "cut_power"), pace_s=1.2,
+        load={**_MUCH, "body_bytes_max": 100}, group={"is_native": False, "hides_wire_version": True},
+    )),
+    "holes-of-leaders": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024, "scrub_bytes_per_s": 200_000,
+                  "scrub_pause_ms": 50},
+        faults=("rot_ahead", "rot_ahead", "rot_ahead", "rot", "isolate", "kill", "transfer", "slow_disk"),
+        pace_s=1.5, load=_MUCH, group=_OURS,
+    )),
+    "catching-up-under-load": (2, Focus(
+        settings={
+            **_ASYNC, "push_chunk_bytes": 1500, "push_chunk_behind_bytes": 400, "max_batch_push_count": 4,
+            "max_inflight_pushes": 4, "peer_push_throttle_point": 1, "peer_push_quota": 20_000,
+        },
+        faults=("isolate", "pause", "kill", "outlast", "break"), pace_s=2.0,
+        load={"clients": 4, "think_us": 20_000, "appends": 0.95, "bodies_max": 3, "body_bytes_max": 100},
+        group=_OURS,
+    )),
+    "rot-beside-records": (2, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024, "scrub_bytes_per_s": 200_000,
+                  "scrub_pause_ms": 50},
+        faults=("rot_beside", "rot_beside", "rot_beside", "rot", "kill", "isolate", "fill_disk"), pace_s=0.8,
+        load=_MUCH, group=_OURS,
+    )),
+    "readers-and-strangers": (1, Focus(
+        faults=("ask", "ask", "ask", "kill", "transfer", "isolate", "cut_client", "kill_client"), pace_s=0.3,
+        readers={"processes": 3, "lease_s": 0.5, "orders": 0.5}, group=_OURS,
+    )),
+    "narrow-bounds": (2, Focus(
+        settings={
+            "max_pending_requests_num": 4, "max_pending_reads": 2, "max_pending_bytes": 1500,
+            "max_inflight_push_bytes": 1000, "max_queued_pushes": 2, "max_batch_push_count": 2,
+            "max_inflight_pushes": 8,
+        },
+        faults=("jumble", "isolate", "pause", "transfer", "slow_disk", "hang_fsync", "kill", "call_inside",
+                "call_inside", "ask"),
+        pace_s=0.4, group=_OURS,
+        load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12},
     )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,

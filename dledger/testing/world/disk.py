@@ -64,6 +64,7 @@ class SimDisk(SimVolume):
         self.used_ratio = 0.5
         self.countdown = 0
         self.keeps_failed_writes = False
+        self.errors = 0
         self._death: type[MemberDied] = PowerLoss
 
     # -- faults ----------------------------------------------------------------------------
@@ -115,6 +116,7 @@ class SimDisk(SimVolume):
         """Fail if that is armed, or take time; files that are read as a whole are small."""
         if self.failing_reads:
             self.failing_reads -= 1
+            self.errors += 1
             raise OSError(errno.EIO, "simulated read error", path)
         if not is_whole:
             self.lag_us += self._read_us
@@ -123,6 +125,7 @@ class SimDisk(SimVolume):
         """Fail if that is armed."""
         if self.failing_opens:
             self.failing_opens -= 1
+            self.errors += 1
             raise OSError(errno.EMFILE, "Too many open files", path)
 
     def before_change(self, path: str, kind: str) -> None:
@@ -134,10 +137,12 @@ class SimDisk(SimVolume):
                 raise self._death(f"in a {kind} of {path}")
         if kind == "sync" and self.failing_syncs:
             self.failing_syncs -= 1
+            self.errors += 1
             self._rearm()
             raise OSError(errno.EIO, "simulated sync error", path)
         if kind != "sync" and self.failing_writes:
             self.failing_writes -= 1
+            self.errors += 1
             self._rearm()
             raise OSError(errno.EIO, "simulated write error", path)
 
@@ -243,6 +248,13 @@ class SimDisk(SimVolume):
         @raise FileNotFoundError: there is none.
         """
         return bytes(self._inode(path).data)
+
+    def files_below(self, path: str) -> dict[str, bytes]:
+        """The content of every file, as processes would read it. @param path: empty: of the disk."""
+        return {
+            f"{one}/{name}": bytes(inode.data) for one, directory in self._directories.items()
+            if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
+        }
 
     def clone(self) -> SimDisk:
         """A disk with the same files, all durable, no fault armed, no lock held."""

@@ -63,13 +63,6 @@ class MachineDisk(SimDisk):
             for inode in directory.entries.values():
                 inode.sync()
 
-    def files_below(self, path: str) -> dict[str, bytes]:
-        """The content of every file, as processes would read it."""
-        return {
-            f"{one}/{name}": bytes(inode.data) for one, directory in self._directories.items()
-            if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
-        }
-
     def age(self, path: str, seconds: float) -> None:
         """A file was written this much earlier than it was."""
         self._inode(path).modified_s -= seconds

@@ -23,7 +23,7 @@ from dledger.base.disk.disk import Disk
 from dledger.client.answers.values import Entry
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
-from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.machine.state_machine import RESULT_BYTES_MAX, RefusedCommand, StateMachine
 from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
@@ -42,6 +42,20 @@ REGISTERS = 8
 POISON = b":poison"
 #: Skipped entries of which nobody knows whether a state was made with them, at most, for a check of a result.
 OPEN_MAX = 6
+
+
+#: What may go wrong with a machine that has no fault at its entries.
+MOODS = ("no snapshot", "half a snapshot", "a snapshot of text", "no digest", "a digest of text",
+         "no restore", "half a restore")
+#: A query that no machine answers begins with this; the next letter says how it fails.
+UNANSWERED = b"!"
+
+
+class Unspeakable(RefusedCommand):
+    """A refusal whose reason cannot be said."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
 
 
 def _mixed(chain: int, index: int, body: bytes) -> int:
@@ -69,10 +83,22 @@ class Frailty:
     The failures of the machine of one member that others do not have.
 
     @ivar is_due: the next entry stops the machine. @ivar failed: entries at which it did.
+    @ivar mood: what goes wrong with the next snapshot, digest or restore, one of L{MOODS}; empty: nothing.
+    @ivar struck: moods that came over the machine.
     """
 
     is_due: bool = False
     failed: set[int] = attrs.Factory(set)
+    mood: str = ""
+    struck: list[str] = attrs.Factory(list)
+
+    def is_in(self, mood: str) -> bool:
+        """Whether this goes wrong now; it does once."""
+        if self.mood != mood:
+            return False
+        self.mood = ""
+        self.struck.append(mood)
+        return True
 
     def strike(self, index: int) -> None:
         """@raise MemoryError: the machine fails at an entry that others can apply."""
@@ -102,36 +128,72 @@ class RegisterMachine(StateMachine):
             body = entry.body
             self._frailty.strike(entry.index)
             if is_refused(body):
-                raise RefusedCommand("one in seven")
-            if is_poison(body):
-                kind = crc32(body) % 4
+                kind = crc32(body) % 3
                 if kind == 0:
-                    raise SystemExit(2)
-                if kind == 1:
-                    return
-                if kind == 2:
-                    yield "no bytes"  # type: ignore[misc]
+                    yield RefusedCommand("one in seven")  # type: ignore[misc]
+                    continue
+                raise RefusedCommand("one in seven") if kind == 1 else Unspeakable()
+            if is_poison(body):
+                yield from self._poisoned(crc32(body) % 6, is_last=entry is entries[-1])
                 raise ValueError("poison")
             self.chain = _mixed(self.chain, entry.index, body)
             self.last_index = self.registers[register_of(body)] = entry.index
             yield b"%d %d" % (entry.index, self.chain)
 
+    @staticmethod
+    def _poisoned(kind: int, *, is_last: bool) -> Iterator[bytes]:
+        """Fail at an entry in some way. @param is_last: of its batch."""
+        if kind == 0:
+            raise SystemExit(2)
+        if kind == 1:
+            yield bytes(RESULT_BYTES_MAX + 1)
+        elif kind == 2:
+            yield "no bytes"  # type: ignore[misc]
+        elif kind == 3 and is_last:
+            yield b"and the end of the batch is an exception"
+        elif kind == 4 and is_last:
+            yield from (b"one result", b"too many")
+
     def query(self, request: bytes) -> bytes:
         """The last entry in the state, the last one of a register, -1 for none, and the checksum."""
+        if request.startswith(UNANSWERED):
+            if request[1:] == b"e":
+                raise SystemExit(3)
+            return "no bytes" if request[1:] == b"t" else bytes(RESULT_BYTES_MAX + 1)  # type: ignore
         return b"%d %d %d" % (self.last_index, self.registers.get(request, -1), self.chain)
 
     def digest(self) -> bytes:
         """Of the whole state."""
+        if self._frailty.is_in("no digest"):
+            raise KeyboardInterrupt
+        if self._frailty.is_in("a digest of text"):
+            return "text"  # type: ignore[return-value]
         return b"%d %d" % (self.chain, self.last_index)
 
     def snapshot(self) -> Iterable[bytes]:
         """The state, and padding."""
         registers = b" ".join(b"%b=%d" % one for one in sorted(self.registers.items()))
+        if self._frailty.is_in("no snapshot"):
+            raise SystemExit(4)
+        if self._frailty.is_in("half a snapshot"):
+            return self._half()
+        if self._frailty.is_in("a snapshot of text"):
+            return ["text"]  # type: ignore[list-item]
         return [b"%d %d" % (self.chain, self.last_index), registers, *[PADDING[0]] * PADDING[1]]
+
+    @staticmethod
+    def _half() -> Iterator[bytes]:
+        yield PADDING[0]
+        raise MemoryError("injected")
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """The state again."""
         pieces = iter(chunks)
+        if self._frailty.is_in("no restore"):
+            raise SystemExit(5)
+        if self._frailty.is_in("half a restore"):
+            next(pieces)
+            raise MemoryError("injected")
         self.chain, self.last_index = map(int, next(pieces).split())
         for one in next(pieces).split():
             register, _, index = one.partition(b"=")
@@ -177,6 +239,7 @@ class MachineRules:
     @ivar applied: number of checks with another applied index than before.
     @ivar results, queries: commands, and queries, whose answer was compared.
     @ivar frailties: of the members.
+    @ivar hosted: the machines of the last processes.
     @ivar orders: those in the log: index of the order, and of the entry that is skipped.
     """
 
@@ -186,6 +249,7 @@ class MachineRules:
     results: int = 0
     queries: int = 0
     frailties: dict[str, Frailty] = attrs.Factory(dict)
+    hosted: dict[str, Hosting] = attrs.Factory(dict)
     orders: list[tuple[int, int]] = attrs.Factory(list)
     _bodies: list[bytes] = attrs.Factory(list)
     _poisons: list[int] = attrs.Factory(list)
@@ -200,7 +264,8 @@ class MachineRules:
         factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
         if trace is not None:
             factory = traced_factory(factory, trace)
-        return hosting_of(node, factory, host, disk=disk)
+        hosted = self.hosted[member_id] = hosting_of(node, factory, host, disk=disk)
+        return hosted
 
     def forget(self) -> None:
         """Committed entries may be lost, and others come to their places."""

@@ -253,13 +253,57 @@ class Rot:
         chosen = self._rng.sample(members, 1 + int(self._rng.random() * len(members)))
         return [member for member in chosen if self._rot_one(member)]
 
-    def _rot_one(self, member: SimMember) -> bool:
+    def rot_after(self, member: SimMember, index: int) -> bool:
+        """
+        Damage committed records of a member after C{index}, as L{rot} does: some, that another one lacks.
+
+        @return: whether any was.
+        """
+        hides = self._cluster.options.hides_wire_version
+        if member.member_id in self.rots_small | self.away or not self._leads_everywhere or hides:
+            return False
+        before = len(member.damaged)
+        for _ in range(1 + int(self._rng.random() * 4)):
+            self._rot_one(member, index + 1)
+        return len(member.damaged) > before
+
+    def rot_beside(self, member: SimMember) -> None:
+        """
+        Damage what stands beside sound, committed records of closed files: an index unit, or the blank at the
+        end of a file. The records have all that is needed to write both again.
+        """
+        mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
+        if member.member_id in self.rots_small | self.away or durable < 4 or not member.is_up:
+            return
+        at = 1 + int(self._rng.random() * (durable - 3))
+        index, near = mirror.begin_index + at, range(mirror.begin_index + at - 2, mirror.begin_index + at + 3)
+        if any(one.damaged.intersection(near) for one in self._members):
+            return
+        size = member.config.mapped_file_size_for_entry_data
+        if self._rng.random() < 0.5:
+            place, units = int(self._rng.random() * INDEX_UNIT_SIZE), f"{member.config.self_path}/index"
+            if self._flip(member, units, index * INDEX_UNIT_SIZE + place,
+                          member.config.mapped_file_size_for_entry_index, INDEX_UNIT_SIZE - place):
+                member.damaged.add(index)
+            return
+        base = mirror.ends[at] - mirror.ends[at] % size
+        behind = [end for end in mirror.ends[:durable] if end <= base]
+        if base and behind and behind[-1] < base:
+            place = behind[-1] + int(self._rng.random() * min(base - behind[-1], 16))
+            if self._flip(member, f"{member.config.self_path}/data", place, size, 1):
+                member.damaged.add(mirror.begin_index + len(behind) - 1)
+
+    def _rot_one(self, member: SimMember, first: int = 0) -> bool:
+        """C{first}: index of the first record that may rot."""
         invariants = self._cluster.invariants
         mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
         last = mirror.begin_index + durable - 1
         if durable < 2 or last in member.damaged:
             return False
-        index = mirror.begin_index + int(self._rng.random() * (durable - 1))
+        first = max(first, mirror.begin_index)
+        if first >= last:
+            return False
+        index = first + int(self._rng.random() * (last - first))
         copies = [
             other for other in self._members
             if other is not member and other.member_id not in self.minority

@@ -4,7 +4,7 @@ A program in the process of a member, as a broker on a raft log is: it reads ent
 looks at the health. An operator beside it lets the member take other options while it runs.
 
 Rule 1: a linearizable read is one more call of the history; what is read as committed is committed.
-Rule 2: a wait ends with its entry, or when its time is over.
+Rule 2: a wait ends with its entry, when its time is over, or with its member.
 Rule 3: a member that calls itself ready follows a leader or leads, is sure, and repairs nothing; when all
 faults are over, every member is ready, or misses entries that all others have let expire.
 """
@@ -39,7 +39,7 @@ class Insider:
     """
     See the module.
 
-    @ivar told: answers so far, by kind: C{get}, C{wait}, C{batch}, C{ready}, C{taken}.
+    @ivar told: answers so far, by kind: C{get}, C{wait}, C{batch}, C{ready}, C{taken}, C{slip}.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
@@ -50,7 +50,7 @@ class Insider:
     def call(self, member: SimMember) -> None:
         """Some calls to a running member, in one event."""
         if member.is_serving and member.service.node is not None:
-            acts = (self._get, self._get, self._wait, self._batch, self._look, self._reread)
+            acts = (self._get, self._get, self._wait, self._batch, self._look, self._reread, self._slip)
             for _ in range(1 + int(self._rng.random() * 6)):
                 act = self._rng.choice(acts)
                 member.call(partial(act, member))
@@ -81,6 +81,27 @@ class Insider:
         if self._rng.random() < 0.05:
             asked.cancel()
 
+    def _slip(self, member: SimMember, node: Node) -> None:
+        """Appends that no member takes, and what a program asks of a member that it is in."""
+        none: tuple[bytes, ...] = ()
+        for wrong in (none, bytes(node.config.body_bytes_max + 1)):
+            node.append(wrong).addCallbacks(self._taken, self._refused).addErrback(self._broken)
+        core = member.core.member
+        told = node.is_leader, node.term, node.is_running
+        require(told == (core.is_leader, core.term, True), READY,
+                f"{member.member_id} tells its program {told}: {core}")
+        require(node.is_leader or not node.is_settled_leader, READY,
+                f"{member.member_id} leads, and does not")
+        require(node.leader_id in (None, *self._cluster.members), READY, f"{node.leader_id} leads")
+        self._count("slip")
+
+    def _taken(self, result: object) -> None:
+        require(False, ANSWERED, f"an append without a body, or with one too long, was taken: {result}")
+
+    @staticmethod
+    def _refused(failure: Failure) -> None:
+        failure.trap(DLedgerError)
+
     def _wait(self, member: SimMember, node: Node) -> None:
         cluster, index = self._cluster, self._index() + int(self._rng.random() * 4)
         time_out_ms, began_us = self._rng.choice((0, 300, 2000)), cluster.clock.now_us
@@ -89,7 +110,8 @@ class Insider:
         def told(committed: int) -> None:
             self._count("wait")
             waited_ms = (cluster.clock.now_us - began_us) / 1000
-            require(committed >= index or waited_ms >= CLOCK_PART * time_out_ms, ANSWERED,
+            is_over = waited_ms >= CLOCK_PART * time_out_ms or not node.is_running
+            require(committed >= index or is_over, ANSWERED,
                     f"{member.member_id} waited {waited_ms} of {time_out_ms} ms for {index}: {committed}")
             require(era != cluster.history.era or committed <= cluster.invariants.last_committed, COMMITTED,
                     f"{member.member_id} calls {committed} committed")

@@ -85,9 +85,9 @@ class CopyKeeper:
         self._cluster.trace.note(self._cluster.clock.now_us, f"operator: {text}")
 
     @property
-    def _is_sound(self) -> bool:
-        """Whether no file of a member was damaged so far."""
-        return not (self._cluster.world.chunks.is_rotten or self._damage.has_lost_blocks)
+    def knows_damage(self) -> bool:
+        """Whether a file of a member was damaged so far."""
+        return self._cluster.world.chunks.is_rotten or self._damage.has_lost_blocks
 
     @property
     def _now_s(self) -> int:
@@ -139,6 +139,7 @@ class CopyKeeper:
             told = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
             require(told.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
                     f"a backup of {name}, committed up to {source.reader.committed_index}: {told}")
+            copy.end_index = told.end_index
             return
         place = DirectoryPlace(self.disk, copy.directory)
         if self._rng.random() < 0.3 and read_archive(self.disk, copy.directory).manifest is not None:
@@ -149,6 +150,7 @@ class CopyKeeper:
         shipped = archive_segments(source, place, taken_s=self._now_s)
         require(shipped.end_index == max(closed_index(source), copy.end_index), COPIES,
                 f"an archive of {name}, closed up to {closed_index(source)}: {shipped}")
+        copy.end_index = shipped.end_index
 
     def _rot(self, copy: KeptCopy) -> None:
         """One of two manifests rots, if both are sound."""
@@ -167,7 +169,7 @@ class CopyKeeper:
         """Rule 3. A copy that this member cannot continue is given up for a new one, now and then."""
         mirror = self._cluster.invariants.mirror(member.member_id)
         is_apart = isinstance(error, DirectoryError)
-        is_damage = isinstance(error, StoreError) and (is_disk or not self._is_sound)
+        is_damage = isinstance(error, StoreError) and (is_disk or self.knows_damage)
         require(is_apart or is_damage, COPIES, f"{member.member_id} was not copied: {error}")
         if is_apart and mirror.begin_index > copy.end_index + 1 and self._rng.random() < 0.5:
             self.copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
@@ -178,9 +180,9 @@ class CopyKeeper:
         try:
             found = verify_directory(files, path).findings
         except DLedgerError as error:
-            require(not self._is_sound, COPIES, f"{member.member_id} is sound, and not verified: {error}")
+            require(self.knows_damage, COPIES, f"{member.member_id} is sound, and not verified: {error}")
             return
-        if self._is_sound and member.is_up:
+        if not self.knows_damage and member.is_up:
             require(not found, COPIES, f"{member.member_id} is sound, but has findings: {found[:3]}")
         wrong = [one for one in found if one.file != path and not one.file.startswith(f"{path}/")]
         require(not wrong, COPIES, f"{member.member_id}: findings of another directory: {wrong[:3]}")

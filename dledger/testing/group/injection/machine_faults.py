@@ -30,6 +30,8 @@ HANG_US, HANGS_US = 2 * SECOND_US, 6 * SECOND_US
 DILIGENCE = 0.4
 #: Share of the looks at a member in which the operator asks it for a snapshot.
 ASKS = 0.05
+#: Snapshots that a member may miss one after the other, and entries more: it writes one at a time.
+MISSED, MISSED_MORE = 8, 100
 
 
 class MachineTroubles:
@@ -132,8 +134,10 @@ class MachineTroubles:
         """
         All faults are over, and everybody had time.
 
-        @raise AssertionError: a snapshot that was promised is not there.
+        @raise AssertionError: a snapshot that was promised is not there, or none was taken for long.
         """
+        for member in self._cluster.active:
+            self._judge_pace(member)
         for member_id, (node, index) in self.asked.items():
             member = self._cluster.members[member_id]
             if not member.is_serving or member.service.node is not node:
@@ -146,6 +150,21 @@ class MachineTroubles:
                 f"{member_id} promised a snapshot after the entry {index}, its newest one is after "
                 f"{status.snapshot_index}"
             )
+
+    @staticmethod
+    def _judge_pace(member: SimMember) -> None:
+        """A member takes a snapshot now and then: a few may have been missed, not all."""
+        due = member.config.machine_snapshot_entries
+        runner = member.node.machine_requests.machine
+        assert isinstance(runner, MachineRunner)
+        status = runner.status()
+        if not due or runner.state != "running" or runner.in_doubt or status.snapshot_problem:
+            return
+        oldest = runner.applied_index - MISSED * due - MISSED_MORE
+        assert status.is_writing or status.snapshot_index >= oldest, (
+            f"{member.member_id} takes a snapshot after each {due} entries, has applied "
+            f"{runner.applied_index}, and its newest snapshot is after {status.snapshot_index}"
+        )
 
     def _skip(self, leader: SimMember, index: int) -> None:
         leader.note(f"the operator skips the entry {index}")

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import random
 
+from dledger.storage.files.verify import verify_directory
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
 from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.injection.misfortunes import Misfortunes
+from dledger.testing.group.injection.moods import Moods
+from dledger.testing.group.injection.slips import Slips
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 
 #: Every kind there is.
-VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask")
+VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
+          "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
+          "rot_beside", "stop_late", "hang_machine", "bury")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
+#: For so long a leader that is buried is down: longer than a group of well members may have no leader.
+BURIED_US = 50 * SECOND_US
+#: A member whose scrub rests for less has mended what rots beside records after L{SCRUBBED_US}.
+SCRUBBED_MS, SCRUBBED_US = 1000, 20 * SECOND_US
 
 
 class Visits:
@@ -31,6 +40,7 @@ class Visits:
     See the module.
 
     @ivar keeper: keeps copies. @ivar insider: calls members from within.
+    @ivar slips: mistakes of the operator. @ivar moods: of the state machines.
     @ivar way: lets pushes overtake each other; None: never yet.
     """
 
@@ -39,12 +49,16 @@ class Visits:
     ) -> None:
         self.keeper = CopyKeeper(cluster, cluster.random("keeper"), damage)
         self.insider = Insider(cluster, cluster.random("insider"))
+        self.slips = Slips(cluster, cluster.random("slips"), self.keeper)
+        self.moods = Moods(cluster, cluster.random("moods"))
         self.way: Jumble | None = None
         self._cluster = cluster
         self._clock = cluster.clock
         self._rng = rng
         self._misfortunes = misfortunes
+        self._damage = damage
         self._stranger: Stranger | None = None
+        self._is_scrubbed = self._has_buried = False
         self._members_before: frozenset[str] = frozenset()
 
     def _member(self) -> SimMember:
@@ -64,6 +78,101 @@ class Visits:
     def call_inside(self) -> None:
         """A program in the process of a member calls it, and an operator changes its options."""
         self.insider.call(self._member())
+
+    def order(self) -> None:
+        """An operator asks for changes of the members that make no sense, or what they would do."""
+        for _ in range(3):
+            self.slips.order(self._member())
+
+    def misplace(self) -> None:
+        """An operator names a wrong directory for a copy, or of one."""
+        self.slips.misplace(self._member())
+
+    def spoil(self) -> None:
+        """Files of a copy rot."""
+        self.slips.spoil(self._member())
+
+    def survive(self) -> None:
+        """A member begins a new group beside this one."""
+        self.slips.survive(self._member())
+
+    def upset(self) -> None:
+        """A state machine fails at its next snapshot, digest or restore."""
+        self.moods.strike(self._member())
+
+    def question(self) -> None:
+        """A state machine is asked for what it has no answer to."""
+        self.moods.ask(self._member())
+
+    def rot_snapshot(self) -> None:
+        """A snapshot of a state machine rots."""
+        self.moods.rot()
+
+    def rot_ahead(self) -> None:
+        """A member is cut off; entries that it lacks rot at the leader before it is back."""
+        leader, member = self._cluster.leader, self._rng.choice(list(self._cluster.members.values()))
+        if leader is None or member is leader:
+            return
+        network, us = self._cluster.network, int((2 + 3 * self._rng.random()) * SECOND_US)
+        for other in self._cluster.members:
+            if other != member.member_id:
+                for source, target in ((other, member.member_id), (member.member_id, other)):
+                    network.cut(source, target)
+                    self._clock.after(us, network.heal, source, target)
+        self._clock.after(us - int(us * self._rng.random() * 0.2) - 1, self._rot_behind, leader, member)
+
+    def _rot_behind(self, leader: SimMember, member: SimMember) -> None:
+        end_index = self._cluster.invariants.mirror(member.member_id).end_index
+        if self._damage.rot_after(leader, end_index) and self._rng.random() < 0.4:
+            leader.kill()
+            self._cluster.restart_later(leader, 1000)
+
+    def rot_beside(self) -> None:
+        """Index units and blanks of closed files rot."""
+        self._is_scrubbed = all(
+            one.config.scrub_bytes_per_s and one.config.scrub_pause_ms < SCRUBBED_MS
+            for one in self._cluster.members.values()
+        )
+        for _ in range(4):
+            self._damage.rot_beside(self._member())
+
+    def stop_late(self) -> None:
+        """A member that comes back too late for the log is stopped while it catches up."""
+        members = self._cluster.members
+        before = {one.member_id: one.boots for one in members.values() if one.is_up}
+        self.outlast()
+        for member_id, boots in before.items():
+            if not members[member_id].is_up:
+                self._stop_when_back(members[member_id], boots, self._clock.now_us + 2 * LATE_US)
+
+    def _stop_when_back(self, member: SimMember, boots: int, until_us: int) -> None:
+        if member.is_up and member.boots > boots:
+            self._clock.after(int(2 * SECOND_US * self._rng.random() ** 2), member.stop)
+        elif self._clock.now_us < until_us:
+            self._clock.after(100_000, self._stop_when_back, member, boots, until_us)
+
+    def hang_machine(self) -> None:
+        """A call of a state machine takes many seconds."""
+        self.moods.hang(self._member())
+
+    def bury(self) -> None:
+        """
+        A member that may lead is cut off from a leader, which goes for long when that one is back: of those
+        that are left, one with all entries may have to help one that lacks some. (Once in a schedule.)
+        """
+        leader, members = self._cluster.leader, self._cluster.members
+        others = [one for one in members.values() if one is not leader and not one.config.never_lead]
+        if leader is None or not others or self._has_buried:
+            return
+        self._has_buried = True
+        network, member, us = self._cluster.network, self._rng.choice(others), 2 * SECOND_US
+        for other in members:
+            if other != member.member_id:
+                for source, target in ((other, member.member_id), (member.member_id, other)):
+                    network.cut(source, target)
+                    self._clock.after(us, network.heal, source, target)
+        self._clock.after(us - 1, leader.kill)
+        self._cluster.restart_later(leader, BURIED_US)
 
     def outlast(self) -> None:
         """A member is down until the log of the leader begins after its end: it needs more than the log."""
@@ -115,5 +224,22 @@ class Visits:
         if self._stranger is not None:
             now = frozenset(self._cluster.invariants.membership.addresses)
             require(now == self._members_before, 9, f"a stranger has changed the members: {sorted(now)}")
+        self._judge_scrub()
         self.keeper.judge()
         self.insider.judge()
+        self.moods.judge()
+
+    def _judge_scrub(self) -> None:
+        """What rotted beside records was mended, though nobody read it."""
+        cluster, until_us = self._cluster, self._clock.now_us + SCRUBBED_US
+        while self._is_scrubbed and (found := self._rotten()):
+            require(cluster.clock.now_us < until_us, 4, f"not mended by the scrub: {found[:3]}")
+            cluster.run(0.5)
+
+    def _rotten(self) -> list[str]:
+        """What an operator finds in the files of the members."""
+        found = []
+        for member in self._cluster.active:
+            report = verify_directory(member.disk.clone(), member.config.self_path)
+            found += [f"{one.file} at {one.offset}: {one.sentence}" for one in report.findings]
+        return found

@@ -29,6 +29,7 @@ from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
+from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.checks.spans import TracedWatchedDriver, WatchedSpans
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.checks.watched import WatchedDriver
@@ -47,6 +48,8 @@ LAG_MAX_US = 3_000_000
 #: Producers that a simulated ledger remembers: fewer than a schedule has, and more than come while a client
 #: repeats one append.
 PRODUCERS_MAX = 28
+#: Number in docs/invariants.md.
+ENDS = 17
 #: Mean time of a call of a state machine, microseconds.
 MACHINE_CALL_US = 200
 
@@ -121,6 +124,7 @@ class SimMember:
         self.wall_offset_s = 0.0
         self._suspended_us = -1
         self._losses = self._sure_losses = 0
+        self._errors_at_start = 0
         self.is_away = False
         self._rng = rng
         self._rate = 0.97 + 0.06 * rng.random()
@@ -152,6 +156,7 @@ class SimMember:
         self.boots += 1
         self.start_error = ""
         self.disk.now_s = world.clock.now_us / 1e6
+        self._errors_at_start = self.disk.errors
         process = self.process = SimProcess(world.clock, rng, self)
         self._suspended_us = -1
         reactor = self.reactor = ProcessReactor(
@@ -237,6 +242,9 @@ class SimMember:
             self._end(f"cannot start: {reason}")
         elif not self._is_stopping:
             self.note(f"stops: {reason}")
+            if self.disk.errors == self._errors_at_start:  # (the member may catch what is raised here)
+                self.world.bugs.note(InvariantError(
+                    ENDS, f"{self.member_id} ends by itself, and no call of its disk failed: {reason}"))
             self._stop(asked=False)
 
     def stop(self) -> None:

@@ -1,0 +1,76 @@
+# -*- test-case-name: tests.sim.test_moods -*-
+"""State machines in bad moods, rot beside records, leaders that go for long: each happens, and is judged."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core.election.elector import LeaderElector
+from dledger.machine.guarded import SnapshotFailed
+from dledger.machine.writing import SnapshotWriter
+from dledger.storage.store.hole_finder import HoleFinder
+from dledger.storage.store.scrub import SegmentScrub
+from dledger.testing.group.focuses import FOCUSES
+from dledger.testing.group.injection import visits
+from dledger.testing.group.injection.moods import Moods
+from dledger.testing.group.schedule import run_schedule
+
+BAD_MOODS = FOCUSES["machines-in-bad-moods"][1]
+BESIDE = FOCUSES["rot-beside-records"][1]
+NEVER_LEADS = FOCUSES["members-that-never-lead"][1]
+
+
+class MoodsTests(SynchronousTestCase):
+    """In some seeds of their focuses."""
+
+    def test_every_kind_of_mood_happens(self) -> None:
+        """Failing snapshots and digests, queries without an answer, rotten snapshots, and calls that hang."""
+        made: list[Moods] = []
+
+        def make(*arguments: object) -> Moods:
+            made.append(Moods(*arguments))  # type: ignore[arg-type]
+            return made[-1]
+
+        with mock.patch.object(visits, "Moods", make):
+            for seed in (1, 3):
+                self.assertEqual(run_schedule(seed, focus=BAD_MOODS).failure, "")
+        self.flushLoggedErrors(SnapshotFailed)
+        for kind in ("mood", "question", "rot", "hang"):
+            self.assertGreater(sum(one.told.get(kind, 0) for one in made), 0, kind)
+
+    def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:
+        """None is due, however long the log becomes."""
+        with mock.patch.object(SnapshotWriter, "note", lambda *given, **more: None):
+            self.assertIn("its newest snapshot is after -1", run_schedule(3, focus=FOCUSES[
+                "machines-and-short-logs"][1]).failure)
+
+
+class RotTests(SynchronousTestCase):
+    """What rots beside the records."""
+
+    def test_rot_beside_records_is_mended(self) -> None:
+        """Also on full disks, by seeds in which a member ended for want of room."""
+        for seed in (4, 7):
+            self.assertEqual(run_schedule(seed, focus=BESIDE).failure, "")
+
+    def test_blind_scrub_is_noticed(self) -> None:
+        """It compares no index."""
+        with mock.patch.object(SegmentScrub, "_check_units", lambda *given: (0, 0)):
+            self.assertIn("not mended by the scrub", run_schedule(5, focus=BESIDE).failure)
+
+    def test_member_that_ends_by_itself_is_noticed(self) -> None:
+        """It has no room to mend an index unit."""
+        with mock.patch.object(HoleFinder, "_examined_or_later", HoleFinder.examined):
+            self.assertIn("invariant 17", run_schedule(4, focus=BESIDE).failure)
+
+
+class BuriedTests(SynchronousTestCase):
+    """A leader that is down for long."""
+
+    def test_member_that_helps_nobody_is_noticed(self) -> None:
+        """It must not lead, and has what the other one lacks: nobody leads."""
+        self.assertEqual(run_schedule(1, focus=NEVER_LEADS).failure, "")
+        with mock.patch.object(LeaderElector, "_refused_its_log", lambda *given: None):
+            self.assertIn("nobody leads", run_schedule(1, focus=NEVER_LEADS).failure)
