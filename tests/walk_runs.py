@@ -119,6 +119,7 @@ def pop() -> Calls:
     case.send(b"first")
     (given,) = case.pop()
     case.ack(given)
+    case.settle()
     with Calls() as calls:
         case.client.send(pop_of(pollTime=10_000, bornTime=case.parts.wall_ms()))
         case.settle()
