@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.store.queues.unit_mending import UnitMending
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.accounts import (
     ACKED,
@@ -71,13 +72,13 @@ class ScheduleTests(PairCase):
         """Disks cannot read parts of queues: no message is lost or another one, and units are mended."""
         focus = PairFocus(faults=("spoil_queue", "read_error", "kill"), role="SYNC_MASTER", pace_s=0.7)
         mended: list[int] = []
-        finish = UnitMending._finish
+        rewrite = ConsumeQueue.rewrite
 
-        def finished(mending: UnitMending, job: Any) -> None:
-            finish(mending, job)
-            mended.append(len(job.found.units))
+        def rewritten(queue: ConsumeQueue, index: int, units: bytes) -> bool:
+            mended.append(len(units) // UNIT_SIZE)
+            return rewrite(queue, index, units)
 
-        self.patch(UnitMending, "_finish", finished)
+        self.patch(ConsumeQueue, "rewrite", rewritten)
         self.assertEqual([run_pair_schedule(seed, focus=focus).failure for seed in (1, 2)], ["", ""])
         self.assertGreater(sum(mended), 50)
 

@@ -1,14 +1,15 @@
 # -*- test-case-name: tests.sim.test_pairs,tests.sim.test_raft_clients -*-
 """
 The course of a schedule with clients, of either kind of log: clients begin, faults happen, all is healed, and
-what the brokers have promised is judged. What they promise, a subclass says.
+the promises of the brokers are judged, which a subclass knows.
 """
 
 from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import partial
 
 import attrs
 
@@ -16,7 +17,7 @@ from dledger.testing.brokers.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.machine import CLIENT_PORT
+from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine
 from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
 from dledger.values.errors import StoreError
 
@@ -51,7 +52,7 @@ class ClientWorld(PairFaults):
     Brokers, and their clients.
 
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
-    @ivar traffic: all clients; a subclass makes them with L{make_traffic}.
+    @ivar traffic: all clients; a subclass makes them with L{clients_of}.
     """
 
     traffic: AskedTraffic
@@ -63,22 +64,7 @@ class ClientWorld(PairFaults):
         super().__init__(seed, wants_all_lines=wants_all_lines)
         self.accounts = TrafficRecord()
         self.is_over = False
-        self.bugs.expects = self._is_of_a_disk
-
-    def draws(self, name: str) -> bool:
-        """Whether the seed's own mix has a kind of faults that three seeds in ten have."""
-        return random.Random(f"{self.seed} {name}").random() < 0.3
-
-    def make_traffic(self, world: TrafficWorld) -> AskedTraffic:
-        """The clients, on a machine of theirs. @param world: this one; a subclass answers all they ask."""
-        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
-                               rng=random.Random(f"{self.seed} client"), wrong=self.bugs.note)
-        return AskedTraffic(world, client, put_s=self._fault_rng.choice((0.06, 0.15, 0.4)))
-
-    def _is_of_a_disk(self, error: BaseException) -> bool:
-        """Whether a logged failure may be that of a disk that was made to fail."""
-        may_fail = any(machine.may_fail for machine in self.machines.values())
-        return may_fail and isinstance(error, OSError | StoreError)
+        self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
     # -- what the stories ask --------------------------------------------------------------------
 
@@ -139,17 +125,6 @@ class ClientWorld(PairFaults):
         """The codes of which one is the answer to a message when all is over."""
         return (0,)
 
-    def outcome(self, failure: str) -> ClientsOutcome:
-        """@param failure: of L{verdict_of}."""
-        accounts = self.accounts
-        return ClientsOutcome(
-            seed=self.seed, failure=failure, digest=self.digest,
-            lines=tuple(self.lines) if failure or self._keeps_all else (),
-            acknowledged=sum(one.outcome == ACKED for one in accounts.sent.values()),
-            deliveries=accounts.deliveries, again=accounts.again,
-            restarts=sum(machine.boots - 1 for machine in self.machines.values()),
-        )
-
 
 def verdict_of(world: ClientWorld) -> str:
     """Play a schedule. @return: which promise was broken, or what has failed; empty: nothing."""
@@ -160,6 +135,36 @@ def verdict_of(world: ClientWorld) -> str:
     except Exception as error:  # any other exception of a simulated broker is a bug as well
         return _traced(error)
     return ""
+
+
+def outcome_of(world: ClientWorld) -> ClientsOutcome:
+    """Play a schedule to its end. Never raises for a broken promise."""
+    failure, accounts = verdict_of(world), world.accounts
+    return ClientsOutcome(
+        seed=world.seed, failure=failure, digest=world.digest,
+        lines=tuple(world.lines) if failure or world.keeps_all else (),
+        acknowledged=sum(one.outcome == ACKED for one in accounts.sent.values()),
+        deliveries=accounts.deliveries, again=accounts.again,
+        restarts=sum(machine.boots - 1 for machine in world.machines.values()),
+    )
+
+
+def draws(seed: int, name: str) -> bool:
+    """Whether the mix of a seed has a kind of faults that three seeds in ten have."""
+    return random.Random(f"{seed} {name}").random() < 0.3
+
+
+def clients_of(world: TrafficWorld, course: ClientWorld, *, put_s: float) -> AskedTraffic:
+    """All clients of a schedule, on a machine of theirs. @param world, course: the same world."""
+    client = ClientMachine(CLIENT, clock=course.clock, network=course.network,
+                           rng=random.Random(f"{course.seed} client"), wrong=course.bugs.note)
+    return AskedTraffic(world, client, put_s=put_s)
+
+
+def _is_of_a_disk(machines: Mapping[str, BrokerMachine], error: BaseException) -> bool:
+    """Whether a logged failure may be that of a disk that was made to fail."""
+    may_fail = any(machine.may_fail for machine in machines.values())
+    return may_fail and isinstance(error, OSError | StoreError)
 
 
 def _traced(error: Exception) -> str:

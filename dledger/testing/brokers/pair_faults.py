@@ -52,6 +52,7 @@ class PairFaults:
     @ivar machines: by name.
     @ivar is_loaded: faults happen.
     @ivar resolved: number of decisions of the operator.
+    @ivar keeps_all: all lines of the trace are kept.
     @ivar aged_to: files of logs before this offset were made old enough to be deleted.
     """
 
@@ -73,7 +74,7 @@ class PairFaults:
         self.resolved = 0
         self.digest = 0
         self.lines: list[str] = []
-        self._keeps_all = wants_all_lines
+        self.keeps_all = wants_all_lines
         self._master = NAMES[0]
         self._is_promoting = False
         self._noticed: set[str] = set()
@@ -83,7 +84,7 @@ class PairFaults:
         """Add a line to the trace, and to the digest."""
         self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
         self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
-        if not self._keeps_all:
+        if not self.keeps_all:
             del self.lines[:-KEPT_LINES]
 
     @property
@@ -233,18 +234,12 @@ class PairFaults:
             machine.disk.age(f"{path}/{name}", AGED_S)
             self.aged_to = max(self.aged_to, int(name) + LOG_FILE_BYTES)
         if self._fault_rng.random() < 0.7:
-            machine.call(self._keep_house, machine)
+            machine.call(_keep_house, machine)
 
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
         """Of the files of its log."""
         return "/store/commitlog"
-
-    @staticmethod
-    def _keep_house(machine: BrokerMachine) -> None:
-        """An operator does not wait for the next round."""
-        if machine.parts is not None and machine.parts.store.is_ready:
-            machine.parts.replication.keep_house(at_any_hour=True)
 
     def check_begin(self, machine: BrokerMachine) -> None:
         """B21: a log begins after no file that is younger than the retention, unless a disk was full."""
@@ -306,6 +301,12 @@ class PairFaults:
 
     def _resolving(self, _slave: BrokerMachine) -> None:
         """The slave's log is about to be taken away."""
+
+
+def _keep_house(machine: BrokerMachine) -> None:
+    """An operator does not wait for the next round."""
+    if machine.parts is not None and machine.parts.store.is_ready:
+        machine.parts.replication.keep_house(at_any_hour=True)
 
 
 def _not_taken(failure: Failure) -> None:

@@ -22,7 +22,7 @@ import attrs
 from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
-from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
+from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, clients_of, draws, outcome_of
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
     FAULTS,
@@ -92,12 +92,12 @@ class PairWorld(ClientWorld):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
-        self.ages = focus.ages or "age" in focus.faults or (not focus.faults and self.draws("ages"))
+        self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION
         self.faults = focus.faults or (
             *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
-            *(READS if self.draws("reads") else ()),
+            *(READS if draws(seed, "reads") else ()),
         )
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
@@ -110,7 +110,7 @@ class PairWorld(ClientWorld):
         for machine in self.machines.values():
             machine.ends = self._ends
         self.watch = OffsetWatch(lambda: self.clock.now_us)
-        self.traffic = self.make_traffic(self)
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.promotions = 0
         #: Slaves that have had all that this master had when the slave, or the master, began.
         self._followed: set[str] = set()
@@ -352,6 +352,6 @@ def run_pair_schedule(
 ) -> PairOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = PairWorld(seed, focus or PairFocus(), wants_all_lines=wants_all_lines)
-    found = world.outcome(verdict_of(world))
+    found = outcome_of(world)
     return PairOutcome(**attrs.asdict(found, recurse=False), ages=world.ages, promotions=world.promotions,
                        resolved=world.resolved)

@@ -25,7 +25,7 @@ from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
-from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, verdict_of
+from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, clients_of, draws, outcome_of
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
@@ -66,9 +66,9 @@ class RaftClientsWorld(ClientWorld):
         self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
         self.pace_s = rng.choice((0.7, 1.5, 4.0))
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
-        ages = "age" in faults or (not faults and self.draws("ages"))
+        ages = "age" in faults or (not faults and draws(seed, "ages"))
         if not faults:
-            self.faults += (*(("age", "age") if ages else ()), *(READS if self.draws("reads") else ()))
+            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
@@ -79,7 +79,7 @@ class RaftClientsWorld(ClientWorld):
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         self._master = IDS[0]
-        self.traffic = self.make_traffic(self)
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
         self.masters = 0
         self.kept = KeptOffsets()
         #: Of the newest master: its term, and the number of its process.
@@ -231,5 +231,5 @@ def run_raft_clients(
 ) -> RaftClientsOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
-    found = world.outcome(verdict_of(world))
+    found = outcome_of(world)
     return RaftClientsOutcome(**attrs.asdict(found, recurse=False), masters=world.masters)

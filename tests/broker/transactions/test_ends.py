@@ -168,7 +168,7 @@ class ExpiryTests(EndCase):
             self.patch(queue, "_begin_index", queue.next_index)
 
     def test_ends_expire_while_they_are_read(self) -> None:
-        """A master goes on from the first message that is there; what it has read before counts."""
+        """A master goes on from the first message that is there; those that it has read count."""
         self.patch(ends_reading, "TURN_MESSAGES", 1)
         for topics, known in (((OP_TOPIC,), [ROLLBACK, None, None]), ((HALF_TOPIC, OP_TOPIC), [None] * 3)):
             table = TransactionEnds()
