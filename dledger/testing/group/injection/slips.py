@@ -70,7 +70,7 @@ class Slips:
     # -- orders -----------------------------------------------------------------------------------
 
     def order(self, member: SimMember) -> None:
-        """Ask a member for a change of the members that makes no sense, or only what it would do."""
+        """Ask a member for a change of the members that makes no sense, or for a dry run."""
         if not member.is_serving or member.service.node is None:
             return
         rng, addresses = self._rng, self._cluster.addresses
@@ -181,11 +181,11 @@ class Slips:
             lock.close()
 
     def _foreign(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
-        disk.makedirs("/home/data")
-        name = self._rng.choice(("/home/letters", "/home/data/letters"))
+        disk.makedirs("/shelf/data")
+        name = self._rng.choice(("/shelf/letters", "/shelf/data/letters"))
         disk.write_file(name, b"dear")
         act = self._ship if copy.is_archive else self._keep
-        self._refused(f"a copy beside {name}", disk, lambda: act("/home", disk, files, member))
+        self._refused(f"a copy beside {name}", disk, lambda: act("/shelf", disk, files, member))
 
     def _to_another_kind(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         act = self._keep if copy.is_archive else self._ship
@@ -265,7 +265,7 @@ class Slips:
     # -- survivors --------------------------------------------------------------------------------
 
     def survive(self, member: SimMember) -> None:
-        """All others are lost: the member begins a new group, with what it has."""
+        """All others are lost: the member begins a new group, with its entries."""
         files, config = member.disk.clone(), member.config
         if member.is_away or not files.exists(f"{config.self_path}/data"):
             return
