@@ -173,7 +173,7 @@ def show_hand_overs(gaps: list[float], flush: str) -> dict[str, object]:
 
 @contextmanager
 def computing(processes: int) -> Iterator[None]:
-    """Run so many processes that compute all the time."""
+    """Run C{processes} processes that compute all the time."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

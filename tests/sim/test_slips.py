@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest import mock
 
 import attrs
@@ -10,10 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.changes import MembershipChanges
 from dledger.storage.backups import backup, restore
+from dledger.storage.backups.backup_reader import verify_backup
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import slips, visits
 from dledger.testing.group.injection.slips import Slips
 from dledger.testing.group.schedule import run_schedule
+from protocols.wire.ledger.messages import MembershipRequest
 
 COPIES = FOCUSES["copies-and-slips"][1]
 ORDERS = FOCUSES["orders-that-change-nothing"][1]
@@ -23,7 +26,7 @@ class SlipsTests(SynchronousTestCase):
     """In some seeds of their focuses."""
 
     def test_every_kind_of_mistake_happens(self) -> None:
-        """Orders, places, rot, and groups that survivors begin; nothing comes of them."""
+        """Orders, places, rot, and groups that survivors begin; they change nothing."""
         made: list[Slips] = []
 
         def make(*arguments: object) -> Slips:
@@ -40,17 +43,17 @@ class SlipsTests(SynchronousTestCase):
         """A change that was only asked about."""
         on_request = MembershipChanges.on_request
 
-        def obey(self: MembershipChanges, token: int, request: object, *more: object) -> None:
-            on_request(self, token, attrs.evolve(request, is_dry=False), *more)  # type: ignore[arg-type]
+        def obey(self: MembershipChanges, token: int, request: MembershipRequest, *more: Any) -> None:
+            on_request(self, token, attrs.evolve(request, is_dry=False), *more)
 
         with mock.patch.object(MembershipChanges, "on_request", obey):
             self.assertIn("invariant 9", self.failure(ORDERS))
 
     def test_overlooked_rot_of_a_copy_is_noticed(self) -> None:
         """A look at it finds nothing."""
-        look = slips.verify_backup
+        look = verify_backup
         with mock.patch.object(slips, "verify_backup",
-                               lambda *given: attrs.evolve(look(*given), findings=[])):
+                               lambda disk, path: attrs.evolve(look(disk, path), findings=[])):
             self.assertIn("finds nothing", self.failure(COPIES))
 
     def test_copy_at_a_wrong_place_is_noticed(self) -> None:

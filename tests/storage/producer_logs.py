@@ -144,7 +144,7 @@ class TableCase(SynchronousTestCase):
 
 
 class ListCase(TableCase):
-    """The producers of such a store."""
+    """The producers of a store."""
 
     def table(self, store: FileStore | None = None) -> SequenceTable:
         """It is known."""

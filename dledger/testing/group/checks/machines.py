@@ -83,7 +83,7 @@ class Frailty:
     The failures of the machine of one member that others do not have.
 
     @ivar is_due: the next entry stops the machine. @ivar failed: entries at which it did.
-    @ivar mood: what goes wrong with the next snapshot, digest or restore, one of L{MOODS}; empty: nothing.
+    @ivar mood: the failure of the next snapshot, digest or restore, one of L{MOODS}; empty: none.
     @ivar struck: moods that came over the machine.
     """
 

@@ -269,8 +269,8 @@ class Rot:
 
     def rot_beside(self, member: SimMember) -> None:
         """
-        Damage what stands beside sound, committed records of closed files: an index unit, or the blank at the
-        end of a file. The records have all that is needed to write both again.
+        Damage the surroundings of sound, committed records of closed files: an index unit, or the blank at
+        the end of a file. The records have all that is needed to write both again.
         """
         mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
         if member.member_id in self.rots_small | self.away or durable < 4 or not member.is_up:

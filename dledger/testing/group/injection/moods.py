@@ -3,8 +3,8 @@
 State machines of a simulated group that are in a bad mood: snapshots, digests and restores that raise,
 queries without an answer, calls that hang, and snapshots that rot on the disk of one member.
 
-Rule 1: a machine that fails in a query answers the next one: what it raised is the answer, and no more.
-Rule 2: what goes wrong outside its entries stops no machine for good: in the end each is at the end of the
+Rule 1: a machine that fails in a query answers the next one: the answer is an error, and that is all.
+Rule 2: a failure outside its entries stops no machine for good: in the end each is at the end of the
 log, as in every run.
 """
 
@@ -50,7 +50,7 @@ class Moods:
         self.told[kind] = self.told.get(kind, 0) + 1
 
     def strike(self, member: SimMember) -> None:
-        """Its machine fails at what it is asked for next, but its entries. The operator wants a snapshot."""
+        """Its machine fails at the next call that is not for entries. The operator wants a snapshot."""
         rules = self._cluster.world.machines
         assert rules is not None, "these members run no machine"
         if not member.is_serving or member.service.node is None:
@@ -71,7 +71,7 @@ class Moods:
         self._count("hang")
 
     def ask(self, member: SimMember) -> None:
-        """Ask for what the machine has no answer to."""
+        """Send a query that the machine does not answer."""
         if not member.is_serving or member.service.node is None:
             return
         request = QueryRequest(

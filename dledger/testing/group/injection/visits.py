@@ -80,7 +80,7 @@ class Visits:
         self.insider.call(self._member())
 
     def order(self) -> None:
-        """An operator asks for changes of the members that make no sense, or what they would do."""
+        """An operator asks for changes of the members that make no sense, or for dry runs."""
         for _ in range(3):
             self.slips.order(self._member())
 
@@ -101,7 +101,7 @@ class Visits:
         self.moods.strike(self._member())
 
     def question(self) -> None:
-        """A state machine is asked for what it has no answer to."""
+        """A state machine gets a query that it does not answer."""
         self.moods.ask(self._member())
 
     def rot_snapshot(self) -> None:
