@@ -78,8 +78,7 @@ HA_MUTANTS: tuple[Row, ...] = (
         Patch(FOLLOWER, "            held = min(held, self.log.flushed_offset)\n", "            pass\n"),
     ), {"master": SYNC, "slave": {"flush_disk_type": "SYNC_FLUSH"}}, POWER),
     ("ha-ships-unflushed", "a master that must ship flushed bytes only ships everything", (
-        Patch(MASTER, "return log.flushed_offset if self._config.ha_transfer_flushed_only else",
-              "return"),
+        Patch(MASTER, "if self._config.ha_transfer_flushed_only:", "if False:"),
     ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("power_master",)),
     ("ha-one-slave-twice", "two connections of one slave count as two slaves", (
         Patch(ACKS, "if count < self._slaves_per_host:", "if True:"),
@@ -98,9 +97,9 @@ HA_MUTANTS: tuple[Row, ...] = (
               "return log.end_offset"),
     ), {}, ()),
     ("ha-frame-lost", "bytes that a congested connection refused are counted as sent", (
-        Patch(MASTER, "            connection.transfer(offset, data, batch_size=batch_size)\n",
+        Patch(MASTER, "            connection.transfer(offset, data,",
               "            if not (connection.is_congested or size > 8000):\n"
-              "                connection.transfer(offset, data, batch_size=batch_size)\n"),
+              "                connection.transfer(offset, data,"),
     ), {}, ()),
     ("ha-never-expires", "puts wait for slaves for ever", (
         Patch(MASTER, "        self.transfers.expire(now_ms)\n", ""),
