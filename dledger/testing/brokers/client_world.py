@@ -137,7 +137,7 @@ def verdict_of(world: ClientWorld) -> str:
     return ""
 
 
-def outcome_of(world: ClientWorld) -> ClientsOutcome:
+def clients_outcome(world: ClientWorld) -> ClientsOutcome:
     """Play a schedule to its end. Never raises for a broken promise."""
     failure, accounts = verdict_of(world), world.accounts
     return ClientsOutcome(

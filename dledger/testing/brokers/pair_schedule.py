@@ -22,7 +22,13 @@ import attrs
 from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
-from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, clients_of, draws, outcome_of
+from dledger.testing.brokers.client_world import (
+    ClientsOutcome,
+    ClientWorld,
+    clients_of,
+    clients_outcome,
+    draws,
+)
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
     FAULTS,
@@ -352,6 +358,6 @@ def run_pair_schedule(
 ) -> PairOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = PairWorld(seed, focus or PairFocus(), wants_all_lines=wants_all_lines)
-    found = outcome_of(world)
+    found = clients_outcome(world)
     return PairOutcome(**attrs.asdict(found, recurse=False), ages=world.ages, promotions=world.promotions,
                        resolved=world.resolved)

@@ -25,7 +25,13 @@ from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
-from dledger.testing.brokers.client_world import ClientsOutcome, ClientWorld, clients_of, draws, outcome_of
+from dledger.testing.brokers.client_world import (
+    ClientsOutcome,
+    ClientWorld,
+    clients_of,
+    clients_outcome,
+    draws,
+)
 from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
@@ -231,5 +237,5 @@ def run_raft_clients(
 ) -> RaftClientsOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
-    found = outcome_of(world)
+    found = clients_outcome(world)
     return RaftClientsOutcome(**attrs.asdict(found, recurse=False), masters=world.masters)
