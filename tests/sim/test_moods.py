@@ -7,7 +7,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.election.elector import LeaderElector
+from dledger.core.election.voter import Voter
 from dledger.machine.guarded import SnapshotFailed
 from dledger.machine.writing import SnapshotWriter
 from dledger.storage.store.hole_finder import HoleFinder
@@ -15,6 +15,7 @@ from dledger.storage.store.scrub import SegmentScrub
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import visits
 from dledger.testing.group.injection.moods import Moods
+from dledger.testing.group.members.cluster import SECOND_US
 from dledger.testing.group.schedule import run_schedule
 
 BAD_MOODS = FOCUSES["machines-in-bad-moods"][1]
@@ -56,9 +57,11 @@ class RotTests(SynchronousTestCase):
             self.assertEqual(run_schedule(seed, focus=BESIDE).failure, "")
 
     def test_blind_scrub_is_noticed(self) -> None:
-        """It compares no index."""
+        """It compares no index; a sound one needs less than twenty seconds with this seed."""
+        self.patch(visits, "SCRUBBED_US", 20 * SECOND_US)
+        self.assertEqual(run_schedule(7, focus=BESIDE).failure, "")
         with mock.patch.object(SegmentScrub, "_check_units", lambda *given: (0, 0)):
-            self.assertIn("not mended by the scrub", run_schedule(5, focus=BESIDE).failure)
+            self.assertIn("the index unit is missing", run_schedule(7, focus=BESIDE).failure)
 
     def test_member_that_ends_by_itself_is_noticed(self) -> None:
         """It has no room to mend an index unit."""
@@ -72,5 +75,5 @@ class BuriedTests(SynchronousTestCase):
     def test_member_that_helps_nobody_is_noticed(self) -> None:
         """It must not lead, and has what the other one lacks: nobody leads."""
         self.assertEqual(run_schedule(1, focus=NEVER_LEADS).failure, "")
-        with mock.patch.object(LeaderElector, "_refused_its_log", lambda *given: None):
+        with mock.patch.object(Voter, "_refused_its_log", lambda *given: None):
             self.assertIn("nobody leads", run_schedule(1, focus=NEVER_LEADS).failure)

@@ -52,6 +52,8 @@ class MachineTroubles:
         self._until_us = int(seconds * SECOND_US)
         self.skips = 0
         self.asked: dict[str, tuple[Node, int]] = {}
+        # A process whose machine runs, and the last entry in the state when that was seen first.
+        self._sound_from: dict[str, tuple[Node, int]] = {}
 
     def start(self) -> None:
         """Begin."""
@@ -96,6 +98,7 @@ class MachineTroubles:
         cluster.clock.after(LOOK_US, self._look)
         is_over = cluster.clock.now_us >= self._until_us
         for member in self._members():
+            self._look_at_state(member)
             if not is_over and self._asking.random() < ASKS:
                 self._ask(member)
             index = self._failed_index(member)
@@ -151,14 +154,30 @@ class MachineTroubles:
                 f"{status.snapshot_index}"
             )
 
-    @staticmethod
-    def _judge_pace(member: SimMember) -> None:
-        """A member takes a snapshot now and then: a few may have been missed, not all."""
-        due = member.config.machine_snapshot_entries
+    def _look_at_state(self, member: SimMember) -> None:
+        if not member.is_serving or member.service.node is None:
+            return
         runner = member.node.machine_requests.machine
         assert isinstance(runner, MachineRunner)
+        if runner.state != "running" or runner.in_doubt:
+            self._sound_from.pop(member.member_id, None)
+        elif self._sound_from.get(member.member_id, (None, -1))[0] is not member.node:
+            self._sound_from[member.member_id] = member.node, runner.applied_index
+
+    def _judge_pace(self, member: SimMember) -> None:
+        """
+        A member takes a snapshot now and then: a few may have been missed, not all. (While its state is in
+        doubt it takes none.)
+        """
+        due = member.config.machine_snapshot_entries
+        self._look_at_state(member)
+        node, sound_from = self._sound_from.get(member.member_id, (None, -1))
+        if not due or node is not member.service.node or node is None:
+            return
+        runner = node.machine_requests.machine
+        assert isinstance(runner, MachineRunner)
         status = runner.status()
-        if not due or runner.state != "running" or runner.in_doubt or status.snapshot_problem:
+        if status.snapshot_problem or runner.applied_index - sound_from < MISSED * due + MISSED_MORE:
             return
         oldest = runner.applied_index - MISSED * due - MISSED_MORE
         assert status.is_writing or status.snapshot_index >= oldest, (

@@ -32,7 +32,7 @@ LATE_US = 15 * SECOND_US
 #: For so long a leader that is buried is down: longer than a group of well members may have no leader.
 BURIED_US = 50 * SECOND_US
 #: A member whose scrub rests for less has mended what rots beside records after L{SCRUBBED_US}.
-SCRUBBED_MS, SCRUBBED_US = 1000, 20 * SECOND_US
+SCRUBBED_MS, SCRUBBED_US = 1000, 150 * SECOND_US
 
 
 class Visits:
