@@ -301,6 +301,11 @@ class StartTests(PopCase):
         self.again()
         self.assertEqual([one.body for one in self.pop()], [b"a", b"b", b"c"])
 
+    def dispatch(self) -> None:
+        """Let the records go to their queues, which takes some milliseconds."""
+        self.broker.clock.advance(0.01)
+        self.settle()
+
     def late_pop(self) -> list[Given]:
         """Two messages, a second after the table of offsets was saved."""
         self.wait(1)
@@ -311,11 +316,13 @@ class StartTests(PopCase):
         self.patch(revive, "TURN_MESSAGES", 1)
         self.send(b"a", b"b", b"c")
         self.pop()
+        self.dispatch()
         service, queue = self.parts.revive, self.broker.store.queues.get(REVIVE, 0)
         assert queue is not None
         for body in (b"d", b"e"):
             self.send(body)
             self.pop()
+        self.dispatch()
         reading = service.is_dispatched
         service.is_dispatched = lambda: False  # type: ignore[method-assign]
         service.start()

@@ -165,6 +165,24 @@ class TimerTests(TimerCase):
         self.wait(2)
         self.assertEqual(self.bodies(), [b"short", b"short", b"next"])
 
+    def test_a_former_master_was_further(self) -> None:
+        """What comes when the log lacks messages before its offset is delivered, also by the run after it."""
+        offsets = self.parts.metadata.consumer_offsets
+        for has_queue in (False, True):
+            offsets = self.parts.metadata.consumer_offsets
+            offsets.commit(TIMER_GROUP, TIMED_TOPIC, 0, 7, WALL_MS)
+            self.parts.timers.stop()
+            self.parts.timers.start()
+            self.assertEqual(self.broker.store.queues.get(TIMED_TOPIC, 0) is not None, has_queue)
+            if not has_queue:
+                self.wait(2)
+                offsets.commit(TIMER_GROUP, TIMED_TOPIC, 0, 0, WALL_MS)  # as L{OffsetBounds} does
+            self.send(b"a", 4000)
+            self.wait(1)
+            self.again()
+            self.wait(5)
+            self.assertEqual(self.bodies(), [b"a"] * (1 + has_queue))
+
     def test_not_stored(self) -> None:
         """A delivery that the log refuses later is repeated."""
         self.send(b"a", 1000)

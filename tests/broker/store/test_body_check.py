@@ -55,7 +55,7 @@ class UsualRecordTests(SynchronousTestCase):
     """L{is_usual_and_sound} never takes what the long way refuses, and takes the most frequent records."""
 
     def test_no_damaged_record_is_taken(self) -> None:
-        """Any byte of its head or body that has changed, any other size or place."""
+        """Any byte of its head, body or lengths that has changed, any other size or place."""
         taken, rng = 0, random.Random(5)
         for seed in range(4):
             data, _ = log_of(seed)
@@ -67,13 +67,15 @@ class UsualRecordTests(SynchronousTestCase):
                 if not is_usual_and_sound(record, at - size):
                     continue
                 taken += 1
-                self.assertEqual(body_check.body_problem(record, 0, at - size), "")
+                self.assertEqual(problem_of(record, at - size, LOG_SIZE, LOG_SIZE), "")
                 self.assertFalse(is_usual_and_sound(record, at))
                 self.assertFalse(is_usual_and_sound(record[:-1], at - size))
                 self.assertFalse(is_usual_and_sound(record[:20], at - size))
                 hurt = bytearray(record)
                 body = int.from_bytes(record[84:88], "big")
-                place = rng.choice([*range(12), *range(28, 36), *range(84, 88 + body)])
+                topic = 88 + body + 1 + record[88 + body]
+                places = [*range(12), *range(28, 36), *range(84, 89 + body), topic, topic + 1]
+                place = rng.choice(places)
                 hurt[place] ^= 1 << rng.randrange(8)
                 if place != 8 or hurt[8] & 0x7F != record[8] & 0x7F:
                     self.assertFalse(is_usual_and_sound(bytes(hurt), at - size), place)

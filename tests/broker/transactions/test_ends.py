@@ -10,7 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, op_message
+from dledger.rocketmq.broker.puts.halves import (
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    TRANSACTION_GROUP,
+    op_message,
+)
 from dledger.rocketmq.broker.transactions import ends, ends_reading
 from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
 from dledger.rocketmq.broker.transactions.ends_reading import EndsReading
@@ -188,6 +194,17 @@ class ExpiryTests(EndCase):
         self.expire(HALF_TOPIC, OP_TOPIC)
         progress.find_begin()
         self.assertEqual((progress.half_at, progress.read_ops(), progress.ended), (3, False, set()))
+
+
+    def test_a_former_master_was_further(self) -> None:
+        """A round begins with what came since this master began, although its offset is after the end."""
+        progress = HalfProgress(self.broker.store, self.parts.metadata, wall_ms=self.broker.wall_ms)
+        for topic in (HALF_TOPIC, OP_TOPIC):
+            self.parts.metadata.consumer_offsets.commit(TRANSACTION_GROUP, topic, 0, 7, 0)
+        self.end(self.half(key="K3"), ROLLBACK)
+        self.broker.settle()
+        progress.find_begin()
+        self.assertEqual((progress.half_at, progress.op_at), (3, 3))
 
 
 class ClockTests(EndCase):

@@ -34,6 +34,7 @@ from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, Topic
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.queue_begins import index_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage
@@ -97,7 +98,7 @@ class TimerService:
         self._forget()
 
     def _forget(self) -> None:
-        self._is_running = self._is_loaded = self._is_putting = False
+        self._is_running = self._is_loaded = self._is_placed = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
         self._open: dict[int, TimedKey] = {}
         self._by_key: dict[TimedKey, int] = {}
@@ -227,6 +228,11 @@ class TimerService:
     def _read(self) -> bool:
         """Read some messages that wait. @return: whether there are more."""
         queue = self._store.queues.get(TIMED_TOPIC, 0)
+        if not self._is_placed:
+            # The former master may have been further than the log of this one: what came since this one began
+            # has the numbers of messages that are lost.
+            self._read_at = 0 if queue is None else min(self._read_at, index_at(queue, self._bound))
+            self._is_placed = True
         if queue is None:
             return False
         self._read_at = min(max(self._read_at, queue.begin_index), queue.next_index)
@@ -393,7 +399,7 @@ class TimerService:
 
     def sweep(self) -> None:
         """Record where the next master begins to read. Called once a second."""
-        if not (self._is_running and self._is_loaded):
+        if not (self._is_running and self._is_placed):
             return
         while self._places and self._places[0] not in self._open:
             heapq.heappop(self._places)

@@ -35,11 +35,12 @@ from dledger.rocketmq.broker.store.opened_files import AnyLog, OpenedFiles, Stor
 from dledger.rocketmq.broker.store.queues.reput import ReputMessageService
 from dledger.rocketmq.broker.store.queues.unit_mending import UnitMending
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
-from dledger.rocketmq.broker.store.records.body_check import body_problem
 from dledger.rocketmq.broker.store.records.checkpoint import AbortFile
 from dledger.rocketmq.broker.store.records.message_log import StoredLog
+from dledger.rocketmq.broker.store.records.records import check_record
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.errors import StoreError
+from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE, WALKED
 
 TICK_S = 0.5
@@ -131,7 +132,11 @@ class MessageStore:
             elif magic not in (MAGIC_V1, MAGIC_V2):  # readers of ours would fail for all that came with it
                 problem = f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is not that of a message"
             else:
-                problem = body_problem(record, 0, offset)
+                try:
+                    problem = ""
+                    check_record(record, 0, offset, size)
+                except WireError as error:
+                    problem = str(error)
         if problem:
             self.bad_records.note(offset, problem)
         return not problem

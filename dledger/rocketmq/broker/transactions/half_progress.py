@@ -24,6 +24,7 @@ from dledger.rocketmq.broker.puts.halves import (
     ended_offsets,
 )
 from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.queue_begins import index_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions.topics import keep_topics
@@ -57,7 +58,8 @@ class HalfProgress:
         self.forget()
 
     def forget(self) -> None:
-        """Begin at the offsets that are known."""
+        """Begin at the offsets that are known, in the log as it is now."""
+        self._bound = self._store.log.record_end
         self.half_at = self.op_at = self._op_read_at = -1
         self._is_first = True
         self.ended: set[int] = set()
@@ -85,7 +87,11 @@ class HalfProgress:
         if self.half_at < 0:
             offsets = self._metadata.consumer_offsets
             for topic in (HALF_TOPIC, OP_TOPIC):
-                begin, end = self.bounds(topic)
+                queue = self._store.queues.get(topic, HALF_QUEUE)
+                begin = 0 if queue is None else queue.begin_index
+                # A former master may have been further than the log of this one: what came since this one
+                # began has the numbers of messages that are lost.
+                end = 0 if queue is None else index_at(queue, self._bound)
                 known = offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE)
                 at = begin if known is None else min(max(known, begin), end)
                 if topic == HALF_TOPIC:
