@@ -71,14 +71,15 @@ class UsualRecordTests(SynchronousTestCase):
                 self.assertFalse(is_usual_and_sound(record, at))
                 self.assertFalse(is_usual_and_sound(record[:-1], at - size))
                 self.assertFalse(is_usual_and_sound(record[:20], at - size))
-                hurt = bytearray(record)
                 body = int.from_bytes(record[84:88], "big")
-                topic = 88 + body + 1 + record[88 + body]
-                places = [*range(12), *range(28, 36), *range(84, 89 + body), topic, topic + 1]
-                place = rng.choice(places)
-                hurt[place] ^= 1 << rng.randrange(8)
-                if place != 8 or hurt[8] & 0x7F != record[8] & 0x7F:
-                    self.assertFalse(is_usual_and_sound(bytes(hurt), at - size), place)
+                properties = 89 + body + record[88 + body]
+                crc = range(8, 12) if body else ()
+                head_or_body = rng.choice([*range(8), *crc, *range(28, 36), *range(84, 88 + body)])
+                for place in (head_or_body, 88 + body, properties, properties + 1):
+                    hurt = bytearray(record)
+                    hurt[place] ^= 1 << rng.randrange(8)
+                    if place != 8 or hurt[8] & 0x7F != record[8] & 0x7F:
+                        self.assertFalse(is_usual_and_sound(bytes(hurt), at - size), place)
         self.assertGreater(taken, 10)
 
 
