@@ -127,12 +127,8 @@ class AskedTraffic(MoreTraffic):
             keys = decode_message(answer.body).keys if answer.code == 0 else ()
             if answer.code:
                 await self.client.pause(2.0)  # a file that was old enough is noticed a little later
-            self._judge_view(sent, keys, answer.remark)
-
-    @staticmethod
-    def _judge_view(sent: ProducedMessage, keys: tuple[str, ...], remark: str | None) -> None:
-        require_pair(sent.may_be_lost or keys == (sent.key,), 18,
-                     f"{sent.key} was acknowledged at {sent.offset}: there is {keys or remark}")
+            require_pair(keys == (sent.key,) or self.accounts.sent[sent.key].may_be_lost, 18,
+                         f"{sent.key} was acknowledged at {sent.offset}: there is {keys or answer.remark}")
 
     def _some_sent(self, life: tuple[int, int]) -> ProducedMessage | None:
         """An acknowledged message of this life of the master."""

@@ -53,7 +53,7 @@ _OF_STATE = (
 )
 #: Fields that lead back to the member, or are the same in every state.
 _LEADS_BACK = frozenset((
-    "member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id", "transfer",
+    "member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id", "transfer", "_wait",
 ))
 #: Fields with ids of requests: peer and number are in them.
 _WITH_IDS = frozenset(("_outstanding", "_inflight", "_asked_id"))

@@ -166,7 +166,7 @@ class TimerTests(TimerCase):
         self.assertEqual(self.bodies(), [b"short", b"short", b"next"])
 
     def test_a_former_master_was_further(self) -> None:
-        """What comes when the log lacks messages before its offset is delivered, also by the run after it."""
+        """A message that comes after the log has lost others is delivered, also by the next run."""
         offsets = self.parts.metadata.consumer_offsets
         for has_queue in (False, True):
             offsets = self.parts.metadata.consumer_offsets

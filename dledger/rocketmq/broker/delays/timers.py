@@ -98,7 +98,7 @@ class TimerService:
         self._forget()
 
     def _forget(self) -> None:
-        self._is_running = self._is_loaded = self._is_placed = self._is_putting = False
+        self._is_running = self._is_loaded = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
         self._open: dict[int, TimedKey] = {}
         self._by_key: dict[TimedKey, int] = {}
@@ -192,7 +192,12 @@ class TimerService:
                 message = self._message(unit)
                 self._noted(unit.queue_offset, message)
             is_dispatched = is_dispatched and self._noted_at >= queue.next_index
-        self._is_loaded = is_dispatched
+        if is_dispatched:
+            # The former master may have been further than the log of this one: what came since this one began
+            # has the numbers of messages that are lost.
+            timed = self._store.queues.get(TIMED_TOPIC, 0)
+            self._read_at = 0 if timed is None else min(self._read_at, index_at(timed, self._bound))
+            self._is_loaded = True
         return is_dispatched
 
     def _noted(self, offset: int, message: Message | None) -> None:
@@ -228,11 +233,6 @@ class TimerService:
     def _read(self) -> bool:
         """Read some messages that wait. @return: whether there are more."""
         queue = self._store.queues.get(TIMED_TOPIC, 0)
-        if not self._is_placed:
-            # The former master may have been further than the log of this one: what came since this one began
-            # has the numbers of messages that are lost.
-            self._read_at = 0 if queue is None else min(self._read_at, index_at(queue, self._bound))
-            self._is_placed = True
         if queue is None:
             return False
         self._read_at = min(max(self._read_at, queue.begin_index), queue.next_index)
@@ -399,7 +399,7 @@ class TimerService:
 
     def sweep(self) -> None:
         """Record where the next master begins to read. Called once a second."""
-        if not (self._is_running and self._is_placed):
+        if not (self._is_running and self._is_loaded):
             return
         while self._places and self._places[0] not in self._open:
             heapq.heappop(self._places)
