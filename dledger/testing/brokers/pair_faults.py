@@ -260,7 +260,8 @@ class PairFaults:
             machine.disk.set_full(False)
             machine.slow_disk(self.flush_us)
             machine.thaw()
-            self.clock.after(4 * SECOND_US, self._start, machine)
+            for seconds in (4, 8):  # the second time: an orderly stop on a slow disk takes five seconds
+                self.clock.after(seconds * SECOND_US, self._start, machine)
 
     # -- an operator -----------------------------------------------------------------------------
 
