@@ -246,8 +246,7 @@ class PairFaults:
         assert machine.parts is not None
         begin = machine.parts.store.log.begin_offset
         may_go = self.aged_to >= begin or any(one.may_fail for one in self.machines.values())
-        require_pair(may_go, 21, f"the log of {machine.name} begins at {begin}; files up to {self.aged_to} "
-                                 f"were old enough")
+        require_pair(may_go, 21, f"{machine.name} begins at {begin}; up to {self.aged_to} was old enough")
 
     def heal(self) -> None:
         """All faults are over; every machine runs again, some seconds later."""
