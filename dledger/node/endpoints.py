@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_service -*-
+# -*- test-case-name: tests.node.test_endpoints -*-
 """Where a member listens, and how it reaches the others."""
 
 from __future__ import annotations

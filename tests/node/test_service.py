@@ -14,7 +14,6 @@ import attrs
 from twisted.application.service import Service
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
@@ -25,7 +24,6 @@ from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.node import service as service_module
-from dledger.node.endpoints import listen_description, peer_endpoint
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -545,20 +543,8 @@ class MembersInTheLogTests(ServiceTestCase):
                 OsDisk().unlink(f"{config.self_path}/{MEMBERS_NAME}")
 
 
-class AddressTests(SynchronousTestCase):
-    """From peer addresses to endpoints."""
-
-    def test_a_numbered_interface_is_listened_on(self) -> None:
-        """An interface that is named by its number is meant; a host name is for others to resolve."""
-        self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:interface=127.0.0.1")
-        self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911")
-        self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
-
-    def test_peers_may_be_names_or_numbers(self) -> None:
-        """Names and numbers."""
-        reactor: Any = MemoryReactorClock()
-        for address in ("h:1", "[::1]:3"):
-            self.assertIsInstance(peer_endpoint(reactor, None, "n1", address), HostnameEndpoint)
+class WallClockTests(SynchronousTestCase):
+    """The clock that expiry uses."""
 
     def test_the_wall_clock_has_seconds_and_hour(self) -> None:
         """Seconds since 1970 and an hour."""

@@ -40,12 +40,12 @@ class RaftClientsTests(SynchronousTestCase):
             for machine in world.machines.values():
                 world.clock.after(1, machine.start)
             world.clock.run_until(3_000_000)
-        machine = world.machines["n0"]
-        world.check_begin(machine)
-        world.aged_to = -1
-        self.assertRaises(PairBroken, world.check_begin, machine)
+        machine, machines = world.machines["n0"], world.machines.values()
+        world.old_files.check(machine, machines)
+        world.old_files.end = -1
+        self.assertRaises(PairBroken, world.old_files.check, machine, machines)
         machine.may_fail = True
-        world.check_begin(machine)
+        world.old_files.check(machine, machines)
 
 
 class KeptOffsetsTests(SynchronousTestCase):

@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.testing.brokers.accounts import require_pair
 from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
 from dledger.testing.brokers.pairs import follower_of
+from dledger.testing.brokers.states import OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
@@ -31,8 +31,6 @@ KEPT_LINES = 40
 RETENTION: Mapping[str, object] = {
     "fileReservedTime": 1, "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
 }
-AGED_S = 4000.0
-LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 QUEUE_FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 FAULTS = (
@@ -53,7 +51,7 @@ class PairFaults:
     @ivar is_loaded: faults happen.
     @ivar resolved: number of decisions of the operator.
     @ivar keeps_all: all lines of the trace are kept.
-    @ivar aged_to: files of logs before this offset were made old enough to be deleted.
+    @ivar old_files: the files of logs that may be deleted.
     """
 
     #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
@@ -78,7 +76,7 @@ class PairFaults:
         self._master = NAMES[0]
         self._is_promoting = False
         self._noticed: set[str] = set()
-        self.aged_to = 0
+        self.old_files = OldFiles()
 
     def note(self, text: str) -> None:
         """Add a line to the trace, and to the digest."""
@@ -224,29 +222,15 @@ class PairFaults:
             machine.disk.spoil(path, int(self._fault_rng.random() * QUEUE_FILE_BYTES))
 
     def _age(self, machine: BrokerMachine) -> None:
-        """The oldest files of the log are old enough to go. (Those of consumers that are behind, too.)"""
-        path = self.log_path(machine)
-        if not machine.disk.exists(path):
-            return
-        names = sorted(name for name in machine.disk.listdir(path) if name.isdecimal())[:-1]
-        count = self._fault_rng.randrange(len(names) + 1)
-        for name in names[:count]:
-            machine.disk.age(f"{path}/{name}", AGED_S)
-            self.aged_to = max(self.aged_to, int(name) + LOG_FILE_BYTES)
-        if self._fault_rng.random() < 0.7:
+        """The oldest files of the log are old enough to go. (Those of consumers that are late, too.)"""
+        may_go = self.old_files.age(machine.disk, self.log_path(machine), self._fault_rng)
+        if may_go and self._fault_rng.random() < 0.7:
             machine.call(_keep_house, machine)
 
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
         """Of the files of its log."""
         return "/store/commitlog"
-
-    def check_begin(self, machine: BrokerMachine) -> None:
-        """B21: a log begins after no file that is younger than the retention, unless a disk was full."""
-        assert machine.parts is not None
-        begin = machine.parts.store.log.begin_offset
-        may_go = self.aged_to >= begin or any(one.may_fail for one in self.machines.values())
-        require_pair(may_go, 21, f"{machine.name} begins at {begin}; up to {self.aged_to} was old enough")
 
     def heal(self) -> None:
         """All faults are over; every machine runs again, some seconds later."""

@@ -217,7 +217,7 @@ class PairWorld(ClientWorld):
             parts = machine.parts
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
-                self.check_begin(machine)
+                self.old_files.check(machine, self.machines.values())
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
                 if not self.is_loaded:
                     self.look_at_index(machine)

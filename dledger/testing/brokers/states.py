@@ -9,17 +9,21 @@ B9. An offset of a consumer goes back only by a reset, by a commit of a lower on
 topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does, or if an
 earlier process of it had the offset: a slave does not write down which ones were committed at it.
 B10. Every acknowledged message is found by its key, on every broker.
+B21. A log begins after no file that is younger than the retention, unless a disk was full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+import random
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.testing.brokers.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.machine import SMALL, BrokerMachine
+from dledger.testing.world.host import MachineDisk
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.entry import BLANK_MAGIC
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
@@ -29,6 +33,9 @@ from protocols.wire.rocketmq.message import Message, decode_message
 OffsetKey = tuple[str, str, int]
 #: A master's offset that goes back is at its slave after this time.
 COPIED_US = 25_000_000
+#: Age of a file that is old enough, seconds: longer than the shortest retention, which is an hour.
+AGED_S = 4000.0
+LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
 
 def records_of(parts: BrokerParts) -> Iterator[Message]:
@@ -168,6 +175,39 @@ def check_by_key(name: str, parts: BrokerParts, sent: ProducedMessage, begins: S
         if offset in begins and decode_message(log.read(offset, 4096)).keys == (sent.key,):
             return
     require_pair(sent.offset < log.begin_offset, 10, f"{name} does not find {sent.key}")
+
+
+class OldFiles:
+    """
+    B21, of the files of all logs of a world.
+
+    @ivar end: files before this offset were made old enough to be deleted.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+
+    def age(self, disk: MachineDisk, path: str, rng: random.Random) -> bool:
+        """
+        Make some of the oldest files in a directory old enough to be deleted, and never the last one.
+
+        @return: whether there is such a directory.
+        """
+        if not disk.exists(path):
+            return False
+        names = sorted(name for name in disk.listdir(path) if name.isdecimal())[:-1]
+        for name in names[: rng.randrange(len(names) + 1)]:
+            disk.age(f"{path}/{name}", AGED_S)
+            self.end = max(self.end, int(name) + LOG_FILE_BYTES)
+        return True
+
+    def check(self, machine: BrokerMachine, machines: Iterable[BrokerMachine]) -> None:
+        """A log begins after no file that is younger than the retention, unless a disk was full."""
+        assert machine.parts is not None
+        begin = machine.parts.store.log.begin_offset
+        may_go = self.end >= begin or any(one.may_fail for one in machines)
+        require_pair(may_go, 21, f"the log of {machine.name} begins at {begin}; files up to {self.end} were "
+                                 "old enough")
 
 
 class OffsetWatch:

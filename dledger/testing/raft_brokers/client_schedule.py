@@ -172,7 +172,7 @@ class RaftClientsWorld(ClientWorld):
             parts, node = machine.parts, node_of(machine)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
-                self.check_begin(machine)
+                self.old_files.check(machine, self.machines.values())
                 if node is not None and not parts.config.is_slave and node.term > self._term:
                     self._master = name
                     self._term = node.term

@@ -60,6 +60,23 @@ class QueriesTests(SynchronousTestCase):
         self.assertEqual((got.status, got.next_offset), (GetStatus.MESSAGE_WAS_REMOVING, 6))
         self.assertIsNone(record_at(self.store, offset))
 
+    def test_wrong_lengths_are_not_served(self) -> None:
+        """A consumer goes by the lengths of topic and properties to the next record: none may mislead it."""
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        (unit,) = queue.read(5, 1)
+        record = self.store.log.read(unit.offset, unit.size)
+        topic = 88 + int.from_bytes(record[84:88], "big")
+        properties = topic + 1 + record[topic]
+        base = unit.offset - unit.offset % LOG_SIZE
+        content = self.disk.files[f"base/commitlog/{base:020d}"].data
+        for place in (topic, properties, properties + 1):
+            content[unit.offset - base + place] ^= 1
+            got = self.get(4)
+            self.assertEqual([decode_message(one).body[0] for one in got.records][:3], [4, 6, 7], place)
+            content[unit.offset - base + place] ^= 1
+        self.assertEqual([decode_message(one).body[0] for one in self.get(4).records][:3], [4, 5, 6])
+
     def test_a_wrong_unit_is_not_served(self) -> None:
         """A unit of a queue that leads to another record is not served either."""
         queue = self.store.queues.get("T1", 0)
