@@ -11,7 +11,6 @@ The exit status is 1 if a promise is broken anywhere.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from dledger.testing.crashes.broker_stories import broker_stories
 from dledger.testing.crashes.engine import CrashTally, Enumeration, Story
 from dledger.testing.crashes.ledger_flips import Flipping, FlipTally, situations
 from dledger.testing.crashes.ledger_stories import ledger_stories
+from dledger.testing.world.running import each_in_jobs
 
 _Promise = TypeVar("_Promise")
 
@@ -105,14 +105,13 @@ def cuts(only: tuple[str, ...], seed: int, share: float, second_share: float, jo
     wanted = [CutsWanted(number=number, seed=seed, share=share, second_share=second_share)
               for number in _chosen(names, only)]
     whole, seconds = CrashTally(), 0.0
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for name, tally, took in pool.imap_unordered(cut_story, wanted):
-            whole.add(tally)
-            seconds += took
-            click.echo(f"{name:24} {tally.calls:6} calls {tally.images:8} images, of second crashes "
-                       f"{tally.second_images:8} {len(tally.bad):4} bad {took:8.1f} s")
-            for sentence in tally.bad:
-                click.echo(f"  BAD {sentence}")
+    for name, tally, took in each_in_jobs(cut_story, wanted, jobs=jobs):
+        whole.add(tally)
+        seconds += took
+        click.echo(f"{name:24} {tally.calls:6} calls {tally.images:8} images, of second crashes "
+                   f"{tally.second_images:8} {len(tally.bad):4} bad {took:8.1f} s")
+        for sentence in tally.bad:
+            click.echo(f"  BAD {sentence}")
     click.echo(f"{len(wanted)} workloads, {whole.calls} calls, {whole.images} images, {whole.second_images} "
                f"images of second crashes, {seconds:.0f} CPU seconds")
     images = whole.images + whole.second_images
@@ -130,14 +129,13 @@ def flips(only: tuple[str, ...], every: int, jobs: int) -> None:
     wanted = [FlipsWanted(number=number, every=every * _FLIP_PARTS, offset=every * part)
               for number in _chosen(names, only) for part in range(_FLIP_PARTS)]
     whole, seconds = FlipTally(), 0.0
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for name, tally, took in pool.imap_unordered(flip_situation, wanted):
-            whole.add(tally)
-            seconds += took
-            click.echo(f"{name:14} {tally.flips:7} flips {tally.untouched:7} harmless {tally.repaired:7} "
-                       f"repaired {tally.refused:5} refused {len(tally.bad):4} bad {took:8.1f} s")
-            for sentence in tally.bad:
-                click.echo(f"  BAD {sentence}")
+    for name, tally, took in each_in_jobs(flip_situation, wanted, jobs=jobs):
+        whole.add(tally)
+        seconds += took
+        click.echo(f"{name:14} {tally.flips:7} flips {tally.untouched:7} harmless {tally.repaired:7} "
+                   f"repaired {tally.refused:5} refused {len(tally.bad):4} bad {took:8.1f} s")
+        for sentence in tally.bad:
+            click.echo(f"  BAD {sentence}")
     sound = whole.untouched + whole.repaired
     click.echo(f"{whole.flips} flips: {whole.untouched} harmless, {whole.repaired} repaired, {whole.refused} "
                f"need a person ({100 * sound / max(whole.flips, 1):.2f} % do not), {seconds:.0f} CPU seconds")

@@ -233,8 +233,11 @@ class CorpusRun:
         return f"{self.corpus.kinds} kinds of states, by {len(self.corpus.entries)} schedules"
 
     def outcomes_of_jobs(self, schedules: int, jobs: int) -> Generator[PlayedOutcome]:
-        """The same, in several processes."""
+        """The same, in several processes. @param jobs: 1: in this one."""
         gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
         play = partial(CorpusTask.play, seconds=self.corpus.seconds)
+        if jobs == 1:
+            yield from self.outcomes(schedules, partial(map, play))
+            return
         with multiprocessing.get_context("fork").Pool(jobs) as pool:
             yield from self.outcomes(schedules, partial(pool.imap, play))

@@ -35,6 +35,8 @@ class RunOutcome(Protocol):
 
 
 _Outcome = TypeVar("_Outcome", bound=RunOutcome)
+_Wanted = TypeVar("_Wanted")
+_Result = TypeVar("_Result")
 
 
 @attrs.define(kw_only=True)
@@ -66,6 +68,23 @@ class Tally:
         )
 
 
+def each_in_jobs(
+    run: Callable[[_Wanted], _Result], wanted: Sequence[_Wanted], *, jobs: int, chunk: int = 1
+) -> Iterator[_Result]:
+    """
+    The result for each of what is wanted, in the order in which they finish.
+
+    @param run: must be picklable.
+    @param jobs: processes; 1: this one alone. A pool in a worker of C{trial -j} sends what is left in the
+        buffer of that worker's pipe a second time, and the worker ends.
+    """
+    if jobs == 1:
+        yield from map(run, wanted)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, wanted, chunksize=chunk)
+
+
 def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int) -> Iterator[_Outcome]:
     """
     The outcome of every seed, in the order in which they finish.
@@ -73,11 +92,7 @@ def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int)
     @param run: runs the schedule of a seed; it must be picklable.
     """
     gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
-    if jobs == 1:
-        yield from map(run, seeds)
-        return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run, seeds, chunksize=4)
+    yield from each_in_jobs(run, seeds, jobs=jobs, chunk=4)
 
 
 def in_time(
