@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,7 +13,7 @@ from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.queue_begins import begin_from
-from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, Unit
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, QueueSegments, Unit
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DirectoryError
@@ -441,6 +442,17 @@ class OnSimulatedDisk(QueueContract, SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = SimDisk(random.Random(1))
         self.root = "q"
+
+    def test_no_room_for_what_is_before_the_first_unit(self) -> None:
+        """A queue that begins in the middle of a file is written when there is room, fillers first."""
+        queue = self.open()
+        queue.put(23, 7000, 100, 5)
+        for _ in range(2):
+            with mock.patch.object(QueueSegments, "pwrite", side_effect=OSError(28, "no room")):
+                self.assertRaises(OSError, queue.write)
+        queue.write()
+        again = self.open(log_end=7100)
+        self.assertEqual((again.begin_index, self.units(again)), (23, [(23, 7000, 100, 5)]))
 
     def test_no_room_for_a_file(self) -> None:
         """One that could not get its length is not there: what is written later is found again."""

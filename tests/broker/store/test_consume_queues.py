@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.queues import consume_queues
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues, is_topic
-from dledger.rocketmq.broker.store.queues.queue_list import decode_queue_list
+from dledger.rocketmq.broker.store.queues.queue_files import first_unit_of
+from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, decode_queue_list
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
-from dledger.values.errors import DirectoryError
-from tests.broker.support import config_of
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.values.errors import DirectoryError, StoreError
+from tests.broker.support import QUEUE_SIZE, config_of
 
 
 class ConsumeQueuesTests(SynchronousTestCase):
@@ -123,13 +128,91 @@ class ConsumeQueuesTests(SynchronousTestCase):
     def test_a_flush_lists_the_queues(self) -> None:
         """Every flush lists the queues that have files: new ones, and not deleted ones."""
         self.put("T", 0, 0, 0)
-        self.assertEqual(self.flush(), {("T", 0)})
-        self.put("T", 1, 0, 10)
-        self.assertEqual(self.flush(), {("T", 0), ("T", 1)})
+        self.assertEqual(self.flush(), {("T", 0): (0, 1)})
+        self.put("T", 1, 15, 10)
+        both = {("T", 0): (0, 1), ("T", 1): (QUEUE_SIZE // UNIT_SIZE, 16)}
+        self.assertEqual(self.flush(), both)
         self.queues.cut(10)
-        self.assertEqual(self.flush(), {("T", 0), ("T", 1)})
+        self.assertEqual(self.flush(), both)
         self.queues.destroy("T")
-        self.assertEqual(self.flush(), set())
+        self.assertEqual(self.flush(), {})
+
+    def filled(self) -> None:
+        """A flushed queue with a message every hundred bytes, in three files."""
+        for index in range(25):
+            self.put("T", 0, index, 100 * index)
+        self.flush()
+
+    def opened(self, log_begin: int, *, is_lost: bool) -> ConsumeQueues:
+        """The queues of a log that ends at 2500. @param is_lost: the start must notice a loss."""
+        told: list[bool] = []
+        again = ConsumeQueues.open(
+            config_of(), self.disk, log_begin=log_begin, log_end=2500, is_trusted=True, crashed=False,
+            torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: told.append(True),
+        )
+        self.assertEqual((again.has_lost, bool(told)), (is_lost, is_lost))
+        return again
+
+    def test_expired_files_are_not_missed(self) -> None:
+        """Neither if the list says that they are gone, nor if it does not yet, unless the log has more."""
+        self.filled()
+        self.queues.expire(1200)
+        begun = ListedQueue(QUEUE_SIZE // UNIT_SIZE, 25)
+        self.assertEqual(self.opened(1200, is_lost=False).bounds("T", 0), (12, 25))
+        self.assertEqual(self.flush(), {("T", 0): begun})
+        for log_begin in (1200, 1000, 900):
+            self.assertEqual(self.opened(log_begin, is_lost=False).bounds("T", 0),
+                             (max(log_begin // 100, 10), 25))
+
+    def test_lost_first_files_are_missed(self) -> None:
+        """If the log has their records, or the first unit that is left cannot be read; it goes to the end."""
+        paths = [f"base/consumequeue/T/0/{QUEUE_SIZE * number:020d}" for number in range(3)]
+
+        def fail(*given: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        for log_begin, code, is_lost in ((900, 0, True), (1100, errno.EIO, True), (1100, 0, False)):
+            self.disk = MemoryDisk()
+            self.queues = ConsumeQueues(config_of(), self.disk)
+            self.filled()
+            self.disk.unlink(paths[0])
+            with mock.patch.object(consume_queues, "first_unit_of", fail if code else first_unit_of):
+                again = self.opened(log_begin, is_lost=is_lost)
+            self.assertEqual([self.disk.exists(path) for path in paths[1:]], [not is_lost] * 2)
+            self.assertEqual(again.bounds("T", 0), (25, 25) if is_lost else (11, 25))
+        code = errno.EMFILE
+        with mock.patch.object(consume_queues, "first_unit_of", fail):
+            self.assertRaises(StoreError, self.opened, 900, is_lost=True)
+        self.assertTrue(self.disk.exists(paths[1]), "too few descriptors are no loss")
+
+    def test_a_lost_queue_goes_on_where_it_ended(self) -> None:
+        """
+        The log has none of its records any more: no index is given twice, at any of the next starts. If the
+        log has one after all, the queue goes on there.
+        """
+        self.filled()
+        for path in list(self.disk.files):
+            if path.startswith("base/consumequeue/"):
+                self.disk.unlink(path)
+        for is_lost in (True, False):
+            self.queues = self.opened(2500 - is_lost, is_lost=is_lost)
+            self.assertEqual(self.queues.next_indexes(), {("T", 0): 25})
+            self.assertEqual(self.flush(), {("T", 0): (None, 25)})
+        self.assertTrue(self.put("T", 0, 25, 2500))
+        self.assertEqual(self.flush(), {("T", 0): (2 * QUEUE_SIZE // UNIT_SIZE, 26)})
+        self.assertEqual(self.open().bounds("T", 0), (25, 26))
+        self.queues = self.opened(2499, is_lost=False)
+        self.assertTrue(self.put("T", 0, 7, 700))
+        self.assertEqual(self.queues.bounds("T", 0), (7, 8))
+
+    def test_an_emptied_queue_is_listed(self) -> None:
+        """When its last record has expired, the list has the index of the next one."""
+        self.put("T", 0, 0, 0)
+        self.flush()
+        self.put("T", 0, 1, 10)
+        self.assertEqual(self.flush(), {("T", 0): (0, 1)})
+        self.queues.expire(20)
+        self.assertEqual(self.flush(), {("T", 0): (0, 2)})
 
     def test_list_not_written(self) -> None:
         """The next flush writes it."""

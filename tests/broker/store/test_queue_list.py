@@ -9,35 +9,49 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.rocketmq.broker.store.queues.queue_list import QueueList, decode_queue_list, encode_queue_list
+from dledger.rocketmq.broker.store.queues.queue_list import (
+    ListedQueue,
+    QueueList,
+    decode_queue_list,
+    encode_queue_list,
+)
 from tests.broker.store.test_reput import expected
 from tests.broker.store.test_store import filled
-from tests.broker.support import Opened
+from tests.broker.support import Opened, message, plain
 
 _PATH = "base/consumequeue.list"
-_KEYS = frozenset({("T", 0), ("T", 10), ("%RETRY%g", 2)})
+_QUEUES = {("T", 0): ListedQueue(0, 7), ("T", 10): ListedQueue(None, 12), ("%RETRY%g", 2): ListedQueue(3, 3)}
 
 
 class FormatTests(SynchronousTestCase):
     """The file."""
 
     def test_a_list_is_written_and_read(self) -> None:
-        """Lines of names, sorted."""
-        data = encode_queue_list(_KEYS)
-        self.assertEqual(data.splitlines()[1:], [b"%RETRY%g/2", b"T/0", b"T/10"])
-        self.assertEqual(decode_queue_list(data), _KEYS)
-        self.assertEqual(decode_queue_list(encode_queue_list([])), frozenset())
+        """Lines of names and indexes, sorted."""
+        data = encode_queue_list(_QUEUES)
+        self.assertEqual(data.splitlines()[1:], [b"%RETRY%g/2 3 3", b"T/0 0 7", b"T/10 - 12"])
+        self.assertEqual(decode_queue_list(data), _QUEUES)
+        self.assertEqual(decode_queue_list(encode_queue_list({})), {})
+
+    def test_a_list_without_indexes_is_read(self) -> None:
+        """An earlier program wrote the names alone: no first file of such a queue is missed."""
+        disk = MemoryDisk()
+        disk.write_file(_PATH, b"%08x\nT/0\n" % crc32(b"T/0\n"))
+        queues = QueueList(disk, "base/consumequeue")
+        self.assertEqual(queues.lacks(set()), {("T", 0)})
+        self.assertGreater(queues.first_of(("T", 0)), 1 << 60)
+        self.assertEqual(queues.listed[("T", 0)].next_index, 0)
 
     def test_a_damaged_list_says_nothing(self) -> None:
         """Any flipped bit, any cut, and lines that are no queues: it says nothing."""
-        data = encode_queue_list(_KEYS)
+        data = encode_queue_list(_QUEUES)
         for at in range(len(data) * 8):
             flipped = bytearray(data)
             flipped[at // 8] ^= 1 << at % 8
             self.assertIsNone(decode_queue_list(bytes(flipped)), at)
         for size in range(len(data)):
             self.assertIsNone(decode_queue_list(data[:size]), size)
-        for lines in (b"T\n", b"T/x\n", b"\xff/1\n"):
+        for lines in (b"T\n", b"T/x\n", b"\xff/1\n", b"T/1 2\n", b"T/1 2 3 4\n", b"T/1 2 -\n"):
             self.assertIsNone(decode_queue_list(b"%08x\n" % crc32(lines) + lines), lines)
 
 
@@ -47,7 +61,7 @@ class ListTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = MemoryDisk()
         self.list = QueueList(self.disk, "base/consumequeue")
-        self.list.writing(_KEYS)()
+        self.list.writing(_QUEUES)()
 
     def listed(self) -> object:
         """The content of the file."""
@@ -55,12 +69,12 @@ class ListTests(SynchronousTestCase):
 
     def test_taken_out_during_a_flush(self) -> None:
         """A flush that began before a deletion does not list the deleted queue again; the next one may."""
-        more = _KEYS | {("U", 1)}
+        more = {**_QUEUES, ("U", 1): ListedQueue(0, 1)}
         write = self.list.writing(more)
         self.list.take_out(frozenset({("T", 0)}))
-        self.assertEqual(self.listed(), _KEYS - {("T", 0)})
+        self.assertEqual(self.listed(), {key: _QUEUES[key] for key in _QUEUES if key != ("T", 0)})
         write()
-        self.assertEqual(self.listed(), more - {("T", 0)})
+        self.assertEqual(self.listed(), {key: more[key] for key in more if key != ("T", 0)})
         self.list.writing(more)()
         self.assertEqual(self.listed(), more)
 
@@ -132,6 +146,31 @@ class StartTests(SynchronousTestCase):
                 last = self.open()
                 self.assertEqual(last.store.dispatcher.dispatched, 0)
                 last.close()
+
+    def test_lost_first_files_are_noticed(self) -> None:
+        """A queue without its first files is put again as a whole: they are not taken for expired ones."""
+        for is_clean in (True, False):
+            self.disk = MemoryDisk(modified_s=0.0)
+            opened = self.open()
+            for number in range(30):
+                opened.store.append_plain(plain([message(b"%d" % number)]), 1_000_000)
+            opened.settle()
+            units = opened.units()
+            if is_clean:
+                opened.close()
+            else:
+                opened.store.checkpoint()
+                opened.settle()
+                opened.store.abandon()
+            self.assertEqual(self.remove(f"base/consumequeue/T1/0/{0:020d}", with_directories=False), 1)
+            with capturedLogs() as events:
+                again = self.open()
+            self.assertEqual(again.units(), units)
+            self.assertEqual(len([event for event in events if "lost their files" in event["log_format"]]), 1)
+            again.close()
+            last = self.open()
+            self.assertEqual((last.units(), last.store.dispatcher.dispatched), (units, 0))
+            last.close()
 
     def test_a_deleted_topic_stays_deleted(self) -> None:
         """A topic that was deleted stays so, and its name begins anew."""

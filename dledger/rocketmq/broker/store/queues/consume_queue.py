@@ -40,6 +40,7 @@ from dledger.rocketmq.broker.store.queues.queue_files import (
     Unit,
     has_unit_below,
 )
+from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue
 from dledger.rocketmq.broker.store.queues.queue_units import QueueUnits
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.values.errors import DirectoryError
@@ -72,6 +73,7 @@ class ConsumeQueue(QueueUnits):
         self.has_lost = False
         self.had_files = bool(offsets)
         self.begin_found = (0, 0)
+        self._has_to_fill = False
 
     @classmethod
     def open(
@@ -204,8 +206,8 @@ class ConsumeQueue(QueueUnits):
         if index == 0 < self.next_index and offset >= self.log_end:
             self.destroy()
             self.begun_anew += 1
-        elif index != self.next_index and self._begin_index == self.next_index:
-            self._begin(index)
+        elif index != self.next_index and self.is_empty:
+            self.begin(index)
         elif index < self.next_index:
             return False
         elif index > self.next_index:
@@ -217,11 +219,15 @@ class ConsumeQueue(QueueUnits):
             self.write()
         return True
 
-    def _begin(self, index: int) -> None:
-        """Rule 2."""
+    def begin(self, index: int) -> None:
+        """
+        Rule 2: continue with a unit at C{index}; there are no messages before it.
+
+        @raise OSError: deleting files failed.
+        """
         self._drop()
-        self._segments.begin(index)
         self.next_index = self._begin_index = index
+        self._has_to_fill = index > 0
 
     def write(self) -> None:
         """
@@ -232,6 +238,9 @@ class ConsumeQueue(QueueUnits):
         position = self.next_index * UNIT_SIZE - len(self._pending)
         view = memoryview(bytes(self._pending))
         segments = self._segments
+        if self._has_to_fill and view:
+            segments.begin(position // UNIT_SIZE)
+            self._has_to_fill = False
         while view:
             base = segments.base(position)
             if not segments.has(base):
@@ -248,6 +257,11 @@ class ConsumeQueue(QueueUnits):
     def begin_index(self) -> int:
         """The lowest index whose record is still in the log; L{next_index} if there is none."""
         return self._begin_index
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has none of its records, or never had one."""
+        return self._begin_index == self.next_index
 
     def read(self, index: int, count: int) -> list[Unit]:
         """
@@ -323,14 +337,16 @@ class ConsumeQueue(QueueUnits):
         self._pending.clear()
         self.mended.clear()
         self.begin_found = (0, 0)
+        self._has_to_fill = False
         self._segments.drop_all()
 
     # -- files -----------------------------------------------------------------------------------
 
     @property
-    def has_files(self) -> bool:
-        """Whether it has a file; one without has no units, or units that no flush has seen."""
-        return bool(self._segments.offsets)
+    def listed(self) -> ListedQueue:
+        """What the list of queues has of it. Without a file, no flush has seen units of it."""
+        offsets = self._segments.offsets
+        return ListedQueue(offsets[0] // UNIT_SIZE if offsets else None, self.next_index)
 
     @property
     def is_clean(self) -> bool:

@@ -5,8 +5,8 @@ All consume queues of a store, by topic and number.
 Directories are C{TOPIC/QUEUEID}. Topics come from records that other programs wrote, so a topic that is not
 a valid directory name is refused; its records stay in the log and are counted.
 
-Which queues have files is listed beside their directories
-(L{dledger.rocketmq.broker.store.queues.queue_list}), so that a start notices the loss of one.
+Which queues have files, and where these begin, is listed beside their directories
+(L{dledger.rocketmq.broker.store.queues.queue_list}), so that a start notices the loss of some.
 
 At most about L{open_queues_max} queues keep files open; the least recently used are closed first, also those
 with writes since the last flush: the flush opens them again, one after the other.
@@ -26,11 +26,14 @@ from itertools import islice
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.segment import file_name, list_segments
+from dledger.base.disk.unreadable import is_unreadable
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.queue_begins import begin_from
-from dledger.rocketmq.broker.store.queues.queue_list import QueueKey, QueueList
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, first_unit_of
+from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, QueueKey, QueueList
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE, StoreConfig
 from dledger.values.errors import DirectoryError, StoreError
 
 #: Most queues that keep their files open, and the share of the process's descriptors that they may take.
@@ -42,6 +45,9 @@ UNWRITTEN_MAX = 8192
 
 #: Number of queues examined for one to close when another is opened.
 _LOOKS = 16
+
+#: A queue without files, units and a past: it is not listed.
+_NEW = ListedQueue(None, 0)
 
 #: The characters that RocketMQ allows in a topic, and at most the length of a file name. Only the name of a
 #: topic with retries of POP has a plus: it ends the name of the group.
@@ -65,8 +71,9 @@ class ConsumeQueues:
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
     C{_closed} are those whose files are closed and need a sync.
 
-    @ivar has_lost: a start found no file for units of the log, no file of a listed queue, or no directory of
-        queues: all records must be dispatched again, which puts the missing ones, and passes over the others.
+    @ivar has_lost: a start found no file for units of the log, no file or no first file of a listed queue, or
+        no directory of queues: all records must be dispatched again, which puts the missing ones, and passes
+        over the others.
     @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
         name, and are not shown; 0: all are.
     @ivar refused: count of records whose topic or queue number is invalid.
@@ -116,6 +123,7 @@ class ConsumeQueues:
                 losing()
                 queues.has_lost = True
             for topic, queue_id in queues._found():
+                queues._give_up_rest((topic, queue_id), log_begin, losing)
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
@@ -131,6 +139,7 @@ class ConsumeQueues:
                 )
                 losing()
                 queues.has_lost = True
+            queues._continue_lost()
         except OSError as error:
             queues.close()
             raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error
@@ -156,6 +165,42 @@ class ConsumeQueues:
     def _lost(self) -> frozenset[QueueKey]:
         """The listed queues for which the start found no file."""
         return self._list.lacks({key for key, queue in self._queues.items() if queue.had_files})
+
+    def _give_up_rest(self, key: QueueKey, log_begin: int, losing: Callable[[], None]) -> None:
+        """
+        Delete the files of a queue that has lost its first ones, so that the whole queue is put again: units
+        cannot be put before others. If the first unit that is left is of a record before the log, those
+        before it have expired.
+
+        @raise OSError: reading or deleting failed.
+        """
+        directory, file_size = self._path(*key), self._config.mapped_file_size_consume_queue
+        offsets = list_segments(self._disk, directory, file_size, "mapped_file_size_consume_queue").offsets
+        if not offsets or offsets[0] <= self._list.first_of(key) * UNIT_SIZE:
+            return
+        try:
+            unit = first_unit_of(self._disk, directory, offsets[0])
+            is_lost = unit is not None and unit.size != FILLER_SIZE and unit.offset >= log_begin
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            is_lost = True
+        if is_lost:
+            losing()
+            for offset in reversed(offsets):
+                self._disk.unlink(f"{directory}/{file_name(offset)}")
+
+    def _continue_lost(self) -> None:
+        """
+        Queues without files continue where the list says, or at the first record that the log has of them.
+        """
+        for key, listed in self._list.listed.items():
+            queue = self._queues.get(key) or ConsumeQueue(
+                self._disk, self._path(*key), self._config.mapped_file_size_consume_queue
+            )
+            if queue.next_index < listed.next_index and queue.listed.first is None:
+                queue.begin(listed.next_index)
+                self._own(key, queue)
 
     def _path(self, topic: str, queue_id: int) -> str:
         return f"{self._config.consume_queue_path}/{topic}/{queue_id}"
@@ -275,7 +320,9 @@ class ConsumeQueues:
     def expire(self, log_begin: int) -> None:
         """Delete the files of records before C{log_begin}. @raise OSError: deleting failed."""
         for key, queue in self._queues.items():
+            was = queue.listed.first, queue.is_empty
             queue.expire(log_begin)
+            self._is_list_old |= was != (queue.listed.first, queue.is_empty)
             self._touch(key, queue)
 
     def destroy(self, topic: str | None = None) -> None:
@@ -322,8 +369,8 @@ class ConsumeQueues:
             self._flushing.append(queue)
         if self._is_list_old:
             self._is_list_old = False
-            with_files = frozenset(key for key, queue in self._queues.items() if queue.has_files)
-            steps.append(self._list.writing(with_files))
+            listed = {key: queue.listed for key, queue in self._queues.items()}
+            steps.append(self._list.writing({key: one for key, one in listed.items() if one != _NEW}))
         return steps
 
     def finish_flush(self, *, has_failed: bool = False) -> None:

@@ -69,9 +69,14 @@ class QueueSegments(SegmentList):
         self.unsynced: set[int] = set()
 
     def begin(self, index: int) -> None:
-        """Create the first file, with units of no message before C{index}. @raise OSError: it failed."""
+        """
+        Create the first file, with units of no message before C{index}.
+
+        @raise OSError: it failed; call it again.
+        """
         base = self.base(index * UNIT_SIZE)
-        self.create(base)
+        if not self.has(base):
+            self.create(base)
         self.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
 
     def drop_all(self) -> None:
@@ -118,14 +123,25 @@ class QueueSegments(SegmentList):
         self._shed(offset)
 
 
-def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
-    """Whether a file begins with the unit of a record before C{log_end}."""
+def first_unit_of(disk: Disk, directory: str, offset: int) -> Unit | None:
+    """
+    The first unit of a file; None if there is none yet.
+
+    @param offset: of the file's first byte in the queue.
+    @raise OSError: reading failed.
+    """
     file = disk.open(f"{directory}/{file_name(offset)}")
     try:
         data = file.pread(UNIT_SIZE, 0)
     finally:
         file.close()
     if len(data) < UNIT_SIZE:
-        return False
-    position, size, _ = UNIT.unpack(data)
-    return bool(size > 0 and 0 <= position < log_end)
+        return None
+    unit = Unit(offset // UNIT_SIZE, *UNIT.unpack(data))
+    return unit if unit.offset >= 0 and unit.size > 0 else None
+
+
+def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
+    """Whether a file begins with the unit of a record before C{log_end}."""
+    unit = first_unit_of(disk, directory, offset)
+    return unit is not None and unit.offset < log_end

@@ -1,22 +1,26 @@
 # -*- test-case-name: tests.broker.store.test_queue_list -*-
 """
-The list of a store's consume queues that have files. A start finds by it that a queue has lost them.
+The list of a store's consume queues. A start finds by it that a queue has lost files.
 
-Lost files leave nothing behind: without the list, a start would take the queue for a new one, hide its
-messages, and give their indexes to the next ones. RocketMQ has no such list, and ignores the file.
+Lost files leave nothing behind: without the list, a start would take the queue for a new one, or its first
+files for expired ones, hide its messages, and give their indexes to the next ones. RocketMQ has no such list,
+and ignores the file.
 
 The file C{consumequeue.list} is ASCII: the CRC-32 of the rest as 8 hexadecimal digits, and one line
-C{TOPIC/QUEUEID} for each queue.
+C{TOPIC/QUEUEID FIRST NEXT} for each queue: the index at which its first file begins, C{-} if it has no file,
+and the index after its last unit when the list was written. Earlier programs wrote C{TOPIC/QUEUEID} alone.
 
-Rule 1: a queue is in the list only if its files are on stable storage. Rule 2: it is taken out before its
-files are deleted. Rule 3: an absent or damaged list says nothing, as earlier programs wrote none.
+Rule 1: files are in the list only if they are on stable storage. Rule 2: a queue is taken out before all its
+files are deleted; if only its first files have expired, the list says so later, and a start in between builds
+the queue again. Rule 3: an absent or damaged list says nothing, as programs before it wrote none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 from zlib import crc32
 
 from dledger.base.disk.disk import Disk
@@ -25,21 +29,45 @@ SUFFIX = ".list"
 
 QueueKey = tuple[str, int]
 
+#: In place of C{FIRST} for a line of an earlier program: the queue had files, and no first one is missed.
+UNKNOWN = str(1 << 63)
 
-def encode_queue_list(keys: Iterable[QueueKey]) -> bytes:
+
+class ListedQueue(NamedTuple):
+    """
+    What the list has of a queue.
+
+    @ivar first: index at which its first file begins; None: it had no file.
+    @ivar next_index: index after its last unit at that time. The next message has this index or a higher one.
+    """
+
+    first: int | None
+    next_index: int
+
+
+def encode_queue_list(queues: Mapping[QueueKey, ListedQueue]) -> bytes:
     """The bytes of the file."""
-    lines = "".join(f"{topic}/{queue_id}\n" for topic, queue_id in sorted(keys)).encode("ascii")
+    lines = "".join(
+        f"{topic}/{queue_id} {'-' if listed.first is None else listed.first} {listed.next_index}\n"
+        for (topic, queue_id), listed in sorted(queues.items())
+    ).encode("ascii")
     return b"%08x\n%b" % (crc32(lines), lines)
 
 
-def decode_queue_list(data: bytes) -> frozenset[QueueKey] | None:
+def _decode_line(line: str) -> tuple[QueueKey, ListedQueue]:
+    name, *indexes = line.split(" ")
+    topic, _, queue_id = name.rpartition("/")
+    first, next_index = indexes or (UNKNOWN, "0")
+    return (topic, int(queue_id)), ListedQueue(None if first == "-" else int(first), int(next_index))
+
+
+def decode_queue_list(data: bytes) -> dict[QueueKey, ListedQueue] | None:
     """The queues in the file; None if it is damaged."""
     crc, _, lines = data.partition(b"\n")
     if crc != b"%08x" % crc32(lines):
         return None
     try:
-        pairs = [line.rpartition("/") for line in lines.decode("ascii").splitlines()]
-        return frozenset((topic, int(queue_id)) for topic, _, queue_id in pairs)
+        return dict(map(_decode_line, lines.decode("ascii").splitlines()))
     except ValueError:
         return None
 
@@ -58,20 +86,31 @@ class QueueList:
         self._lock = Lock()
         self._gone: set[QueueKey] = set()
         found = decode_queue_list(disk.read_file(self._path)) if disk.exists(self._path) else None
-        self._listed = frozenset[QueueKey]() if found is None else found
+        self._listed: Mapping[QueueKey, ListedQueue] = found or {}
+
+    @property
+    def listed(self) -> Mapping[QueueKey, ListedQueue]:
+        """The queues in the file."""
+        return self._listed
+
+    def first_of(self, key: QueueKey) -> int:
+        """The index at which the first file of a queue begins; of one that is not listed, a high one."""
+        listed = self._listed.get(key)
+        return int(UNKNOWN) if listed is None or listed.first is None else listed.first
 
     def lacks(self, found: Set[QueueKey]) -> frozenset[QueueKey]:
-        """The listed queues that are not among C{found}."""
-        return self._listed - found
+        """The queues that are listed with files and are not among C{found}."""
+        with_files = {key for key, listed in self._listed.items() if listed.first is not None}
+        return frozenset(with_files - found)
 
-    def writing(self, keys: frozenset[QueueKey]) -> Callable[[], None]:
+    def writing(self, queues: Mapping[QueueKey, ListedQueue]) -> Callable[[], None]:
         """@return: the last step of a flush: it lists these queues, except those taken out until then."""
         self._gone.clear()
-        return partial(self._write, keys)
+        return partial(self._write, queues)
 
-    def _write(self, keys: frozenset[QueueKey]) -> None:
+    def _write(self, queues: Mapping[QueueKey, ListedQueue]) -> None:
         with self._lock:
-            left = keys - self._gone
+            left = {key: listed for key, listed in queues.items() if key not in self._gone}
             if left != self._listed:
                 self._disk.write_file(self._path, encode_queue_list(left))
                 self._listed = left
@@ -89,4 +128,4 @@ class QueueList:
         except OSError:
             with self._lock:
                 self._disk.unlink(self._path)
-                self._listed = frozenset()
+                self._listed = {}
