@@ -20,7 +20,7 @@ from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
 from dledger.rocketmq.broker.transactions.ends import COMMIT
 from dledger.rocketmq.broker.transactions.ends_reading import first_place
 from protocols.wire.remoting import RemotingCommand
-from tests.broker.popping.rig import PopCase, pop_of
+from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.transactions.rig import TransactionCase
 
 DELETE, MAKE = 215, 17
@@ -208,6 +208,20 @@ class PopsTests(AgainCase):
         self.assertEqual((given.body, self.ack(given).code), (b"new", 0))
         self.wait(15)
         self.assertEqual(([one.body for one in self.pop()], self.parts.revive.gone), ([], 2))
+
+    def test_expired_check_points(self) -> None:
+        """Nor do those that have expired, so that nothing says any more when their messages were popped."""
+        self.send(b"old 0", b"old 1")
+        _, two = self.pop()
+        self.wait(1)
+        self.make_again()
+        queue = self.broker.store.queues.get(REVIVE, 0)
+        assert queue is not None
+        self.patch(queue, "_begin_index", queue.next_index)
+        self.assertEqual(self.change(two, 1000).code, Code.NO_MESSAGE)
+        self.assertEqual([one.body for one in self.pop()], [b"new"])
+        self.wait(15)
+        self.assertEqual([(one.body, one.tries) for one in self.pop()], [(b"new", 1)])
 
     def test_another_time(self) -> None:
         """What was popped of the deleted topic cannot get another time, and so outlive it."""

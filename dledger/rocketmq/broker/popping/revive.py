@@ -360,7 +360,7 @@ class ReviveService:
         # (A group that is not in the table was deleted, or a crash or a promotion took it.)
         tries_max = (group or GroupConfig(group_name=key.group)).retry_max_times
         if self._is_over(topic, popped):
-            self.log.info("{count} popped messages of {topic} are over: it was deleted since",
+            self.log.info("{count} popped messages of {topic} are over: deleted with it, or expired",
                           count=len(popped.open), topic=topic)
             self.gone += len(popped.open)
             return [], set(), 0, 0
@@ -417,14 +417,19 @@ class ReviveService:
         return found
 
     def _is_over(self, topic: str, popped: Popped) -> bool:
-        """Whether the topic was deleted after messages of it were popped; it may have been made again."""
+        """
+        Whether the messages of a check point are no more: their topic was deleted after they were popped (it
+        may have been made again), or the check point has expired, and with it the messages, as these are
+        before it in the log. What is at their places in the queue then are messages of a later topic.
+        """
         found = self._metadata.topics.get(topic)
-        if found is None or not found.begins_at:
-            return found is None
         queue_id, at = popped.at
         queue = self._store.queues.get(self.topic, queue_id)
-        units = queue.read(at, 1) if queue and queue.begin_index <= at < queue.next_index else []
-        return bool(units) and units[0].offset < found.begins_at
+        if found is None or queue is None or at >= queue.next_index:
+            return found is None
+        if at < queue.begin_index:
+            return True
+        return found.begins_at > 0 and queue.read(at, 1)[0].offset < found.begins_at
 
     def _storable(
         self, message: Message, popped: Popped, topic: str, tries_max: int
