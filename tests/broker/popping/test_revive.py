@@ -203,6 +203,25 @@ class StartTests(PopCase):
         self.again(crash=True)
         self.assertEqual([one.body for one in self.pop()], [b"b"])
 
+    def test_first_pops_before_another_master(self) -> None:
+        """
+        The table is older than the first pop, and a group has committed an offset here since, as consumers
+        do at a slave, so it seems younger. That counts if there are check points of RocketMQ's.
+        """
+        self.send(b"a", b"b")
+        self.pop(maxMsgNums=1)
+        self.settle()
+        service, offsets = self.parts.revive, self.parts.metadata.consumer_offsets
+        for rocketmq, moved in ((None, 1), ((0, 1), None)):
+            for group in ("G", REVIVE_GROUP, POPPED_GROUP):
+                offsets.delete_group(group, 0)
+            offsets.commit("other", "T1", 0, 1, self.broker.wall_ms() + 1000)
+            self.patch(self.parts.store.queues, "bounds", lambda topic, number, known=rocketmq: known)
+            service.start()
+            self.settle()
+            self.assertEqual((service.is_loaded, offsets.query("G", "T1", 0)), (True, moved))
+            offsets.delete_group("other", 0)
+
     def test_crash_with_an_offset_of_before(self) -> None:
         """The table has an offset of a deleted topic with this name, after the end of the queue."""
         self.send(b"a", b"b")

@@ -236,11 +236,15 @@ class ReviveService:
     def _is_moved(self, point: CheckPoint, queue_id: int, queue_offset: int) -> bool:
         """
         Whether the table of offsets has the move past these messages; an administrator may have set the
-        offset since. The time says so for check points of RocketMQ's.
+        offset since. The time says so for check points of RocketMQ's, which are in all queues of the topic.
+        (The time says nothing if consumers have committed offsets at this broker before it was the master.)
         """
-        known = self.table.moves.known
-        if queue_id == OWN_QUEUE and known is not None:
-            return queue_offset < known
+        known, queues = self.table.moves.known, self._store.queues
+        are_ours = known is not None or not any(
+            queues.bounds(self.topic, other) for other in range(REVIVE_QUEUES) if other != OWN_QUEUE
+        )
+        if queue_id == OWN_QUEUE and are_ours:
+            return queue_offset < (known or 0)
         return point.key.pop_ms < self._offsets_ms
 
     def follow(
