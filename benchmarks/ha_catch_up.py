@@ -7,7 +7,7 @@ The master is stopped (by signal) while the slave starts, connects and reports; 
 moment when the master continues until the slave says that it holds all bytes. So neither the start of a JVM
 counts, nor the five seconds before the first report of a slave of RocketMQ's.
 
-Rule: both masters have a store with the same bytes, in one file, and have dispatched all of it before.
+Rule: both masters have a store with the same bytes, in one file, have dispatched all of it, and rest.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ FILE_BYTES = 1 << 30
 #: After these seconds a slave of each kind has certainly reported to its stopped master.
 _REPORTED_S = {JAVA: 7.0}
 _REPORTED_DEFAULT_S = 1.0
+
+#: A master that uses less than this share of a processor, for these seconds, does nothing else.
+_RESTS_S, _RESTS_SHARE = 1.0, 0.1
 
 _BATCH = 256
 _POLL_MIN_S, _POLL_MAX_S = 0.01, 0.1
@@ -127,7 +130,7 @@ class Source:
         self.master.start()
 
     def wait_ready(self) -> None:
-        """Wait until it has dispatched everything, and stop it. @raise ChildError: it does not in time."""
+        """Wait until it has dispatched everything and rests, and stop it. @raise ChildError: it does not in time."""
         self.master.wait_started()
 
         def is_quiet() -> bool:
@@ -137,9 +140,19 @@ class Source:
                 return False
 
         wait_until(is_quiet, seconds=PATIENCE_S, what=f"{self.master.name} has dispatched", every=0.2)
+        wait_until(self._rests, seconds=PATIENCE_S, what=f"{self.master.name} does nothing", every=0.2)
         if self.master.end_offset() != self.end_offset:
             raise ChildError(f"{self.master.name} ends at {self.master.end_offset()}, not {self.end_offset}")
         self.master.pause()
+
+    def _rests(self) -> bool:
+        """
+        Whether the master needs little of the processor in a second. A broker that has just started still
+        puts keys into its index, and looks for damage in its last files.
+        """
+        before_s = self.master.cpu_seconds()
+        time.sleep(_RESTS_S)
+        return self.master.cpu_seconds() - before_s < _RESTS_SHARE * _RESTS_S
 
     def copy(self, kind: str) -> Copied:
         """
