@@ -130,7 +130,7 @@ class Source:
         self.master.start()
 
     def wait_ready(self) -> None:
-        """Wait until it has dispatched everything and rests, and stop it. @raise ChildError: it does not in time."""
+        """Wait until it has dispatched everything and rests; stop it. @raise ChildError: it takes too long."""
         self.master.wait_started()
 
         def is_quiet() -> bool:
