@@ -237,8 +237,9 @@ class ScheduleMessageService:
         Time of delivery. If it is further off than the delay, the clock was set back: deliver now. (The delay
         of a level that is no longer there is not known; none is longer than the log is kept.)
         """
-        is_known = level <= len(self._delays_ms)
-        most_ms = self._delays_ms[level - 1] if is_known else self._store.config.file_reserved_time_h * 3_600_000
+        most_ms = self._store.config.file_reserved_time_h * 3_600_000
+        if level <= len(self._delays_ms):
+            most_ms = self._delays_ms[level - 1]
         return unit.tags_code if unit.tags_code <= now_ms + most_ms else now_ms
 
     def _message(self, unit: Unit) -> PlainMessage | None:

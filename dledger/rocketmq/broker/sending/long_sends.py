@@ -182,7 +182,7 @@ class LongSends:
         The first half of a transaction.
 
         @raise Refused: there are none at this broker.
-        @raise ValueError: it has a delay, which nobody would keep: consumers would see it when it is committed.
+        @raise ValueError: it has a delay, which its end would not keep.
         """
         if self._config.reject_transaction_message:
             raise Refused(Code.NO_PERMISSION, self._no_transactions)
