@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
 
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import patience, whole
+from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
 from dledger.client.answers.summaries import AppendSummary
@@ -38,8 +39,9 @@ from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.blocking_reader import BlockingReader
-from dledger.client.reading.blocking_tail import BlockingBatches, BlockingEntries
+from dledger.client.reading.blocking_tail import BlockingEntries
 from dledger.client.reading.places import Place
+from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
@@ -204,7 +206,7 @@ class Log:
         """
         timeout = patience("timeout", timeout)
         tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout, control=control)
-        return BlockingEntries(BlockingBatches(self._reactor, tail, timeout if follow else None))
+        return BlockingEntries(self._batches(tail, timeout if follow else None))
 
     def tail_batches(
         self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
@@ -225,7 +227,10 @@ class Log:
         tail = self._client.tail_batches(
             from_index, follow, timeout_s=None if follow else timeout, control=control
         )
-        return BlockingBatches(self._reactor, tail, timeout if follow else None)
+        return self._batches(tail, timeout if follow else None)
+
+    def _batches(self, tail: TailReading[Any], idle_s: float | None) -> BlockingBatches[Any]:
+        return BlockingBatches(self._reactor, tail, tail.close, idle_s=idle_s)
 
     def reader(
         self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

@@ -18,6 +18,7 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process import reactor_thread as client_thread
+from dledger.base.sending import blocking_batches
 from dledger.client import blocking
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
 from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
@@ -146,7 +147,7 @@ def interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        modules = (blocking, blocking_tail, feed, client_thread, threading, futures)
+        modules = (blocking, blocking_batches, blocking_tail, feed, client_thread, threading, futures)
         files = tuple(module.__file__ for module in modules)
         if frame.f_code.co_filename not in files:
             return None  # also finalizers, which swallow what is raised in them

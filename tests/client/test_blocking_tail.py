@@ -80,14 +80,14 @@ class BlockingTailTests(SynchronousTestCase):
         """As when no member serves for a while."""
         self.group.log = [b"a", b"b", b"c"]
         tail = self.log.tail(0, timeout=0.05)
-        reading, failing = tail.batches.tail.next_batch, [True]
+        reading, failing = tail.batches.source.next_batch, [True]
 
         def next_batch() -> Any:
             if failing.pop() if failing else False:
                 return fail(DLedgerError(ResponseCode.NETWORK_ERROR))
             return reading()
 
-        self.patch(tail.batches.tail, "next_batch", next_batch)
+        self.patch(tail.batches.source, "next_batch", next_batch)
         self.assertRaises(DLedgerError, next, tail)
         self.assertEqual([entry.body for entry in tail], self.group.log)
 
@@ -97,7 +97,7 @@ class BlockingTailTests(SynchronousTestCase):
         for is_dropped in (True, False):
             entries = self.log.tail(0, follow=True)
             next(entries)
-            tail = entries.batches.tail
+            tail = entries.batches.source
             if is_dropped:
                 del entries
             else:
@@ -116,4 +116,4 @@ class BlockingTailTests(SynchronousTestCase):
         tail.close()
         here.restore()
         self.log.metadata()
-        self.assertFalse(tail.batches.tail.is_closed)
+        self.assertFalse(tail.batches.source.is_closed)
