@@ -9,16 +9,18 @@ wait, not the append: its outcome is then unknown to the program.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from twisted.internet.defer import Deferred
 
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
+from dledger.aio.tail import AsyncBatches, AsyncEntries
 from dledger.base.process.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.tail_batch import TailBatch
@@ -28,7 +30,7 @@ from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
-from dledger.client.reading.tail import BatchTail, Tail
+from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -162,10 +164,10 @@ class AsyncLog:
         """
         return await self._wait(lambda: self._client.get(index, consistency))
 
-    async def tail(
+    def tail(
         self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
         control: bool = False,
-    ) -> AsyncGenerator[Entry, None]:
+    ) -> AsyncEntries:
         """
         Committed entries from C{from_index} on::
 
@@ -175,33 +177,27 @@ class AsyncLog:
         @param from_index: first index; a negative one counts back from the committed end.
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: raise an error after that many seconds without a serving member. Default: never when
-            following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}.
+            following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}
+            around C{anext}; the next one goes on where this one was.
         @param control: also show the log's own entries; see L{LogClient.tail}.
         @raise Restored: the members have another group's log than before.
         """
-        self._check()
         tail = self._client.tail(from_index, follow, timeout_s=timeout, control=control)
-        try:
-            while entries := await self._wait(tail.next_batch):
-                for entry in entries:
-                    yield entry
-            _check_open(tail)
-        finally:
-            tail.close()
+        return AsyncEntries(AsyncBatches(self._wait, tail, self._drop))
 
-    async def tail_batches(
+    def tail_batches(
         self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
         control: bool = False,
-    ) -> AsyncGenerator[TailBatch, None]:
+    ) -> AsyncBatches[TailBatch]:
         """As L{tail}, many entries at a time; see L{LogClient.tail_batches}."""
-        self._check()
         tail = self._client.tail_batches(from_index, follow, timeout_s=timeout, control=control)
-        try:
-            while batch := await self._wait(tail.next_batch):
-                yield batch
-            _check_open(tail)
-        finally:
-            tail.close()
+        return AsyncBatches(self._wait, tail, self._drop)
+
+    def _drop(self, tail: TailReading[Any]) -> None:
+        """Close a tail that nobody has any more; called in any thread."""
+        if self._opened.is_here:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(tail.close)
 
     def reader(
         self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
@@ -285,12 +281,6 @@ class AsyncLog:
             )
         if self._is_closed:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
-
-
-def _check_open(tail: Tail | BatchTail) -> None:
-    """@raise DLedgerError: the tail has ended because another task closed the log."""
-    if tail.is_closed:
-        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed")
 
 
 def _tell(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) -> None:

@@ -14,16 +14,15 @@ unknown outcome. A L{Log} may be used from several threads; the order of calls i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Any, Unpack
 
-from dledger.base.process.reactor_thread import Outcome as PendingOutcome
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import patience, whole
+from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
 from dledger.client.answers.summaries import AppendSummary
@@ -40,17 +39,13 @@ from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.blocking_reader import BlockingReader
+from dledger.client.reading.blocking_tail import BlockingEntries
 from dledger.client.reading.places import Place
 from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
-from dledger.values.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
 from protocols.wire.ledger.readers import ReaderInfo
-
-#: A batch of entries, in the form in which a program gets it.
-_B = TypeVar("_B", bound=Sequence[Entry])
 
 
 class Log:
@@ -196,7 +191,7 @@ class Log:
     def tail(
         self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
         control: bool = False,
-    ) -> Iterator[Entry]:
+    ) -> BlockingEntries:
         """
         Committed entries from C{from_index} on.
 
@@ -205,22 +200,18 @@ class Log:
         @param timeout: seconds. With C{follow}: end after that time without a new entry. Else: raise
             an error after that time without a serving member.
         @param control: also show the log's own entries; see L{LogClient.tail}.
+        @return: after an error, or Ctrl-C, the next call goes on where it was.
         @raise Restored: the members have another group's log than before.
         @raise TypeError, ValueError: a number is none, or out of range.
         """
         timeout = patience("timeout", timeout)
         tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout, control=control)
-        return self._entries(self._batches(tail, timeout if follow else None))
-
-    def _entries(self, batches: Generator[list[Entry], None, None]) -> Iterator[Entry]:
-        with closing(batches):
-            for batch in batches:
-                yield from batch
+        return BlockingEntries(self._batches(tail, timeout if follow else None))
 
     def tail_batches(
         self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
         control: bool = False,
-    ) -> Iterator[TailBatch]:
+    ) -> BlockingBatches[TailBatch]:
         """
         As L{tail}, many entries at a time::
 
@@ -238,25 +229,8 @@ class Log:
         )
         return self._batches(tail, timeout if follow else None)
 
-    def _batches(self, tail: TailReading[_B], idle_s: float | None) -> Generator[_B, None, None]:
-        reactor = self._reactor
-        ahead: PendingOutcome[_B] | None = None
-        try:
-            while True:
-                ahead = ahead or reactor.begin(tail.next_batch)
-                try:
-                    batch = ahead.result(idle_s)
-                except TimeoutError:
-                    return
-                ahead = None
-                if not batch:
-                    if tail.is_closed:
-                        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed")
-                    return
-                yield batch
-        finally:
-            if not reactor.is_stopped:
-                reactor.run(tail.close)
+    def _batches(self, tail: TailReading[Any], idle_s: float | None) -> BlockingBatches[Any]:
+        return BlockingBatches(self._reactor, tail, tail.close, idle_s=idle_s)
 
     def reader(
         self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

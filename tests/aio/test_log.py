@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -54,7 +53,7 @@ class AsyncLogTests(SynchronousTestCase):
         async def story(group: ServedGroup) -> None:
             log = group.open()
             await log.append(b"a")
-            tails: list[AsyncGenerator[Any, None]] = [log.tail(0), log.tail_batches(0)]
+            tails: list[Any] = [log.tail(0), log.tail_batches(0)]
             for tail in tails:
                 await anext(tail)
             waiting = [asyncio.ensure_future(anext(tail)) for tail in tails]

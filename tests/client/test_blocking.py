@@ -18,6 +18,7 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process import reactor_thread as client_thread
+from dledger.base.sending import blocking_batches
 from dledger.client import blocking
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
 from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
@@ -25,6 +26,7 @@ from dledger.client.blocking import Log
 from dledger.client.calls import feed
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.feed import Feed
+from dledger.client.reading import blocking_tail
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -134,7 +136,7 @@ class _AnsweringClient:
 _CHECKING = ("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
 
 
-def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
+def interrupted_at(step: int, call: Callable[[], object]) -> bool:
     """
     Call it, and raise KeyboardInterrupt at the place number C{step} at which Ctrl-C could do so.
 
@@ -145,7 +147,7 @@ def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        modules = (blocking, feed, client_thread, threading, futures)
+        modules = (blocking, blocking_batches, blocking_tail, feed, client_thread, threading, futures)
         files = tuple(module.__file__ for module in modules)
         if frame.f_code.co_filename not in files:
             return None  # also finalizers, which swallow what is raised in them
@@ -485,7 +487,7 @@ class AppendManyTests(SynchronousTestCase):
         while is_interrupted:
             client: Any = _AnsweringClient()
             feed = Feed(client.submit, client, 2, lambda _: None)
-            is_interrupted = _interrupted_at(step, partial(feed.run, [b"a"] * 20))
+            is_interrupted = interrupted_at(step, partial(feed.run, [b"a"] * 20))
             self.assertTrue(client.stop(), f"the other thread waits for ever after step {step}")
             step += 1
         self.assertGreater(step, 60)

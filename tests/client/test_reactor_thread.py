@@ -20,7 +20,7 @@ import dledger
 from dledger.base.process.reactor_thread import Outcome as PendingOutcome
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.values.errors import DLedgerError
-from tests.client.test_blocking import LiveGroup, _interrupted_at
+from tests.client.test_blocking import LiveGroup, interrupted_at
 
 
 class ReactorThreadTests(SynchronousTestCase):
@@ -52,7 +52,7 @@ class ReactorThreadTests(SynchronousTestCase):
             return deferLater(thread.reactor, 0.01)
 
         step = 0
-        while _interrupted_at(step, lambda: thread.wait(story)):
+        while interrupted_at(step, lambda: thread.wait(story)):
             thread.begin(story).result(timeout=30.0)
             step += 1
         self.assertGreater(step, 10)

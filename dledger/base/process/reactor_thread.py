@@ -45,11 +45,14 @@ class Outcome(Generic[_T]):
 
     Not a Future: a Future's Condition is acquired by Python code. Ctrl-C there could leave it taken, and the
     reactor's thread would wait for ever. A plain lock is acquired atomically.
+
+    @ivar is_begun: whether the work has begun; it begins once.
     """
 
     def __init__(self) -> None:
         self._untold = threading.Lock()
         self._untold.acquire()
+        self._is_told = self.is_begun = False
         self._result: _T | None = None
         self._error: BaseException | None = None
 
@@ -70,6 +73,7 @@ class Outcome(Generic[_T]):
             raise InvalidStateError("there is an outcome already")
 
     def _tell(self) -> None:
+        self._is_told = True
         try:
             self._untold.release()
         except RuntimeError:  # another thread released it in between
@@ -82,9 +86,11 @@ class Outcome(Generic[_T]):
         @param timeout: seconds; None: for ever.
         @raise TimeoutError: there is no outcome yet; the caller may wait again.
         """
-        if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError
-        self._untold.release()
+        # (Ctrl-C may come between the two calls, and the caller may wait again.)
+        if not self._is_told:
+            if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
+                raise TimeoutError
+            self._untold.release()
         if self._error is not None:
             raise self._error
         return cast(_T, self._result)
@@ -175,13 +181,16 @@ class ReactorThread:
         self._run(story, future)
         return future
 
-    def begin(self, story: Callable[[], Deferred[_T]]) -> Outcome[_T]:
+    def begin(self, story: Callable[[], Deferred[_T]], outcome: Outcome[_T] | None = None) -> Outcome[_T]:
         """
         Call C{story} in the reactor's thread.
 
-        @return: the outcome of its Deferred. Ctrl-C can interrupt the wait for it.
+        @param outcome: filled with that of its Deferred. A caller that Ctrl-C has interrupted before may ask
+            again with the same one: the story is called once.
+        @return: the outcome. Ctrl-C can interrupt the wait for it.
         """
-        outcome: Outcome[_T] = Outcome()
+        if outcome is None:
+            outcome = Outcome()
         self._run(story, outcome)
         return outcome
 
@@ -198,6 +207,10 @@ class ReactorThread:
                     future.set_result(result)
 
         def begin() -> None:
+            if isinstance(future, Outcome):
+                if future.is_begun:
+                    return
+                future.is_begun = True
             try:
                 story().addBoth(settle)
             except Exception as error:

@@ -61,16 +61,18 @@ class BlockingReader:
                     self._reader.handed_index = entry.index
                     return entry
             # (Ctrl-C may come while this waits: what was asked for is kept for the next call.)
-            self._ahead = self._ahead or self._thread.begin(self._reader.next_batch)
+            if self._ahead is None:
+                self._ahead = Outcome()
+            if not self._ahead.is_begun:
+                self._thread.begin(self._reader.next_batch, self._ahead)
             try:
                 entries = self._ahead.result()
             except DLedgerError:
                 self._ahead = None
                 raise
-            self._ahead = None
+            self._ready, self._ahead = deque(entries), None
             if not entries:
                 raise StopIteration
-            self._ready.extend(entries)
 
     def commit(self, index: int | None = None, *, wait: bool = True) -> int:
         """

@@ -15,7 +15,6 @@ from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
 from dledger.rocketmq.broker.status import BrokerMeasures, GroupMeasure, TopicMeasure, Waiting
-from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
 
 #: Topics, groups in topics, and groups with dead letters that have metrics of their own.
 MEASURED_MAX = 500
@@ -87,12 +86,8 @@ def _groups(broker: BrokerParts) -> tuple[tuple[GroupMeasure, ...], int]:
 
 
 def _waiting(broker: BrokerParts) -> Waiting:
-    delayed = {}
-    for level in range(1, len(broker.store.config.delay_levels_ms) + 1):
-        begin, end = broker.store.queues.bounds(SCHEDULE_TOPIC, level - 1) or (0, 0)
-        delayed[level] = max(0, end - max(broker.metadata.delay_offsets.get(level), begin))
     return Waiting(
-        delayed=delayed, timed=len(broker.timers), halves=broker.checks_of_halves.waiting,
+        delayed=broker.schedule.waiting, timed=len(broker.timers), halves=broker.checks_of_halves.waiting,
         popped=broker.revive.table.held(), popped_in_order=broker.metadata.order_info.held(),
     )
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.protocol import ServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.process.reactor_thread import Outcome, ReactorThread
 from dledger.rocketmq.broker.client.blocking import Broker
 from dledger.rocketmq.broker.client.producer import PutLimits
 from dledger.rocketmq.broker.client.values import PutRefused, PutUnknown
@@ -235,6 +236,24 @@ class BrokerTests(SynchronousTestCase):
             tail.close()
         self.assertEqual(seen, [b"1", b"2", b"3"])
         self.assertEqual([bool(one) for one in troubles], [True, False])
+
+    def test_an_interrupted_tail_goes_on(self) -> None:
+        """Ctrl-C ends the wait, not the tail; one that is dropped leaves nothing behind."""
+        with self.opened() as broker:
+            self.live.put(b"1", b"2")
+            tail = broker.tail("begin", follow=True)
+            interrupted = self.patch(Outcome, "result", Mock(side_effect=KeyboardInterrupt))
+            self.assertRaises(KeyboardInterrupt, next, tail)
+            interrupted.restore()
+            bodies = [decode_message(record).body for _, record in next(tail).records()]
+            self.assertEqual(bodies, [b"1", b"2"])
+            dropped = broker.tail("begin", follow=True)
+            next(dropped)
+            sources = [tail.source, dropped.source]
+            tail.close()
+            del dropped
+            broker.offsets()
+            self.assertEqual([source.is_closed for source in sources], [True, True])
 
     def test_nobody_there(self) -> None:
         """An error when the time is over."""

@@ -50,6 +50,19 @@ class RecallTests(TimerCase):
         self.wait(6)
         self.assertEqual((self.bodies(), len(self.parts.timers)), ([b"b"], 0))
 
+    def test_recalled_when_sent_twice(self) -> None:
+        """A producer that had no answer has sent it again, with the same key: neither is delivered."""
+        for counted in range(3):
+            self.handle(b"a", 5000 + 500 * counted, "K1")
+        handle = self.handle(b"a", 7000, "K1")
+        self.settle()
+        self.assertEqual(len(self.parts.timers), 4)
+        self.assertEqual(self.recall(handle).code, 0)
+        self.assertEqual(len(self.parts.timers), 0)
+        self.handle(b"b", 5000, "K1b")
+        self.wait(9)
+        self.assertEqual(self.bodies(), [b"b"])
+
     def test_before_it_is_read(self) -> None:
         """A recall that comes before the broker has read the message from its queue counts, too."""
         with patch.object(self.parts.timers, "_read", lambda: False):

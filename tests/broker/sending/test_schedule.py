@@ -41,9 +41,9 @@ class ScheduleCase(SynchronousTestCase):
         self.offsets = DelayOffsets(WALL_MS)
         self.make()
 
-    def make(self) -> None:
+    def make(self, levels: str = "1s 5s 10s") -> None:
         """Started; also once more on the same disk, and with the same offsets."""
-        self.writing = Writing(self.disk, store={"message_delay_level": "1s 5s 10s"})
+        self.writing = Writing(self.disk, store={"message_delay_level": levels})
         self.told: list[tuple[str, int, int, int]] = []
         self.topics = self.writing.broker.metadata.topics
         self.skew_ms = 0
@@ -104,6 +104,20 @@ class DeliveryTests(ScheduleCase):
             self.assertEqual(self.bodies(), bodies)
         self.assertEqual([self.offsets.get(level) for level in (1, 2, 3)], [1, 1, 1])
         self.assertEqual(self.schedule.delivered, 3)
+
+    def test_a_level_that_is_gone(self) -> None:
+        """After a start with fewer levels, what waits in the others comes at its time, too."""
+        self.put(delayed(b"ten", 3), delayed(b"five", 2))
+        self.schedule.stop()
+        self.writing.stop()
+        self.make("1s")
+        self.assertEqual(self.schedule.waiting, {1: 0, 2: 1, 3: 1})
+        self.wait(4.8)
+        self.assertEqual(self.bodies(), [])
+        self.wait(0.4)
+        self.assertEqual(self.bodies(), [b"five"])
+        self.wait(5.0)
+        self.assertEqual((self.bodies(), self.schedule.waiting), ([b"five", b"ten"], {1: 0, 2: 0, 3: 0}))
 
     def test_told(self) -> None:
         """Where each message goes is reported when it is delivered, and where and when it was stored."""

@@ -304,6 +304,8 @@ class IllegalTests(SendCase):
         self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, "K1"))
         self.assertEqual((answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]), ("1", "0"))
         self.assertNotIn("transactionId", self.send(b"x").ext_fields)
+        self.refused(Code.MESSAGE_ILLEGAL, "transaction cannot be delayed", properties=half + "DELAY\x013")
+        self.assertEqual(self.send(properties=half + "DELAY\x010").code, 0)
         self.make(options={"reject_transaction_message": True})
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", properties=half)
 

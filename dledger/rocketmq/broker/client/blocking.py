@@ -16,10 +16,11 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, fail
@@ -30,6 +31,7 @@ from twisted.python.failure import Failure
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.process.timing import Backoff
 from dledger.base.sending.arguments import seconds, whole
+from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike, as_body
 from dledger.base.tls.securing import dialling
 from dledger.rocketmq.broker.client.link import BrokerLink, broker_endpoints
@@ -207,7 +209,7 @@ class Broker:
     def tail(
         self, from_offset: From = "begin", *, follow: bool = False, topics: Sequence[str] | None = None,
         on_trouble: Callable[[str], None] | None = None, batch_bytes_max: int = 1 << 20,
-    ) -> Iterator[LogRecords]:
+    ) -> BlockingBatches[LogRecords]:
         """
         Records of the commit log from an offset on, whole and in order.
 
@@ -219,22 +221,13 @@ class Broker:
             so the caller must filter the records.
         @param on_trouble: called, in the reactor's thread, with a sentence when the broker is lost and with
             an empty string when it is back.
+        @return: after an error, or Ctrl-C, the next call goes on where it was.
         @raise DLedgerError: see L{Reading.next_batch}.
         """
-        thread = self._thread
-        tail = thread.wait(lambda: Deferred.fromCoroutine(self._open_tail(
+        tail = _OpenedTail(lambda: self._open_tail(
             from_offset, follow, topics, on_trouble or (lambda _: None), batch_bytes_max
-        )))
-        try:
-            while True:
-                batch = thread.wait(tail.next_batch)
-                if batch is None:
-                    return
-                yield batch
-        finally:
-            self._closing.remove(tail.close)
-            if not thread.is_stopped:
-                thread.run(tail.close)
+        ), self._closing)
+        return BlockingBatches(self._thread, tail, tail.close)
 
     async def _open_tail(
         self, from_offset: From, follow: bool, topics: Sequence[str] | None,
@@ -254,7 +247,6 @@ class Broker:
         else:
             tail = PullTail(link, topics=topics, batch_bytes_max=batch_bytes_max, **options)
         tail.on_trouble = on_trouble
-        self._closing.append(tail.close)
         return tail
 
     def offsets(self) -> LogOffsets:
@@ -282,7 +274,7 @@ class Broker:
         """End every connection; calls that wait in other threads fail."""
 
         def close_all() -> None:
-            for close in self._closing:
+            for close in tuple(self._closing):
                 close()
 
         self._thread.stop(close_all)
@@ -294,6 +286,45 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _OpenedTail:
+    """
+    A tail that is opened when it is first asked for a batch; the reactor's thread uses it.
+
+    @ivar is_closed: L{close} was called.
+    """
+
+    def __init__(
+        self, opens: Callable[[], Coroutine[Any, Any, Reading]], closing: list[Callable[[], None]]
+    ) -> None:
+        """@param closing: has what is to be called when the broker's client is closed."""
+        self._opens = opens
+        self._closing = closing
+        self._tail: Reading | None = None
+        self.is_closed = False
+
+    def next_batch(self) -> Deferred[LogRecords | None]:
+        """See L{Reading.next_batch}."""
+        return Deferred.fromCoroutine(self._next_batch())
+
+    async def _next_batch(self) -> LogRecords | None:
+        if self._tail is None:
+            tail = await self._opens()
+            if self.is_closed:
+                tail.close()
+                return None
+            self._tail = tail
+            self._closing.append(self.close)
+        return await self._tail.next_batch()
+
+    def close(self) -> None:
+        """Request nothing more."""
+        self.is_closed = True
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            self._closing.remove(self.close)
+            tail.close()
 
 
 async def _connected(

@@ -13,13 +13,14 @@ message, and a second at most.
 Rule 3: a refused delivery is repeated; a message that can never be delivered (it is gone from the log, or has
 no valid topic) is skipped, and logged.
 Rule 4: only a master delivers: a slave copies the delivered messages.
+Rule 5: messages of a level that C{messageDelayLevel} no longer has come at their time, too.
 
 Source: ScheduleMessageService.java (4.9.8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from twisted.internet.defer import succeed
@@ -97,6 +98,7 @@ class ScheduleMessageService:
         self._wall_ms = wall_ms
         self._delivers = delivers
         self._delays_ms = store.config.delay_levels_ms
+        self._levels = len(self._delays_ms)
         self._call: IDelayedCall | None = None
         self._is_running = self._is_putting = self._has_arrived = False
         self._problem = ""
@@ -106,6 +108,7 @@ class ScheduleMessageService:
     def start(self) -> None:
         """Begin to deliver."""
         self._is_running = True
+        self._add_levels(self._store.queues.keys())
         self._again(0.0)
 
     def stop(self) -> None:
@@ -118,7 +121,22 @@ class ScheduleMessageService:
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
         if self._is_running and any(topic == SCHEDULE_TOPIC for topic, _ in arrived):
+            self._add_levels(arrived)
             self._again(0.0)
+
+    def _add_levels(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Serve the level of each queue: it may be one of a longer list, which this broker had before."""
+        ids = (queue_id for topic, queue_id in queues if topic == SCHEDULE_TOPIC)
+        self._levels = max(self._levels, max(ids, default=-1) + 1)
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """By level: the number of messages that wait."""
+        found = {}
+        for level in range(1, self._levels + 1):
+            begin, end = self._store.queues.bounds(SCHEDULE_TOPIC, level - 1) or (0, 0)
+            found[level] = max(0, end - max(self._offsets.get(level), begin))
+        return found
 
     def _again(self, wait_s: float) -> None:
         """Run a turn in C{wait_s} seconds. A turn that is already scheduled is no later than new messages."""
@@ -139,7 +157,7 @@ class ScheduleMessageService:
         moves: dict[int, int] = {}
         wait_ms, size = -1, 0
         try:
-            for level in range(1, len(self._delays_ms) + 1):
+            for level in range(1, self._levels + 1):
                 if len(messages) >= TURN_MESSAGES or size >= TURN_BYTES:
                     wait_ms = 0
                     break
@@ -215,8 +233,14 @@ class ScheduleMessageService:
         return _Due(messages, size, at, 0 if at < end else -1)
 
     def _due_ms(self, unit: Unit, level: int, now_ms: int) -> int:
-        """Time of delivery. If it is further off than the delay, the clock was set back: deliver now."""
-        return unit.tags_code if unit.tags_code <= now_ms + self._delays_ms[level - 1] else now_ms
+        """
+        Time of delivery. If it is further off than the delay, the clock was set back: deliver now. (The delay
+        of a level that is no longer there is not known; none is longer than the log is kept.)
+        """
+        most_ms = self._store.config.file_reserved_time_h * 3_600_000
+        if level <= len(self._delays_ms):
+            most_ms = self._delays_ms[level - 1]
+        return unit.tags_code if unit.tags_code <= now_ms + most_ms else now_ms
 
     def _message(self, unit: Unit) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""

@@ -66,7 +66,8 @@ TimedKey = tuple[str, str]
 class TimerService:
     """
     Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
-    topics and keys, from which C{_by_key} leads back; each of them is in C{_due}, or in the put that is under
+    topics and keys, from which C{_by_key} leads back (a producer that had no answer may have sent a message
+    twice); each of them is in C{_due}, or in the put that is under
     way. C{_due} and C{_places} may have others. C{_recalled} has times until which messages are recalled.
 
     @ivar delivered: number of messages so far.
@@ -101,7 +102,7 @@ class TimerService:
         self._is_running = self._is_loaded = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
         self._open: dict[int, TimedKey] = {}
-        self._by_key: dict[TimedKey, int] = {}
+        self._by_key: dict[TimedKey, int | set[int]] = {}
         self._recalled: dict[TimedKey, int] = {}
         self._places: list[int] = []
         self._done: set[int] = set()
@@ -256,13 +257,22 @@ class TimerService:
         return self._read_at < queue.next_index
 
     def _by_key_of(self, key: TimedKey, offset: int) -> TimedKey:
-        self._by_key[key] = offset
+        before = self._by_key.setdefault(key, offset)
+        if isinstance(before, set):
+            before.add(offset)
+        elif before != offset:
+            self._by_key[key] = {before, offset}
         return key
 
     def _end(self, offset: int) -> None:
         """A message waits no more."""
         key = self._open.pop(offset, None)
-        if key is not None and self._by_key.get(key) == offset:
+        if key is None:
+            return
+        found = self._by_key[key]
+        if isinstance(found, set) and len(found) > 1:
+            found.discard(offset)
+        else:
             del self._by_key[key]
 
     def _message(self, unit: Unit) -> Message | None:
@@ -334,8 +344,8 @@ class TimerService:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
                 self._recalled[topic, key] = until_ms
-                offset = self._by_key.get((topic, key))
-                if offset is not None:
+                found = self._by_key.get((topic, key), set())
+                for offset in [*found] if isinstance(found, set) else [found]:
                     self._end(offset)
             return status
 

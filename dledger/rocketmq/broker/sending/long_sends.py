@@ -53,7 +53,7 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 #: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
 
-NO_TIMERS = "half messages and batches have no time of their own: there are delay levels only (DELAY)"
+NO_TIMERS = "a message of a transaction cannot have a delivery time"
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 
@@ -178,10 +178,17 @@ class LongSends:
         return b"" if UNIQUE_KEY in properties else self._ids.property()
 
     def _half_of(self, message: NewMessage, properties: bytes) -> ReadSend:
-        """The first half of a transaction. @raise Refused: there are none at this broker."""
+        """
+        The first half of a transaction.
+
+        @raise Refused: there are none at this broker.
+        @raise ValueError: it has a delay, which its end would not keep.
+        """
         if self._config.reject_transaction_message:
             raise Refused(Code.NO_PERMISSION, self._no_transactions)
         self._rules.refuse_timer(properties, NO_TIMERS)
+        if delay_level(properties) > 0:
+            raise ValueError("a message of a transaction cannot be delayed")
         half, transaction_id = half_message(message)
         later = longest_form(half, message.topic)
         return ReadSend((half,), message.queue_id, waits(properties), transaction_id, later)
