@@ -13,12 +13,12 @@ from functools import partial
 
 import attrs
 
-from dledger.testing.brokers.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine
 from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
+from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -33,7 +33,7 @@ class ClientsOutcome:
     @ivar failure: what is wrong; empty if it passed.
     @ivar lines: the trace, or its end; empty if it was not asked for.
     @ivar acknowledged: number of messages that were answered with success.
-    @ivar deliveries, again: see L{dledger.testing.brokers.accounts.TrafficRecord}.
+    @ivar deliveries, again: see L{dledger.testing.brokers.parts.accounts.TrafficRecord}.
     @ivar restarts: number of processes after the first one of each machine.
     """
 

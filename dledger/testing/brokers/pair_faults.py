@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
 from dledger.testing.brokers.pairs import follower_of
-from dledger.testing.brokers.states import OldFiles
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
+from dledger.testing.brokers.parts.states import OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -29,7 +28,6 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import (
     FAULTS,
     NAMES,
@@ -40,7 +38,9 @@ from dledger.testing.brokers.pair_faults import (
     SECOND_US,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
-from dledger.testing.brokers.states import (
+from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, require_pair
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
     check_by_key,

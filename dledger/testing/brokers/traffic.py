@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.testing.brokers.accounts import (
+from dledger.testing.brokers.admin_traffic import (
+    KEPT,
+    MAKE_TOPIC,
+    QUERY_OFFSET,
+    QUEUES,
+    REMADE,
+    RESET_GROUP,
+    AdminTraffic,
+    TrafficWorld,
+)
+from dledger.testing.brokers.parts.accounts import (
     ACKED,
     COMMIT,
     DELAYED,
@@ -22,18 +32,8 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.admin_traffic import (
-    KEPT,
-    MAKE_TOPIC,
-    QUERY_OFFSET,
-    QUEUES,
-    REMADE,
-    RESET_GROUP,
-    AdminTraffic,
-    TrafficWorld,
-)
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.states import OffsetKey
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (
     BatchItem,

@@ -22,7 +22,6 @@ import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -32,10 +31,11 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
-from dledger.testing.brokers.states import (
+from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.states import (
     OffsetKey,
     check_by_key,
     check_queues,

@@ -16,7 +16,7 @@ from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
-from dledger.testing.brokers.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.option_values import with_values
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.
@@ -30,7 +30,7 @@ TIMING: Mapping[str, object] = {
 @attrs.frozen
 class MakeRaftBroker:
     """
-    A L{dledger.testing.brokers.machine.MakeBroker}.
+    A L{dledger.testing.brokers.parts.machine.MakeBroker}.
 
     @ivar ids: of all members; they are names of machines.
     @ivar options: of every broker, by RocketMQ's names.
@@ -40,7 +40,7 @@ class MakeRaftBroker:
     options: Mapping[str, object]
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.machine.MakeBroker}."""
+        """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
         is_sync, process, rng = machine.world.is_sync, parts.process, parts.rng
         config = broker_from_mapping({
             **SMALL, "brokerIP1": "10.0.0.1", "enableDLegerCommitLog": True, "dLegerSelfId": machine.name,
