@@ -18,6 +18,7 @@ from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.bad_pages import BadPages
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.values.errors import StoreError
 
@@ -53,6 +54,7 @@ class ClientWorld(PairFaults):
 
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
+    @ivar bad_pages: pages of logs that cannot be read.
     """
 
     traffic: AskedTraffic
@@ -64,6 +66,7 @@ class ClientWorld(PairFaults):
         super().__init__(seed, wants_all_lines=wants_all_lines)
         self.accounts = TrafficRecord()
         self.is_over = False
+        self.bad_pages = BadPages()
         self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
     # -- what the stories ask --------------------------------------------------------------------
@@ -79,6 +82,39 @@ class ClientWorld(PairFaults):
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
+
+    # -- pages of logs ---------------------------------------------------------------------------
+
+    def _spoil_log(self, machine: BrokerMachine) -> None:
+        """
+        A page of a log cannot be read. Its last two files stay sound: damage after the newest mark looks like
+        a torn write. An operator puts the page right some seconds later.
+        """
+        parts = machine.parts
+        if parts is None or not parts.store.is_ready:
+            return
+        log = parts.store.log
+        found = self.bad_pages.spoil(
+            machine.name, machine.disk, self.log_path(machine), rng=self._fault_rng,
+            before=log.end_offset - log.end_offset % log.file_size - log.file_size,
+        )
+        if found:
+            machine.may_fail = True
+            first = found[0].physical_offset
+            self.note(f"{machine.name} cannot read {len(found)} records from {first} on")
+            self.accounts.unreadable(found)
+            self.clock.after(int(self._fault_rng.uniform(2.0, 12.0) * SECOND_US), self._repair_log, machine)
+
+    def _repair_log(self, machine: BrokerMachine) -> None:
+        if not self.bad_pages.of(machine.name):
+            return
+        if self._is_promoting:
+            self.clock.after(SECOND_US, self._repair_log, machine)
+            return
+        self.note(f"an operator repairs the log of {machine.name}")
+        machine.kill()
+        self.bad_pages.repair(machine.name, machine.disk)
+        self._again(machine)
 
     # -- the course ------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ FAULTS = (
 )
 #: Of disks that cannot read something.
 READS = ("read_error", "spoil_queue", "spoil_queue")
+#: Pages of logs that cannot be read.
+BAD_LOGS = ("spoil_log", "spoil_log")
 POWER = ("lose_power", "lose_power_in_write")
 ROLES = ("promote", "renew_slave")
 

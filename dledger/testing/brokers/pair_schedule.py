@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection
 
 import attrs
 
+from dledger.rocketmq.broker.ha.slave import HAFollower
+from dledger.rocketmq.broker.replication import HAReplication
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -29,6 +31,7 @@ from dledger.testing.brokers.client_world import (
     draws,
 )
 from dledger.testing.brokers.pair_faults import (
+    BAD_LOGS,
     FAULTS,
     NAMES,
     POWER,
@@ -50,6 +53,7 @@ from dledger.testing.brokers.parts.states import (
     records_of,
 )
 from dledger.testing.brokers.traffic import STORED
+from dledger.testing.world.platter import PAGE_BYTES
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +109,10 @@ class PairWorld(ClientWorld):
             *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
             *(READS if draws(seed, "reads") else ()),
         )
+        if not focus.faults and draws(seed, "bad log pages"):
+            self.faults += BAD_LOGS
+        if "spoil_log" in self.faults and not self.ages:
+            self.options["mapped_file_size_commit_log"] = 4 * PAGE_BYTES  # a page is a part of a file
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
@@ -224,6 +232,9 @@ class PairWorld(ClientWorld):
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
+        if len(self.bad_pages):
+            for slave in self.slave_machines:
+                slave.call(_offer, slave)
         self.bugs.tell()
 
     # -- roles -----------------------------------------------------------------------------------
@@ -231,8 +242,8 @@ class PairWorld(ClientWorld):
     def _renew_slave(self, _machine: BrokerMachine) -> None:
         """A slave loses its disk, and begins with an empty one."""
         slave = self._some_slave()
-        if self._is_promoting:
-            return
+        if self._is_promoting or len(self.bad_pages):
+            return  # it may have the only copy
         slave.kill()
         master = self.master_machine.parts
         if master is None:
@@ -252,7 +263,7 @@ class PairWorld(ClientWorld):
             one.name: one.parts.store.log.end_offset for one in self.slave_machines
             if one.parts is not None and one.parts.store.is_ready and not one.process.is_frozen
         }
-        if not candidates or self._is_promoting:
+        if not candidates or self._is_promoting or len(self.bad_pages):
             return
         slave = self.machines[max(candidates, key=lambda name: candidates[name])]
         if slave.name not in self._followed or candidates[slave.name] < self._end_of_slave():
@@ -317,6 +328,13 @@ class PairWorld(ClientWorld):
             elif not sent.outcome:
                 sent.may_be_lost = True
 
+    def _repairs(self, _follower: HAFollower) -> bool:
+        """Whether a page that cannot be read may be why replication has stopped: it is repaired first."""
+        for machine in self.machines.values():
+            if self.bad_pages.of(machine.name):
+                self.clock.after(1, self._repair_log, machine)
+        return len(self.bad_pages) > 0
+
     # -- the end ---------------------------------------------------------------------------------
 
     def _answers_at_end(self) -> Collection[int]:
@@ -328,6 +346,8 @@ class PairWorld(ClientWorld):
         running = {name: parts for name, parts in found.items() if parts is not None and parts.store.is_ready}
         if len(running) < len(found):
             return "a broker does not run"
+        if len(self.bad_pages):
+            return "a log cannot be read"
         if (why := why_unsettled(self.traffic)):
             return why
         for name, parts in running.items():
@@ -351,6 +371,14 @@ class PairWorld(ClientWorld):
             begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, begins)
+
+
+def _offer(slave: BrokerMachine) -> None:
+    """A slave offers its master copies of damaged records, more often than by itself."""
+    replication = slave.parts.replication if slave.parts is not None else None
+    if isinstance(replication, HAReplication) and replication.following is not None:
+        if replication.following.offers is not None:
+            replication.following.offers.tick()
 
 
 def run_pair_schedule(

@@ -14,7 +14,7 @@ import random
 from typing import TypeAlias
 
 from dledger.testing.world.disk import MemberDied, SimDisk
-from dledger.testing.world.platter import SimDirectory
+from dledger.testing.world.platter import PAGE_BYTES, SimDirectory
 
 #: A directory, by the paths of its parts relative to it.
 DirectoryTree: TypeAlias = dict[str, SimDirectory]
@@ -73,6 +73,16 @@ class MachineDisk(SimDisk):
         inode.pending.clear()
         inode.data = bytearray(data)
         inode.durable = bytearray(data)
+
+    def is_bad(self, path: str, position: int) -> bool:
+        """Whether the page with this byte of a file cannot be read."""
+        return position // PAGE_BYTES in self._inode(path).bad
+
+    def restore(self, path: str, position: int, data: bytes) -> None:
+        """Somebody writes a part of a file, durably, that could not be read. @param data: whole pages."""
+        inode = self._inode(path)
+        inode.write(data, position, self.count())
+        inode.sync()
 
     def end_process(self) -> None:
         self._forget_death()

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from dledger.rocketmq.broker.popping.check_points import REVIVE_PREFIX
 from dledger.rocketmq.broker.puts.halves import END_KIND, HALF_TOPIC, OP_TOPIC
 from protocols.wire.rocketmq.message import Message
 
@@ -225,6 +226,25 @@ class TrafficRecord:
             given.was_acked = given.was_acked or bool(given.acked)
             given.acked = ""
             given.visible_ms = 0
+
+    def unreadable(self, records: list[Message]) -> None:
+        """
+        A disk cannot read these records, until an operator writes them again. Consumers get the messages
+        around them; the next process does not know the pops, acknowledgements and ends of transactions that
+        are among them.
+        """
+        keys = {key for record in records for key in record.keys}
+        for key in keys & self.sent.keys():
+            self.sent[key].may_be_lost = True
+        self.doubt()
+        if any(record.topic == OP_TOPIC for record in records):
+            for sent in self.sent.values():
+                sent.ended = ""
+        if any(record.topic.startswith(REVIVE_PREFIX) for record in records):
+            for given in self.given.values():
+                given.was_acked = True
+                given.acked = ""
+                given.visible_ms = 0
 
     def delivered(self, group: str, message: Message, *, now_ms: int, era: int,
                   passes: GroupFilter | None = None) -> ProducedMessage:
