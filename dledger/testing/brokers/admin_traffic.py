@@ -61,6 +61,9 @@ class TrafficWorld(Protocol):
     def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
         """A consumer is about to ask for its offset. @return: called with the answer."""
 
+    def process_of(self, target: str) -> tuple[int, int]:
+        """Numbers of the disk and of the process of a broker."""
+
     def deleting(self, topic: str) -> None:
         """A topic is about to be deleted, or has just been."""
 

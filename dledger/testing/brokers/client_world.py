@@ -14,8 +14,8 @@ from functools import partial
 import attrs
 
 from dledger.testing.brokers.admin_traffic import TrafficWorld
-from dledger.testing.brokers.asked_traffic import AskedTraffic
-from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
+from dledger.testing.brokers.group_traffic import GroupTraffic
+from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.parts.bad_pages import BadPages
@@ -57,7 +57,7 @@ class ClientWorld(PairFaults):
     @ivar bad_pages: pages of logs that cannot be read.
     """
 
-    traffic: AskedTraffic
+    traffic: GroupTraffic
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -78,6 +78,11 @@ class ClientWorld(PairFaults):
     def any_broker(self) -> str:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
+
+    def process_of(self, target: str) -> tuple[int, int]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        machine = self.machines[target.partition(":")[0]]
+        return machine.disks, machine.boots
 
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
@@ -190,11 +195,22 @@ def draws(seed: int, name: str) -> bool:
     return random.Random(f"{seed} {name}").random() < 0.3
 
 
-def clients_of(world: TrafficWorld, course: ClientWorld, *, put_s: float) -> AskedTraffic:
-    """All clients of a schedule, on a machine of theirs. @param world, course: the same world."""
-    client = ClientMachine(CLIENT, clock=course.clock, network=course.network,
-                           rng=random.Random(f"{course.seed} client"), wrong=course.bugs.note)
-    return AskedTraffic(world, client, put_s=put_s)
+def clients_of(
+    world: TrafficWorld, course: ClientWorld, *, put_s: float, has_groups: bool = False
+) -> GroupTraffic:
+    """
+    All clients of a schedule, on machines of theirs.
+
+    @param world, course: the same world.
+    @param has_groups: play the stories of L{GroupTraffic} also if the seed does not draw them.
+    """
+    one, other = (ClientMachine(
+        name, clock=course.clock, network=course.network, rng=random.Random(f"{course.seed} {own}"),
+        wrong=course.bugs.note,
+    ) for name, own in ((CLIENT, "client"), (OTHER_CLIENT, "other client")))
+    are_played = has_groups or draws(course.seed, "more stories")
+    return GroupTraffic(world, one, put_s=put_s, other=other,
+                        extra=random.Random(f"{course.seed} groups") if are_played else None)
 
 
 def _is_of_a_disk(machines: Mapping[str, BrokerMachine], error: BaseException) -> bool:

@@ -22,7 +22,7 @@ from dledger.values.errors import DLedgerError
 
 SECOND_US = 1_000_000
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-CLIENT = "10.0.1.1"
+CLIENT, OTHER_CLIENT = "10.0.1.1", "10.0.1.2"
 FLUSH_US = 500
 #: An operator notices stopped replication after this time.
 NOTICED_US = 1_500_000

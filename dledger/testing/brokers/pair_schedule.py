@@ -30,6 +30,7 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
+from dledger.testing.brokers.group_traffic import POPPED_TOPIC
 from dledger.testing.brokers.pair_faults import (
     BAD_LOGS,
     FAULTS,
@@ -55,6 +56,9 @@ from dledger.testing.brokers.parts.states import (
 from dledger.testing.brokers.traffic import STORED
 from dledger.testing.world.platter import PAGE_BYTES
 
+#: They are deleted, and made again.
+REMADE_TOPICS = frozenset({REMADE, POPPED_TOPIC})
+
 
 @attrs.frozen(kw_only=True)
 class PairFocus:
@@ -65,6 +69,7 @@ class PairFocus:
     @ivar role: of the master; empty for the seed's own.
     @ivar slaves: their number; 0 for the seed's own.
     @ivar ages: files become old enough to expire, also if the seed does not draw that.
+    @ivar groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
     """
 
     faults: tuple[str, ...] = ()
@@ -72,6 +77,7 @@ class PairFocus:
     pace_s: float = 0.0
     slaves: int = 0
     ages: bool = False
+    groups: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -124,7 +130,7 @@ class PairWorld(ClientWorld):
         for machine in self.machines.values():
             machine.ends = self._ends
         self.watch = OffsetWatch(lambda: self.clock.now_us)
-        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=focus.groups)
         self.promotions = 0
         #: Slaves that have had all that this master had when the slave, or the master, began.
         self._followed: set[str] = set()
@@ -299,7 +305,8 @@ class PairWorld(ClientWorld):
         self._followed.clear()
         self.accounts.life += 1
         self.accounts.doubt()
-        self.accounts.eras[REMADE] = UNSURE
+        for topic in REMADE_TOPICS:
+            self.accounts.eras[topic] = UNSURE
         self.watch.promoted()
         slave.start()
         self.clock.after(1, self._count_losses)
@@ -348,7 +355,7 @@ class PairWorld(ClientWorld):
             return "a broker does not run"
         if len(self.bad_pages):
             return "a log cannot be read"
-        if (why := why_unsettled(self.traffic)):
+        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
             return why
         for name, parts in running.items():
             indexing = parts.store.indexing
@@ -367,7 +374,7 @@ class PairWorld(ClientWorld):
             parts = machine.parts
             assert parts is not None
             # After a promotion nobody can say whether its last deletion counts.
-            check_queues(name, parts, without=frozenset({REMADE}) if self.accounts.life else frozenset())
+            check_queues(name, parts, without=REMADE_TOPICS if self.accounts.life else frozenset())
             begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, begins)

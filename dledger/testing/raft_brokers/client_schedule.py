@@ -64,8 +64,13 @@ class RaftClientsOutcome(ClientsOutcome):
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
 
-    def __init__(self, seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False) -> None:
-        """@param faults: the only ones that happen; empty for the seed's own mix."""
+    def __init__(
+        self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
+    ) -> None:
+        """
+        @param faults: the only ones that happen; empty for the seed's own mix.
+        @param groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
+        """
         super().__init__(seed, "raft clients", wants_all_lines=wants_all_lines)
         rng = self._fault_rng
         self.is_sync = rng.random() < 0.5
@@ -85,7 +90,7 @@ class RaftClientsWorld(ClientWorld):
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         self._master = IDS[0]
-        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
         self.kept = KeptOffsets()
         #: Of the newest master: its term, and the number of its process.
@@ -202,7 +207,7 @@ class RaftClientsWorld(ClientWorld):
         masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
-        if (why := why_unsettled(self.traffic)):
+        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
             return why
         if len(ends) != 1:
             return f"ends {ends}"
@@ -233,9 +238,9 @@ class RaftClientsWorld(ClientWorld):
 
 
 def run_raft_clients(
-    seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False
+    seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
 ) -> RaftClientsOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
-    world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
+    world = RaftClientsWorld(seed, faults=faults, groups=groups, wants_all_lines=wants_all_lines)
     found = clients_outcome(world)
     return RaftClientsOutcome(**attrs.asdict(found, recurse=False), masters=world.masters)
