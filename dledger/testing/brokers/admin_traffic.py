@@ -40,6 +40,9 @@ class TrafficWorld(Protocol):
     def any_broker(self) -> str:
         """The port of some broker."""
 
+    def any_of(self, draws: random.Random) -> str:
+        """As L{any_broker}, drawn by somebody else."""
+
     def is_sound(self, target: str) -> bool:
         """Whether a broker has the master's messages, and no others: else its consumers go elsewhere."""
 

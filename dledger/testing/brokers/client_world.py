@@ -14,7 +14,7 @@ from functools import partial
 import attrs
 
 from dledger.testing.brokers.admin_traffic import TrafficWorld
-from dledger.testing.brokers.group_traffic import GroupTraffic
+from dledger.testing.brokers.operator_traffic import OperatorTraffic
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
@@ -57,7 +57,7 @@ class ClientWorld(PairFaults):
     @ivar bad_pages: pages of logs that cannot be read.
     """
 
-    traffic: GroupTraffic
+    traffic: OperatorTraffic
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -79,6 +79,10 @@ class ClientWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
 
+    def any_of(self, draws: random.Random) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{draws.choice(list(self.machines))}:{CLIENT_PORT}"
+
     def process_of(self, target: str) -> tuple[int, int]:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         machine = self.machines[target.partition(":")[0]]
@@ -93,14 +97,17 @@ class ClientWorld(PairFaults):
     def _spoil_log(self, machine: BrokerMachine) -> None:
         """
         A page of a log cannot be read. Its last two files stay sound: damage after the newest mark looks like
-        a torn write. An operator puts the page right some seconds later.
+        a torn write. An operator puts the page right some seconds later; on a raft log, the other members.
         """
         parts = machine.parts
         if parts is None or not parts.store.is_ready:
             return
         log = parts.store.log
+        machines = self.machines.values()
+        if log.record_lead and any(one.disk.has_bad_pages(self.log_path(one)) for one in machines):
+            return  # a peer mends it, which has the only other copies
         found = self.bad_pages.spoil(
-            machine.name, machine.disk, self.log_path(machine), rng=self._fault_rng,
+            machine.name, machine.disk, self.log_path(machine), rng=self._fault_rng, lead=log.record_lead,
             before=log.end_offset - log.end_offset % log.file_size - log.file_size,
         )
         if found:
@@ -108,6 +115,8 @@ class ClientWorld(PairFaults):
             first = found[0].physical_offset
             self.note(f"{machine.name} cannot read {len(found)} records from {first} on")
             self.accounts.unreadable(found)
+            if log.record_lead:
+                self.bad_pages.forget(machine.name)
             self.clock.after(int(self._fault_rng.uniform(2.0, 12.0) * SECOND_US), self._repair_log, machine)
 
     def _repair_log(self, machine: BrokerMachine) -> None:
@@ -197,7 +206,7 @@ def draws(seed: int, name: str) -> bool:
 
 def clients_of(
     world: TrafficWorld, course: ClientWorld, *, put_s: float, has_groups: bool = False
-) -> GroupTraffic:
+) -> OperatorTraffic:
     """
     All clients of a schedule, on machines of theirs.
 
@@ -209,7 +218,7 @@ def clients_of(
         wrong=course.bugs.note,
     ) for name, own in ((CLIENT, "client"), (OTHER_CLIENT, "other client")))
     are_played = has_groups or draws(course.seed, "more stories")
-    return GroupTraffic(world, one, put_s=put_s, other=other,
+    return OperatorTraffic(world, one, put_s=put_s, other=other,
                         extra=random.Random(f"{course.seed} groups") if are_played else None)
 
 

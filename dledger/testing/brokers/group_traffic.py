@@ -95,8 +95,8 @@ class GroupTraffic(AskedTraffic):
         self.extra = extra
         self._draws = extra or random.Random(0)
         self._others = (client, other)
-        #: Who has the queue that is lent: client and process; until when, ms since 1970.
-        self._holder: tuple[int, tuple[int, int], int] | None = None
+        #: Who has the queue that is lent: client, broker and process; until when, ms since 1970.
+        self._holder: tuple[int, tuple[str, tuple[int, int]], int] | None = None
         self._was_reset = False
         other.asked = client.asked
 
@@ -415,9 +415,9 @@ class GroupTraffic(AskedTraffic):
         while not world.is_over:
             await client.pause(draws.expovariate(1 / 0.5))
             target = world.master()
-            process = world.process_of(target)
+            process = target, world.process_of(target)
             answer = await client.ask(target, LOCK, {}, body)
-            if answer is None or answer.code or process != world.process_of(target):
+            if answer is None or answer.code or process[1] != world.process_of(target):
                 continue
             if not json.loads(answer.body)["lockOKMQSet"]:
                 continue

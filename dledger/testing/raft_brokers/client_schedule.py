@@ -31,7 +31,7 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
+from dledger.testing.brokers.pair_faults import BAD_LOGS, POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
@@ -79,13 +79,14 @@ class RaftClientsWorld(ClientWorld):
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
         ages = "age" in faults or (not faults and draws(seed, "ages"))
         if not faults:
-            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()))
+            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()),
+                            *(BAD_LOGS if draws(seed, "bad log pages") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
             "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
             "autoCreateTopicEnable": rng.random() < 0.5,
-        })
+        }, scrubs="spoil_log" in self.faults)
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
@@ -168,6 +169,12 @@ class RaftClientsWorld(ClientWorld):
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
         return self._master
+
+    def heal(self) -> None:
+        """See L{PairFaults.heal}: a disk can read again what no member has noticed until now."""
+        super().heal()
+        for machine in self.machines.values():
+            machine.disk.forgive(self.log_path(machine))
 
     # -- watching --------------------------------------------------------------------------------
 

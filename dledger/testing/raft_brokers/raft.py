@@ -25,6 +25,7 @@ TIMING: Mapping[str, object] = {
     "max_vote_interval_ms": 900, "rpc_time_out_ms": 2000, "max_push_time_out_ms": 1500,
     "check_point_interval": 2000, "mapped_file_size_for_entry_index": 32 * 64,
 }
+SCRUB: Mapping[str, object] = {"scrub_bytes_per_s": 200_000, "scrub_pause_ms": 500}
 
 
 @attrs.frozen
@@ -34,10 +35,12 @@ class MakeRaftBroker:
 
     @ivar ids: of all members; they are names of machines.
     @ivar options: of every broker, by RocketMQ's names.
+    @ivar scrubs: members look for damage all the time, and not once in ten minutes.
     """
 
     ids: tuple[str, ...]
     options: Mapping[str, object]
+    scrubs: bool = False
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
         """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
@@ -51,7 +54,7 @@ class MakeRaftBroker:
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                with_values(of_member, TIMING),
+                with_values(of_member, {**TIMING, **(SCRUB if self.scrubs else {})}),
                 MemberProcess(
                     reactor=parts.reactor, disk=machine.disk, rng=rng, failed=machine.failed,
                     boot_id=boot_id, wall_clock=lambda: (machine.wall_s(), 12),

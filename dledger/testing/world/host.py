@@ -78,6 +78,16 @@ class MachineDisk(SimDisk):
         """Whether the page with this byte of a file cannot be read."""
         return position // PAGE_BYTES in self._inode(path).bad
 
+    def has_bad_pages(self, path: str) -> bool:
+        """Whether a page of a file in a directory cannot be read."""
+        found = self._directories.get(path)
+        return found is not None and any(inode.bad for inode in found.entries.values())
+
+    def forgive(self, path: str) -> None:
+        """All pages of the files in a directory can be read again."""
+        for inode in self._directories[path].entries.values() if path in self._directories else ():
+            inode.bad.clear()
+
     def restore(self, path: str, position: int, data: bytes) -> None:
         """Somebody writes a part of a file, durably, that could not be read. @param data: whole pages."""
         inode = self._inode(path)

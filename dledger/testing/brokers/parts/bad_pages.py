@@ -9,6 +9,7 @@ import attrs
 
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.platter import PAGE_BYTES
+from protocols.wire.ledger.entry import BLANK_MAGIC
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 from protocols.wire.rocketmq.message import Message, decode_message
 
@@ -44,13 +45,14 @@ class BadPages:
         self._pages.pop(name, None)
 
     def spoil(
-        self, name: str, disk: MachineDisk, path: str, *, before: int, rng: random.Random
+        self, name: str, disk: MachineDisk, path: str, *, before: int, rng: random.Random, lead: int = 0
     ) -> list[Message]:
         """
         A page of a log becomes bad.
 
         @param name: of the machine. @param path: of the files of its log.
         @param before: the page ends at or before this offset of the log.
+        @param lead: bytes before each record in its entry; 0: there are no entries.
         @return: the messages of which a part is in the page; none: there is no such page.
         """
         pages = []
@@ -64,7 +66,7 @@ class BadPages:
         whole, base, at, data = rng.choice(sorted(pages, key=lambda one: one[1:3]))
         if any((one.path, one.at) == (whole, at) for one in self._pages.get(name, ())):
             return []
-        found = [message for message in _messages(data) if _touches(message, base + at)]
+        found = [message for message in _messages(data, lead) if _touches(message, base + at, lead)]
         if found:
             disk.spoil(whole, at)
             self._pages.setdefault(name, []).append(BadPage(whole, at, data[at : at + PAGE_BYTES]))
@@ -81,18 +83,20 @@ class BadPages:
                 disk.restore(page.path, page.at, page.data)
 
 
-def _messages(data: bytes) -> list[Message]:
+def _messages(data: bytes, lead: int) -> list[Message]:
     """The messages in a file of a log."""
     found, at = [], 0
     while len(data) - at >= START_SIZE:
-        size, magic = START.unpack_from(data, at)
-        if magic == MAGIC_BLANK or size <= 0 or at + size > len(data):
+        first, second = START.unpack_from(data, at)
+        # An entry of a raft log has the magic first, a record its size.
+        size, is_blank = (second, first == BLANK_MAGIC) if lead else (first, second == MAGIC_BLANK)
+        if is_blank or size <= 0 or at + size > len(data):
             break
-        found.append(decode_message(data, at))
+        found.append(decode_message(data[at + lead : at + size]))
         at += size
     return found
 
 
-def _touches(message: Message, begin: int) -> bool:
+def _touches(message: Message, begin: int, lead: int) -> bool:
     end = message.physical_offset + message.size
-    return message.physical_offset < begin + PAGE_BYTES and end > begin
+    return message.physical_offset - lead < begin + PAGE_BYTES and end > begin
