@@ -59,7 +59,8 @@ RESET_CLIENT = 220
 #: Its messages are acknowledged in batches.
 BATCH_GROUP = GroupFilter("PB", "A || B", tags=frozenset("AB"))
 #: It gives up many messages.
-DEAD_GROUP = GroupFilter("PD", "n > 25 AND TAGS IN ('A', 'B')", "SQL92", tags=frozenset("AB"), above=25)
+DEAD_GROUP = GroupFilter("PD", "n > 25 AND n BETWEEN -1 AND 99 AND TAGS IN ('A', 'B')", "SQL92",
+                         tags=frozenset("AB"), above=25)
 DEAD_TRIES = 1
 #: It pulls, and sends messages back as dead letters.
 GIVING_GROUP = GroupFilter("GD")

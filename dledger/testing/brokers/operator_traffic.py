@@ -153,6 +153,8 @@ class OperatorTraffic(GroupTraffic):
             sent = self._new_of(self._draws.choice(KEPT))
             named = {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number)}
             if self._draws.random() < 0.3:
+                del named["UNIQ_KEY"]  # the broker makes one
+            if self._draws.random() < 0.3:
                 sent.kind = DELAYED
                 sent.due_ms += 1000
                 named["TIMER_DELIVER_MS"] = str(sent.due_ms)

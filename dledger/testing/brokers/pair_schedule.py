@@ -108,6 +108,9 @@ class PairWorld(ClientWorld):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
+        if focus.groups or draws(seed, "more stories"):
+            # The names of topics for retries are those of earlier versions.
+            self.options["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
         self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
 from dledger.testing.brokers.admin_traffic import (
     KEPT,
     MAKE_TOPIC,
@@ -371,8 +372,10 @@ class Traffic(AdminTraffic):
             POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2]),
             copy=(message.reconsume_times, message.queue_offset),
         )
+        is_named = parts[4] == "1"  # a retry whose topic has a name of version 1, which a client knows
         place = {
-            "consumerGroup": POP_GROUP, "topic": topic, "queueId": parts[6], "offset": parts[7],
+            "consumerGroup": POP_GROUP, "queueId": parts[6], "offset": parts[7],
+            "topic": pop_retry_topic(topic, POP_GROUP, version=1) if is_named else topic,
             "extraInfo": receipt,
         }
         self.client.begin(self._settle(given, place))
