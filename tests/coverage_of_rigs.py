@@ -265,12 +265,20 @@ def _crash_kinds() -> list[Callable[[], object]]:
 
 
 def _pair_kinds() -> list[Callable[[], object]]:
-    """Old files, and disks that cannot read, which not every seed draws; slaves that become masters."""
+    """
+    Old files, disks that cannot read, and the stories of groups, which not every seed draws; slaves that
+    become masters.
+    """
     from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
 
     focuses = (
         PairFocus(ages=True, slaves=2), PairFocus(faults=("spoil_queue", "read_error", "kill"), pace_s=0.7),
         PairFocus(faults=("promote", "age", "kill", "fill_disk"), slaves=2, pace_s=1.0),
+        PairFocus(faults=("spoil_log", "cut_client", "spoil_log"), pace_s=1.0),
+        PairFocus(faults=("spoil_log", "spoil_queue", "kill", "lose_power"), pace_s=0.7),
+        PairFocus(faults=("nothing",), groups=True),
+        PairFocus(groups=True), PairFocus(groups=True, slaves=2),
+        PairFocus(faults=("kill", "promote", "cut_client"), groups=True, pace_s=1.5),
     )
     return [functools.partial(run_pair_schedule, seed, focus=focus) for seed, focus in enumerate(focuses, 1)]
 
@@ -279,8 +287,12 @@ def _raft_client_kinds() -> list[Callable[[], object]]:
     """As L{_pair_kinds}, of groups on raft logs."""
     from dledger.testing.raft_brokers.client_schedule import run_raft_clients
 
-    kinds = (("spoil_queue", "read_error", "kill"), ("age", "hand_over", "cut_off", "fill_disk"))
-    return [functools.partial(run_raft_clients, seed, faults=faults) for seed, faults in enumerate(kinds, 1)]
+    kinds = (
+        (("spoil_queue", "read_error", "kill"), False), (("age", "hand_over", "cut_off", "fill_disk"), False),
+        (("nothing",), True), ((), True), ((), True),
+    )
+    return [functools.partial(run_raft_clients, seed, faults=faults, groups=groups)
+            for seed, (faults, groups) in enumerate(kinds, 1)]
 
 
 #: By the name of a rig: makes the plays of all its kinds, one each. A rig that is not here has one kind.
@@ -314,9 +326,9 @@ def executed_by(rig: str, seeds: range) -> dict[str, set[int]]:
 @attrs.frozen
 class LeftOut:
     """
-    A part of a module that no schedule enters, and why.
+    A part of the product that no schedule enters, and why.
 
-    @ivar path: of the module, below the repository.
+    @ivar path: of a module, below the repository; or of a folder, with a slash at its end: all its modules.
     @ivar name: of a function or a class; empty: the whole module.
     """
 
@@ -326,6 +338,8 @@ class LeftOut:
 
     def has(self, path: str, function: str) -> bool:
         """Whether a function of a module is a part of this."""
+        if self.path.endswith("/"):
+            return path.startswith(self.path)
         return path == self.path and (not self.name or f"{function}.".startswith(f"{self.name}."))
 
 
@@ -340,7 +354,8 @@ def left_out_of(text: str) -> list[LeftOut]:
             continue
         what, dashes, reason = line.partition(" -- ")
         path, _, name = what.strip().partition(": ")
-        if not (dashes and reason.strip() and path.endswith(".py")):
+        is_part = path.endswith(".py") or (path.endswith("/") and not name)
+        if not (dashes and reason.strip() and is_part):
             raise ValueError(f"not 'path[: name] -- reason': {line}")
         found.append(LeftOut(path, name, reason.strip()))
     return found
@@ -350,22 +365,31 @@ def stale(left_out: Sequence[LeftOut], lines: Mapping[str, set[int]]) -> list[st
     """Sentences about what is not there any more, or is executed. @param lines: executed ones, by file."""
     told = []
     for one in left_out:
-        path = ROOT / one.path
-        here = covered(path, lines.get(str(path), set())) if path.is_file() else Covered("", (), frozenset())
+        here = [(path.relative_to(ROOT).as_posix(), covered(path, lines.get(str(path), set())))
+                for path in modules_of(one)]
         what = f"{one.path}: {one.name}" if one.name else one.path
-        entered = sorted(name for name in here.entered if one.has(one.path, name))
-        if not any(one.has(one.path, statement.function) for statement in here.statements):
+        entered = sorted(name for path, found in here for name in found.entered if one.has(path, name))
+        if not any(one.has(path, each.function) for path, found in here for each in found.statements):
             told.append(f"{what} is left out, but is not there")
         elif entered:
             told.append(f"{what} is left out, but {entered[0]} is executed")
     return told
 
 
+def modules_of(one: LeftOut) -> list[Path]:
+    """Those of which something is left out; those of a folder in their order."""
+    path = ROOT / one.path
+    if one.path.endswith("/"):
+        return sorted(path.rglob("*.py"))
+    return [path] if path.is_file() else []
+
+
 def left_out_table(left_out: Sequence[LeftOut]) -> list[str]:
     """The lines of a Markdown table: what stays out, its number of statements, and the reason."""
     rows = ["| Stays out | statements | because |", "|---|---|---|"]
     for one in left_out:
-        count = sum(one.has(one.path, statement.function) for statement in _statements_in(ROOT / one.path))
+        count = sum(one.has(path.relative_to(ROOT).as_posix(), statement.function)
+                    for path in modules_of(one) for statement in _statements_in(path))
         what = one.path.removeprefix("dledger/") + (f": {one.name}" if one.name else "")
         rows.append(f"| `{what}` | {count} | {one.reason} |")
     return rows

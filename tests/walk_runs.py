@@ -14,8 +14,8 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.ledger.membership import PROMOTE
-from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
+from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.group.checks.machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster

@@ -69,7 +69,7 @@ class EntryDispatch(Dispatcher):
         if len(data) < START_SIZE:
             return 0
         magic, size = BLANK.unpack_from(data)
-        return -1 if magic == BLANK_MAGIC else size
+        return -1 if magic == BLANK_MAGIC else max(size, 0)
 
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
         at, end = 0, len(data)

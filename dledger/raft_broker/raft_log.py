@@ -23,9 +23,11 @@ from twisted.internet.defer import Deferred, succeed
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
 from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.holes import Hole
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.rocketmq.broker.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
+from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import START, START_SIZE
 
@@ -40,6 +42,10 @@ class CommittedLedger(Protocol):
     @property
     def ledger_end_index(self) -> int:
         """Index of the last entry; -1 if there is none."""
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """The damaged ranges that other members mend."""
 
     @property
     def end_position(self) -> int:
@@ -120,18 +126,32 @@ class RaftLog:
         if ledger.ledger_begin_index != self._begin_index:
             self._begin_index = ledger.ledger_begin_index
             if self._begin_index >= 0:
-                self.begin_offset = ledger.position_of(self._begin_index)
+                self.begin_offset = self._begin_of(self._begin_index)
                 self.record_end = max(self.record_end, self.begin_offset)
         end_index = min(committed_index, ledger.ledger_end_index)
         if end_index <= self._committed_index:
             return False
-        self._committed_index = end_index
         is_last = end_index == ledger.ledger_end_index
-        end = ledger.end_position if is_last else self._end_of(end_index)
+        try:
+            end = ledger.end_position if is_last else self._end_of(end_index)
+        except DamagedEntryError:
+            return False  # a later call knows more: other members mend it, or a later entry is committed
+        self._committed_index = end_index
         if end <= self.record_end:
             return False
         self.record_end = end
         return True
+
+    def _begin_of(self, index: int) -> int:
+        """Begin of the first entry, which may be damaged."""
+        try:
+            return self._ledger.position_of(index)
+        except DamagedEntryError:
+            found = [hole.position for hole in self._ledger.holes
+                     if hole.first_index <= index <= hole.last_index]
+            if not found:
+                raise
+            return found[0]
 
     def _end_of(self, index: int) -> int:
         """

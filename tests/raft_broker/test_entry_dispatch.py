@@ -7,6 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
@@ -91,10 +92,15 @@ class DispatchTests(SynchronousTestCase):
         log = self.ledger.log()
         self.addCleanup(log.abandon)
         file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
+        start = file.pread(8, 0)
         file.pwrite(b"\x07", 3)
         dispatch = EntryDispatch(log, self.queues, (), offset=0, events=BrokerEvents())
         error = self.assertRaises(OSError, dispatch.step, bound=log.record_end)
         self.assertIn("no entry begins at 0", str(error))
-        file.pwrite(b"\x01", 3)
+        # What is read where the disk gives nothing is no blank, either.
+        file.pwrite(FILLER[:8], 0)
+        self.assertRaises(OSError, dispatch.step, bound=log.record_end)
+        self.assertEqual(dispatch.offset, 0)
+        file.pwrite(start, 0)
         dispatch.step(bound=log.record_end)
         self.assertEqual(dispatch.dispatched, 1)

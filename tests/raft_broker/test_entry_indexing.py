@@ -8,7 +8,9 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_indexing import EntryIndexing
+from dledger.rocketmq.broker.store.index.indexing import SCARCE_S
 from dledger.rocketmq.broker.store.index.key_index import KeyIndex
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from protocols.wire.rocketmq.message import decode_properties
@@ -61,3 +63,33 @@ class EntryIndexingTests(SynchronousTestCase):
             [(hash_of_key("T1", key), offset)
              for key, offset in zip("kl", self.ledger.place.offsets, strict=True)],
         )
+
+    def test_damage_holds_the_index(self) -> None:
+        """The index waits at a damaged entry until it is mended: what is before it is there at once."""
+        self.ledger.append(*[message(properties={"KEYS": f"k{number}"}) for number in range(4)])
+        log, clock = self.ledger.log(), Clock()
+        self.addCleanup(log.abandon)
+        bad = self.ledger.store.position_of(2)
+        file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
+        sound = file.pread(60, bad)
+        file.pwrite(FILLER[:60], bad)
+        config = config_of("base-held")
+        index = KeyIndex.open(config, self.ledger.disk, log, log_end=0, crashed=False, timestamp=0)
+        made = EntryIndexing(index, log, clock=clock)
+        made.start(Dispatched(log.record_end))
+        clock.pump([SCARCE_S] * 5)
+        self.assertEqual(index.offset, bad)
+        self.assertEqual(len(entries_of(index)), 2)
+        file.pwrite(sound, bad)
+        clock.pump([SCARCE_S] * 2)
+        self.assertEqual(index.offset, log.record_end)
+        self.assertEqual(len(entries_of(index)), 4)
+
+
+class Dispatched:
+    """A dispatch that is done. @ivar offset: its end."""
+
+    behind_bytes = 0
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.ledger.holes import Hole
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.values.errors import DamagedEntryError
 from tests.broker.support import message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 
@@ -57,6 +60,15 @@ class RaftLogTests(SynchronousTestCase):
         self.assertLessEqual(len(log.read(48, 10 * FILE_SIZE)), FILE_SIZE - 48)
         self.assertGreater(log.record_end, 3 * FILE_SIZE)
 
+    def test_damaged_bounds_are_no_obstacle(self) -> None:
+        """A damaged first entry is where it is; a damaged last one counts when more is known."""
+        log = RaftLog(self.ledger.config, self.ledger.disk, DamagedLedger(), self.ledger.stamps,
+                      committed_index=4, record_size_max=4096)
+        self.addCleanup(log.abandon)
+        self.assertEqual((log.begin_offset, log.record_end), (100, 100))
+        self.assertTrue(log.committed(6))
+        self.assertEqual(log.record_end, 700)
+
     def test_a_damaged_record_is_named(self) -> None:
         """A damaged record is named."""
         self.ledger.append(message(b"hello"))
@@ -78,3 +90,19 @@ class RaftLogTests(SynchronousTestCase):
         self.assertTrue(log.committed(3))
         log.show_to(1 << 60)
         self.assertEqual(log.record_end, log.ledger_end)
+
+
+class DamagedLedger:
+    """Ten entries of 100 bytes; the first two and the fifth are damaged."""
+
+    ledger_begin_index, ledger_end_index, end_position = 1, 10, 1100
+    holes = (
+        Hole(first_index=1, last_index=2, position=100, end_position=300),
+        Hole(first_index=5, last_index=5, position=500, end_position=600),
+    )
+
+    def position_of(self, index: int) -> int:
+        """The offset of a sound entry."""
+        if index in (1, 2, 5):
+            raise DamagedEntryError(index, "damaged")
+        return index * 100

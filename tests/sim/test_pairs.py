@@ -14,7 +14,10 @@ from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.__main__ import main
-from dledger.testing.brokers.accounts import (
+from dledger.testing.brokers.admin_traffic import KEPT
+from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET
+from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
+from dledger.testing.brokers.parts.accounts import (
     ACKED,
     ASKED,
     COMMIT,
@@ -27,10 +30,13 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     TrafficRecord,
 )
-from dledger.testing.brokers.admin_traffic import KEPT
-from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET
-from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
-from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues, records_of
+from dledger.testing.brokers.parts.states import (
+    COPIED_US,
+    OffsetWatch,
+    check_by_key,
+    check_queues,
+    records_of,
+)
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties, make_message
 from tests.broker.support import HOST

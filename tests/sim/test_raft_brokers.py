@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
-from dledger.testing.brokers.machine import BrokerMachine
+from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.raft_brokers.schedule import (
     SECOND_US,
     TAKES_S,

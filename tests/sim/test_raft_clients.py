@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.brokers.accounts import PairBroken
 from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
+from dledger.testing.brokers.parts.accounts import PairBroken
 from dledger.testing.raft_brokers.client_schedule import RaftClientsWorld, run_raft_clients
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
 

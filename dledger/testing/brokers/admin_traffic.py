@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.states import OffsetKey
+from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 
 QUERY_OFFSET = 14
@@ -40,6 +40,9 @@ class TrafficWorld(Protocol):
     def any_broker(self) -> str:
         """The port of some broker."""
 
+    def any_of(self, draws: random.Random) -> str:
+        """As L{any_broker}, drawn by somebody else."""
+
     def is_sound(self, target: str) -> bool:
         """Whether a broker has the master's messages, and no others: else its consumers go elsewhere."""
 
@@ -60,6 +63,9 @@ class TrafficWorld(Protocol):
 
     def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
         """A consumer is about to ask for its offset. @return: called with the answer."""
+
+    def process_of(self, target: str) -> tuple[int, int]:
+        """Numbers of the disk and of the process of a broker."""
 
     def deleting(self, topic: str) -> None:
         """A topic is about to be deleted, or has just been."""

@@ -10,16 +10,16 @@ bounds, and the message at the place of an acknowledged one is that message.
 
 from __future__ import annotations
 
-from dledger.testing.brokers.accounts import (
+from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
+from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.parts.accounts import (
     ACKED,
     GroupFilter,
     ProducedMessage,
     TrafficRecord,
     require_pair,
 )
-from dledger.testing.brokers.admin_traffic import KEPT, QUEUES, REMADE, RESET_GROUP, TrafficWorld
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.more_traffic import ORDER_GROUP, MoreTraffic
+from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.traffic import CLIENT_ID, GROUPS, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message, decode_properties, encode_properties

@@ -13,12 +13,13 @@ from functools import partial
 
 import attrs
 
-from dledger.testing.brokers.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.admin_traffic import TrafficWorld
-from dledger.testing.brokers.asked_traffic import AskedTraffic
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine
-from dledger.testing.brokers.pair_faults import CLIENT, SECOND_US, PairFaults
+from dledger.testing.brokers.operator_traffic import OperatorTraffic
+from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
+from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.bad_pages import BadPages
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -33,7 +34,7 @@ class ClientsOutcome:
     @ivar failure: what is wrong; empty if it passed.
     @ivar lines: the trace, or its end; empty if it was not asked for.
     @ivar acknowledged: number of messages that were answered with success.
-    @ivar deliveries, again: see L{dledger.testing.brokers.accounts.TrafficRecord}.
+    @ivar deliveries, again: see L{dledger.testing.brokers.parts.accounts.TrafficRecord}.
     @ivar restarts: number of processes after the first one of each machine.
     """
 
@@ -53,9 +54,10 @@ class ClientWorld(PairFaults):
 
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
+    @ivar bad_pages: pages of logs that cannot be read.
     """
 
-    traffic: AskedTraffic
+    traffic: OperatorTraffic
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -64,6 +66,7 @@ class ClientWorld(PairFaults):
         super().__init__(seed, wants_all_lines=wants_all_lines)
         self.accounts = TrafficRecord()
         self.is_over = False
+        self.bad_pages = BadPages()
         self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
     # -- what the stories ask --------------------------------------------------------------------
@@ -76,9 +79,56 @@ class ClientWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
 
+    def any_of(self, draws: random.Random) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{draws.choice(list(self.machines))}:{CLIENT_PORT}"
+
+    def process_of(self, target: str) -> tuple[int, int]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        machine = self.machines[target.partition(":")[0]]
+        return machine.disks, machine.boots
+
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
+
+    # -- pages of logs ---------------------------------------------------------------------------
+
+    def _spoil_log(self, machine: BrokerMachine) -> None:
+        """
+        A page of a log cannot be read. Its last two files stay sound: damage after the newest mark looks like
+        a torn write. An operator puts the page right some seconds later; on a raft log, the other members.
+        """
+        parts = machine.parts
+        if parts is None or not parts.store.is_ready:
+            return
+        log = parts.store.log
+        machines = self.machines.values()
+        if log.record_lead and any(one.disk.has_bad_pages(self.log_path(one)) for one in machines):
+            return  # a peer mends it, which has the only other copies
+        found = self.bad_pages.spoil(
+            machine.name, machine.disk, self.log_path(machine), rng=self._fault_rng, lead=log.record_lead,
+            before=log.end_offset - log.end_offset % log.file_size - log.file_size,
+        )
+        if found:
+            machine.may_fail = True
+            first = found[0].physical_offset
+            self.note(f"{machine.name} cannot read {len(found)} records from {first} on")
+            self.accounts.unreadable(found)
+            if log.record_lead:
+                self.bad_pages.forget(machine.name)
+            self.clock.after(int(self._fault_rng.uniform(2.0, 12.0) * SECOND_US), self._repair_log, machine)
+
+    def _repair_log(self, machine: BrokerMachine) -> None:
+        if not self.bad_pages.of(machine.name):
+            return
+        if self._is_promoting:
+            self.clock.after(SECOND_US, self._repair_log, machine)
+            return
+        self.note(f"an operator repairs the log of {machine.name}")
+        machine.kill()
+        self.bad_pages.repair(machine.name, machine.disk)
+        self._again(machine)
 
     # -- the course ------------------------------------------------------------------------------
 
@@ -154,11 +204,22 @@ def draws(seed: int, name: str) -> bool:
     return random.Random(f"{seed} {name}").random() < 0.3
 
 
-def clients_of(world: TrafficWorld, course: ClientWorld, *, put_s: float) -> AskedTraffic:
-    """All clients of a schedule, on a machine of theirs. @param world, course: the same world."""
-    client = ClientMachine(CLIENT, clock=course.clock, network=course.network,
-                           rng=random.Random(f"{course.seed} client"), wrong=course.bugs.note)
-    return AskedTraffic(world, client, put_s=put_s)
+def clients_of(
+    world: TrafficWorld, course: ClientWorld, *, put_s: float, has_groups: bool = False
+) -> OperatorTraffic:
+    """
+    All clients of a schedule, on machines of theirs.
+
+    @param world, course: the same world.
+    @param has_groups: play the stories of L{GroupTraffic} also if the seed does not draw them.
+    """
+    one, other = (ClientMachine(
+        name, clock=course.clock, network=course.network, rng=random.Random(f"{course.seed} {own}"),
+        wrong=course.bugs.note,
+    ) for name, own in ((CLIENT, "client"), (OTHER_CLIENT, "other client")))
+    are_played = has_groups or draws(course.seed, "more stories")
+    return OperatorTraffic(world, one, put_s=put_s, other=other,
+                        extra=random.Random(f"{course.seed} groups") if are_played else None)
 
 
 def _is_of_a_disk(machines: Mapping[str, BrokerMachine], error: BaseException) -> bool:

@@ -18,8 +18,8 @@ from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.records.set_aside import directories
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pairs import MakePlainBroker
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import SimProcess
 

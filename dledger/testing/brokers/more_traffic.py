@@ -6,7 +6,8 @@ that pops in order.
 
 from __future__ import annotations
 
-from dledger.testing.brokers.accounts import (
+from dledger.testing.brokers.admin_traffic import KEPT, QUEUES
+from dledger.testing.brokers.parts.accounts import (
     ASKED,
     DELAYED,
     DONE,
@@ -15,7 +16,6 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.admin_traffic import KEPT, QUEUES
 from dledger.testing.brokers.traffic import ACK, BACK_GROUP, POP, PRODUCER, Traffic, messages_of
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message

@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
 from dledger.testing.brokers.pairs import follower_of
-from dledger.testing.brokers.states import OldFiles
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
+from dledger.testing.brokers.parts.states import OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
@@ -22,7 +22,7 @@ from dledger.values.errors import DLedgerError
 
 SECOND_US = 1_000_000
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-CLIENT = "10.0.1.1"
+CLIENT, OTHER_CLIENT = "10.0.1.1", "10.0.1.2"
 FLUSH_US = 500
 #: An operator notices stopped replication after this time.
 NOTICED_US = 1_500_000
@@ -39,6 +39,8 @@ FAULTS = (
 )
 #: Of disks that cannot read something.
 READS = ("read_error", "spoil_queue", "spoil_queue")
+#: Pages of logs that cannot be read.
+BAD_LOGS = ("spoil_log", "spoil_log")
 POWER = ("lose_power", "lose_power_in_write")
 ROLES = ("promote", "renew_slave")
 

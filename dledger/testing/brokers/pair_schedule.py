@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, require_pair
+from dledger.rocketmq.broker.ha.slave import HAFollower
+from dledger.rocketmq.broker.replication import HAReplication
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -29,8 +30,9 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.group_traffic import POPPED_TOPIC
 from dledger.testing.brokers.pair_faults import (
+    BAD_LOGS,
     FAULTS,
     NAMES,
     POWER,
@@ -40,7 +42,9 @@ from dledger.testing.brokers.pair_faults import (
     SECOND_US,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
-from dledger.testing.brokers.states import (
+from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, require_pair
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
     check_by_key,
@@ -50,6 +54,10 @@ from dledger.testing.brokers.states import (
     records_of,
 )
 from dledger.testing.brokers.traffic import STORED
+from dledger.testing.world.platter import PAGE_BYTES
+
+#: They are deleted, and made again.
+REMADE_TOPICS = frozenset({REMADE, POPPED_TOPIC})
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +69,7 @@ class PairFocus:
     @ivar role: of the master; empty for the seed's own.
     @ivar slaves: their number; 0 for the seed's own.
     @ivar ages: files become old enough to expire, also if the seed does not draw that.
+    @ivar groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
     """
 
     faults: tuple[str, ...] = ()
@@ -68,6 +77,7 @@ class PairFocus:
     pace_s: float = 0.0
     slaves: int = 0
     ages: bool = False
+    groups: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -98,6 +108,9 @@ class PairWorld(ClientWorld):
             "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
             "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
         }
+        if focus.groups or draws(seed, "more stories"):
+            # The names of topics for retries are those of earlier versions.
+            self.options["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
         self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION
@@ -105,6 +118,10 @@ class PairWorld(ClientWorld):
             *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
             *(READS if draws(seed, "reads") else ()),
         )
+        if not focus.faults and draws(seed, "bad log pages"):
+            self.faults += BAD_LOGS
+        if "spoil_log" in self.faults and not self.ages:
+            self.options["mapped_file_size_commit_log"] = 4 * PAGE_BYTES  # a page is a part of a file
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
@@ -116,7 +133,7 @@ class PairWorld(ClientWorld):
         for machine in self.machines.values():
             machine.ends = self._ends
         self.watch = OffsetWatch(lambda: self.clock.now_us)
-        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=focus.groups)
         self.promotions = 0
         #: Slaves that have had all that this master had when the slave, or the master, began.
         self._followed: set[str] = set()
@@ -224,6 +241,9 @@ class PairWorld(ClientWorld):
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
+        if len(self.bad_pages):
+            for slave in self.slave_machines:
+                slave.call(_offer, slave)
         self.bugs.tell()
 
     # -- roles -----------------------------------------------------------------------------------
@@ -231,8 +251,8 @@ class PairWorld(ClientWorld):
     def _renew_slave(self, _machine: BrokerMachine) -> None:
         """A slave loses its disk, and begins with an empty one."""
         slave = self._some_slave()
-        if self._is_promoting:
-            return
+        if self._is_promoting or len(self.bad_pages):
+            return  # it may have the only copy
         slave.kill()
         master = self.master_machine.parts
         if master is None:
@@ -252,7 +272,7 @@ class PairWorld(ClientWorld):
             one.name: one.parts.store.log.end_offset for one in self.slave_machines
             if one.parts is not None and one.parts.store.is_ready and not one.process.is_frozen
         }
-        if not candidates or self._is_promoting:
+        if not candidates or self._is_promoting or len(self.bad_pages):
             return
         slave = self.machines[max(candidates, key=lambda name: candidates[name])]
         if slave.name not in self._followed or candidates[slave.name] < self._end_of_slave():
@@ -288,7 +308,8 @@ class PairWorld(ClientWorld):
         self._followed.clear()
         self.accounts.life += 1
         self.accounts.doubt()
-        self.accounts.eras[REMADE] = UNSURE
+        for topic in REMADE_TOPICS:
+            self.accounts.eras[topic] = UNSURE
         self.watch.promoted()
         slave.start()
         self.clock.after(1, self._count_losses)
@@ -317,6 +338,13 @@ class PairWorld(ClientWorld):
             elif not sent.outcome:
                 sent.may_be_lost = True
 
+    def _repairs(self, _follower: HAFollower) -> bool:
+        """Whether a page that cannot be read may be why replication has stopped: it is repaired first."""
+        for machine in self.machines.values():
+            if self.bad_pages.of(machine.name):
+                self.clock.after(1, self._repair_log, machine)
+        return len(self.bad_pages) > 0
+
     # -- the end ---------------------------------------------------------------------------------
 
     def _answers_at_end(self) -> Collection[int]:
@@ -328,7 +356,9 @@ class PairWorld(ClientWorld):
         running = {name: parts for name, parts in found.items() if parts is not None and parts.store.is_ready}
         if len(running) < len(found):
             return "a broker does not run"
-        if (why := why_unsettled(self.traffic)):
+        if len(self.bad_pages):
+            return "a log cannot be read"
+        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
             return why
         for name, parts in running.items():
             indexing = parts.store.indexing
@@ -347,10 +377,18 @@ class PairWorld(ClientWorld):
             parts = machine.parts
             assert parts is not None
             # After a promotion nobody can say whether its last deletion counts.
-            check_queues(name, parts, without=frozenset({REMADE}) if self.accounts.life else frozenset())
+            check_queues(name, parts, without=REMADE_TOPICS if self.accounts.life else frozenset())
             begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, begins)
+
+
+def _offer(slave: BrokerMachine) -> None:
+    """A slave offers its master copies of damaged records, more often than by itself."""
+    replication = slave.parts.replication if slave.parts is not None else None
+    if isinstance(replication, HAReplication) and replication.following is not None:
+        if replication.following.offers is not None:
+            replication.following.offers.tick()
 
 
 def run_pair_schedule(

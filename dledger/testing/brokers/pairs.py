@@ -11,7 +11,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapp
 from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
-from dledger.testing.brokers.machine import (
+from dledger.testing.brokers.parts.machine import (
     CLIENT_PORT,
     SLAVE_PORT,
     SMALL,
@@ -32,7 +32,7 @@ TIMING: Mapping[str, object] = {
 @attrs.frozen(kw_only=True)
 class MakePlainBroker:
     """
-    A L{dledger.testing.brokers.machine.MakeBroker}.
+    A L{dledger.testing.brokers.parts.machine.MakeBroker}.
 
     @ivar role: SYNC_MASTER, ASYNC_MASTER or SLAVE.
     @ivar master: a slave's: the name of the machine that it follows; else empty.
@@ -53,7 +53,7 @@ class MakePlainBroker:
         })
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.machine.MakeBroker}."""
+        """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
         process = parts.process
         service = BrokerService(
             self.config(machine), BrokerProcess(

@@ -24,9 +24,9 @@ from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.rocketmq.broker.puts.puts import NotPut
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.invariants import HAInvariants
-from dledger.testing.brokers.machine import SLAVE_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.member import FILE_SIZE, LOG_PATH, SimBroker, copied_disk
 from dledger.testing.brokers.pair_faults import NAMES, PairFaults
+from dledger.testing.brokers.parts.machine import SLAVE_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import SimProcess
 from dledger.testing.world.streams import StreamClient

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.testing.brokers.accounts import (
+from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
+from dledger.testing.brokers.admin_traffic import (
+    KEPT,
+    MAKE_TOPIC,
+    QUERY_OFFSET,
+    QUEUES,
+    REMADE,
+    RESET_GROUP,
+    AdminTraffic,
+    TrafficWorld,
+)
+from dledger.testing.brokers.parts.accounts import (
     ACKED,
     COMMIT,
     DELAYED,
@@ -22,18 +33,8 @@ from dledger.testing.brokers.accounts import (
     ProducedMessage,
     require_pair,
 )
-from dledger.testing.brokers.admin_traffic import (
-    KEPT,
-    MAKE_TOPIC,
-    QUERY_OFFSET,
-    QUEUES,
-    REMADE,
-    RESET_GROUP,
-    AdminTraffic,
-    TrafficWorld,
-)
-from dledger.testing.brokers.asking import ClientMachine
-from dledger.testing.brokers.states import OffsetKey
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.states import OffsetKey
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import (
     BatchItem,
@@ -371,8 +372,10 @@ class Traffic(AdminTraffic):
             POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2]),
             copy=(message.reconsume_times, message.queue_offset),
         )
+        is_named = parts[4] == "1"  # a retry whose topic has a name of version 1, which a client knows
         place = {
-            "consumerGroup": POP_GROUP, "topic": topic, "queueId": parts[6], "offset": parts[7],
+            "consumerGroup": POP_GROUP, "queueId": parts[6], "offset": parts[7],
+            "topic": pop_retry_topic(topic, POP_GROUP, version=1) if is_named else topic,
             "extraInfo": receipt,
         }
         self.client.begin(self._settle(given, place))

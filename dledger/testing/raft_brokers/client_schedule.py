@@ -22,7 +22,6 @@ import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -32,10 +31,11 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
-from dledger.testing.brokers.pair_faults import POWER, READS, RETENTION, SECOND_US
+from dledger.testing.brokers.pair_faults import BAD_LOGS, POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
-from dledger.testing.brokers.states import (
+from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.states import (
     OffsetKey,
     check_by_key,
     check_queues,
@@ -64,8 +64,13 @@ class RaftClientsOutcome(ClientsOutcome):
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
 
-    def __init__(self, seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False) -> None:
-        """@param faults: the only ones that happen; empty for the seed's own mix."""
+    def __init__(
+        self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
+    ) -> None:
+        """
+        @param faults: the only ones that happen; empty for the seed's own mix.
+        @param groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
+        """
         super().__init__(seed, "raft clients", wants_all_lines=wants_all_lines)
         rng = self._fault_rng
         self.is_sync = rng.random() < 0.5
@@ -74,18 +79,19 @@ class RaftClientsWorld(ClientWorld):
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=self.is_sync)
         ages = "age" in faults or (not faults and draws(seed, "ages"))
         if not faults:
-            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()))
+            self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()),
+                            *(BAD_LOGS if draws(seed, "bad log pages") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
             "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
             "autoCreateTopicEnable": rng.random() < 0.5,
-        })
+        }, scrubs="spoil_log" in self.faults)
         self.machines |= {
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), make) for name in IDS
         }
         self._master = IDS[0]
-        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
         self.kept = KeptOffsets()
         #: Of the newest master: its term, and the number of its process.
@@ -164,6 +170,12 @@ class RaftClientsWorld(ClientWorld):
         """Of its member, for the others; its clients' port has a number."""
         return self._master
 
+    def heal(self) -> None:
+        """See L{PairFaults.heal}: a disk can read again what no member has noticed until now."""
+        super().heal()
+        for machine in self.machines.values():
+            machine.disk.forgive(self.log_path(machine))
+
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -202,7 +214,7 @@ class RaftClientsWorld(ClientWorld):
         masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
-        if (why := why_unsettled(self.traffic)):
+        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
             return why
         if len(ends) != 1:
             return f"ends {ends}"
@@ -233,9 +245,9 @@ class RaftClientsWorld(ClientWorld):
 
 
 def run_raft_clients(
-    seed: int, *, faults: tuple[str, ...] = (), wants_all_lines: bool = False
+    seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
 ) -> RaftClientsOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
-    world = RaftClientsWorld(seed, faults=faults, wants_all_lines=wants_all_lines)
+    world = RaftClientsWorld(seed, faults=faults, groups=groups, wants_all_lines=wants_all_lines)
     found = clients_outcome(world)
     return RaftClientsOutcome(**attrs.asdict(found, recurse=False), masters=world.masters)

@@ -16,7 +16,7 @@ from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
-from dledger.testing.brokers.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.option_values import with_values
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.
@@ -25,22 +25,25 @@ TIMING: Mapping[str, object] = {
     "max_vote_interval_ms": 900, "rpc_time_out_ms": 2000, "max_push_time_out_ms": 1500,
     "check_point_interval": 2000, "mapped_file_size_for_entry_index": 32 * 64,
 }
+SCRUB: Mapping[str, object] = {"scrub_bytes_per_s": 200_000, "scrub_pause_ms": 500}
 
 
 @attrs.frozen
 class MakeRaftBroker:
     """
-    A L{dledger.testing.brokers.machine.MakeBroker}.
+    A L{dledger.testing.brokers.parts.machine.MakeBroker}.
 
     @ivar ids: of all members; they are names of machines.
     @ivar options: of every broker, by RocketMQ's names.
+    @ivar scrubs: members look for damage all the time, and not once in ten minutes.
     """
 
     ids: tuple[str, ...]
     options: Mapping[str, object]
+    scrubs: bool = False
 
     def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
-        """See L{dledger.testing.brokers.machine.MakeBroker}."""
+        """See L{dledger.testing.brokers.parts.machine.MakeBroker}."""
         is_sync, process, rng = machine.world.is_sync, parts.process, parts.rng
         config = broker_from_mapping({
             **SMALL, "brokerIP1": "10.0.0.1", "enableDLegerCommitLog": True, "dLegerSelfId": machine.name,
@@ -51,7 +54,7 @@ class MakeRaftBroker:
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                with_values(of_member, TIMING),
+                with_values(of_member, {**TIMING, **(SCRUB if self.scrubs else {})}),
                 MemberProcess(
                     reactor=parts.reactor, disk=machine.disk, rng=rng, failed=machine.failed,
                     boot_id=boot_id, wall_clock=lambda: (machine.wall_s(), 12),

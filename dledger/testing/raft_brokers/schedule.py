@@ -28,7 +28,7 @@ from dledger.rocketmq.broker.puts.puts import NotPut
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
-from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.raft_brokers.facts import AckedFacts
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from dledger.testing.world.bugs import BugWatch

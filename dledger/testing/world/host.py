@@ -14,7 +14,7 @@ import random
 from typing import TypeAlias
 
 from dledger.testing.world.disk import MemberDied, SimDisk
-from dledger.testing.world.platter import SimDirectory
+from dledger.testing.world.platter import PAGE_BYTES, SimDirectory
 
 #: A directory, by the paths of its parts relative to it.
 DirectoryTree: TypeAlias = dict[str, SimDirectory]
@@ -73,6 +73,26 @@ class MachineDisk(SimDisk):
         inode.pending.clear()
         inode.data = bytearray(data)
         inode.durable = bytearray(data)
+
+    def is_bad(self, path: str, position: int) -> bool:
+        """Whether the page with this byte of a file cannot be read."""
+        return position // PAGE_BYTES in self._inode(path).bad
+
+    def has_bad_pages(self, path: str) -> bool:
+        """Whether a page of a file in a directory cannot be read."""
+        found = self._directories.get(path)
+        return found is not None and any(inode.bad for inode in found.entries.values())
+
+    def forgive(self, path: str) -> None:
+        """All pages of the files in a directory can be read again."""
+        for inode in self._directories[path].entries.values() if path in self._directories else ():
+            inode.bad.clear()
+
+    def restore(self, path: str, position: int, data: bytes) -> None:
+        """Somebody writes a part of a file, durably, that could not be read. @param data: whole pages."""
+        inode = self._inode(path)
+        inode.write(data, position, self.count())
+        inode.sync()
 
     def end_process(self) -> None:
         self._forget_death()

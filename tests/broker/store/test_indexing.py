@@ -216,16 +216,20 @@ class PaceTests(SynchronousTestCase):
         self.assertIn("bad", self.made.index.why_failed)
 
     def test_damaged_records_are_passed_over(self) -> None:
-        """What is not a record any more is passed over."""
-        self.log.append([[message(properties={"KEYS": "k"})] * 3], 1)
+        """What is not a record any more is passed over; the records before and after it are not."""
+        end = self.log.record_end
+        self.log.append([[message(properties={"KEYS": f"k{number}"})] for number in range(6)], 1)
+        offsets = [one.physical_offset for one in messages_in(self.log) if one.physical_offset >= end]
         file = self.disk.open("base/commitlog/" + "0" * 20)
-        file.pwrite(b"\0" * 8, 0)
+        for number in (2, 3, 5):
+            file.pwrite(b"\xbd" * 60, offsets[number])
         del self.made.step  # type: ignore[method-assign]
         self.ahead.offset = self.log.record_end
         self.made.start(self.ahead)
-        self.clock.advance(DELAY_S)
+        self.clock.pump([DELAY_S] * 10)
         self.assertEqual(self.made.index.offset, self.log.record_end)
-        self.assertEqual(self.made.index.files, [])
+        found = {offset for _, offset in entries_of(self.made.index)}
+        self.assertEqual(found & set(offsets), {offsets[0], offsets[1], offsets[4]})
 
     def test_an_orderly_end_indexes_the_rest(self) -> None:
         """An orderly end puts the rest at once."""

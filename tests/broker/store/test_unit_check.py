@@ -58,6 +58,26 @@ class UnitTests(SynchronousTestCase):
                       ("T1", 0, 0, at + 1, size), ("T1", 0, 0, self.log.end_offset, size)):
             self.assertFalse(self.fits(*wrong), wrong)
 
+    def test_a_record_that_cannot_be_read(self) -> None:
+        """It may be that of the unit, wherever the bad sector begins."""
+        one = self.messages[0]
+        at, size = one.physical_offset, one.size
+        body_at = self.log.read(at, size).index(one.body)
+        for begin in (0, 30, 60, body_at + len(one.body)):
+            bad = range(at + begin, at + begin + 4096)
+
+            def read(offset: int, count: int, bad: range = bad) -> bytes:
+                data = bytearray(self.log.read(offset, count))
+                for place in range(len(data)):
+                    if offset + place in bad:
+                        data[place] = 0xBD
+                return bytes(data)
+
+            fits = points_to_record(read, "T1", 0, index=0, offset=at, size=size)
+            self.assertTrue(fits, begin)
+            torn = TornUnits(read, range(1 << 20), 1 << 40)
+            self.assertFalse(torn.is_torn("T1", 0, Unit(0, at, size, 0), -1))
+
     def test_bytes_of_a_body(self) -> None:
         """A copy of a record in another one's body is not at its own offset."""
         record = self.log.read(0, self.messages[0].size)

@@ -198,3 +198,36 @@ class UnitMendingTests(SynchronousTestCase):
         self.assertNotIn(b"300", found)
         self.assertEqual(found[:300], self.all_bodies()[:300])
         self.assertEqual(found[-600:], self.all_bodies()[400:])
+
+    def spoil_both(self) -> bytes:
+        """A record cannot be read, and the units around its own cannot, either. @return: its first bytes."""
+        start, log = self.units[300][1], f"base/commitlog/{0:020d}"
+        before = self.disk.cached_content(log)[start : start + 8]
+        self.disk.overwrite(log, start, b"\x00\xff" * 4)
+        self.disk.spoil(PATH, 4096)
+        self.assertNotIn(b"300", self.consumed())
+        return before
+
+    def test_what_a_log_lacks_is_made_later(self) -> None:
+        """No filler is written beside units that are found: all are made again when the log is sound."""
+        sound = self.spoil_both()
+        self.assertTrue(self.disk._inode(PATH).bad)
+        self.opened.store.abandon()
+        self.disk.overwrite(f"base/commitlog/{0:020d}", self.units[300][1], sound)
+        self.open()
+        self.assertEqual(self.consumed(), self.all_bodies())
+        self.assertFalse(self.disk._inode(PATH).bad)
+        self.assertEqual(self.opened.units()["T1", 0], self.units)
+
+    def test_unknown_units_mislead_no_search(self) -> None:
+        """A search by halves passes over them; one that would end among them fails."""
+        self.spoil_both()
+        queue = self.queue()
+        offsets = [unit[1] for unit in self.units]
+        for index in (100, 250, 401, 500, 999):
+            self.assertEqual(queue.first_from(offsets[index]), index)
+        self.assertEqual(queue.first_from(offsets[999] + 1), 1000)
+        self.assertEqual(self.assertRaises(OSError, queue.first_from, offsets[350]).errno, errno.EIO)
+        self.assertEqual(self.assertRaises(OSError, queue.cut, offsets[350]).errno, errno.EIO)
+        queue.cut(offsets[250])
+        self.assertEqual(queue.next_index, 250)

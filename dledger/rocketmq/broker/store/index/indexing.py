@@ -7,14 +7,15 @@ waits, until it is L{BEHIND_BYTES_MAX} behind the dispatch. A message can be fou
 L{DELAY_S} after it can be consumed.
 
 A record has the key in property C{UNIQ_KEY}, and each word of property C{KEYS}. Rolled back transactions have
-none. Damage in the log below the dispatched offset is passed over, and the log names it.
+none. Damage in the log below the dispatched offset is passed over, and the log names it: the next record with
+its own offset in it is where the index goes on.
 
 Source: IndexService.buildIndex (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -33,13 +34,16 @@ from dledger.rocketmq.broker.store.records.message_log import MessageLog
 from dledger.rocketmq.broker.store.records.records import keyed_part_of, property_of
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
+    HEAD_SIZE,
     INDEXED_PART,
     MAGIC_BLANK,
     MAGIC_V1,
+    MAGIC_V2,
     MIN_MESSAGE_SIZE,
     START,
     START_SIZE,
     TRANSACTION_MASK,
+    WALKED,
     SysFlag,
 )
 
@@ -63,6 +67,7 @@ _UNIQ_SIZE, _KEYS_SIZE = len(_UNIQ_KEY), len(_KEYS)
 _TAIL_AT = _UNIQ_SIZE + USUAL_SIZE - TAIL_SIZE
 _ROLLBACK = int(SysFlag.ROLLBACK)
 _UNUSUAL = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) | TRANSACTION_MASK
+_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 #: Bytes of a record that are read to find its keys.
 FIXED_SIZE = INDEXED_PART.size
 
@@ -105,6 +110,7 @@ class KeyIndexing:
         self._call: IDelayedCall | None = None
         self._last: Deferred[None] | None = None
         self._slices_left = 0
+        self._passed_to = -1
 
     @property
     def behind_bytes(self) -> int:
@@ -194,12 +200,41 @@ class KeyIndexing:
             self.index.failed(error)
             return SCARCE_S
         except WireError as error:
-            self.log_events.warn(
-                "index: skipping the records from {offset} to {end}: {reason}",
-                offset=self.index.offset, end=bound, reason=str(error),
-            )
-            self.index.put((), bound)
+            return self._pass_over(bound, str(error))
         return 0.0
+
+    def _pass_over(self, bound: int, reason: str) -> float:
+        """Go on after damage. @return: seconds until the next slice."""
+        index = self.index
+        offset = max(index.offset, self._log.begin_offset)
+        try:
+            end = min(self._next_record(offset, bound), bound)
+        except OSError as error:
+            index.failed(error)
+            return SCARCE_S
+        if offset != self._passed_to:
+            self.log_events.warn("index: skipping the records from {offset} on: {reason}",
+                                 offset=offset, reason=reason)
+        index.put((), end)
+        self._passed_to = end
+        return 0.0
+
+    def _next_record(self, offset: int, bound: int) -> int:
+        """
+        Where a record seems to begin after C{offset}, in the same file; if none does in L{SLICE_BYTES_MAX}
+        bytes, the end of what was searched.
+
+        @raise OSError: reading failed.
+        """
+        room = self._log.file_size - offset % self._log.file_size
+        data = self._log.read(offset, min(SLICE_BYTES_MAX, room, bound - offset))
+        begins = [at for magic in _MAGICS for at in _places(data, magic) if len(data) - at >= HEAD_SIZE]
+        for at in sorted(begins):
+            size, _, own = WALKED.unpack_from(data, at)
+            if own == offset + at and MIN_MESSAGE_SIZE <= size <= room - at:
+                return offset + at
+        is_all = len(data) in (0, room, bound - offset)
+        return offset + (max(len(data), 1) if is_all else max(len(data) - HEAD_SIZE, 1))
 
     def log_was_cut(self, log_end: int) -> None:
         """The log ends at C{log_end} now; an empty one begins there."""
@@ -259,6 +294,8 @@ class KeyIndexing:
             if fields[1] == MAGIC_BLANK or behind > end:
                 break
             if behind - at < MIN_MESSAGE_SIZE:
+                if found:
+                    break  # the next slice meets it
                 raise WireError(f"no record begins at {offset + at}: size={fields[0]}")
             put((at, behind, fields))
             at = behind
@@ -314,6 +351,14 @@ class KeyIndexing:
             return []
         texts = keys_of(properties) if transaction != _ROLLBACK else ()
         return [(self._hashes.of(topic, key), offset, timestamp) for key in texts]
+
+
+def _places(data: bytes, magic: bytes) -> Iterator[int]:
+    """Where records with this magic may begin, after the first byte."""
+    found = data.find(magic, 5)
+    while found >= 0:
+        yield found - 4
+        found = data.find(magic, found + 1)
 
 
 def _usual_keys(data: bytes, begin: int, end: int, unique: int, words: int) -> Sequence[bytes] | None:

@@ -328,6 +328,22 @@ class ConsumeQueue(QueueUnits):
         while len(segments.offsets) > 1 and segments.offsets[1] <= self._begin_index * UNIT_SIZE:
             segments.drop_first()
 
+    def first_from(self, log_offset: int) -> int:
+        """
+        The index of the first record at or after an offset of the log; L{next_index} if there is none.
+
+        @raise OSError: reading failed. EIO: units that nobody knows hide it.
+        """
+        if self.log_end <= log_offset:
+            return self.next_index
+        found = self._search(
+            self._begin_index, self.next_index,
+            lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_offset,
+        )
+        if self._is_unsure:
+            raise OSError(errno.EIO, f"unit {found} and those after it cannot be read")
+        return found
+
     def destroy(self) -> None:
         """Delete every file. @raise OSError: deleting failed."""
         self._drop()

@@ -9,7 +9,6 @@ are those of the deleted topic, and readers do not get them.
 from __future__ import annotations
 
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE
 
 
 def index_at(queue: ConsumeQueue, log_offset: int) -> int:
@@ -22,17 +21,7 @@ def index_at(queue: ConsumeQueue, log_offset: int) -> int:
     @return: the record's index in the queue; C{queue.next_index} if there is none.
     @raise OSError: reading failed.
     """
-    low, high = queue.begin_index, queue.next_index
-    if queue.log_end <= log_offset:
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        (unit,) = queue.read(middle, 1)
-        if unit.size != FILLER_SIZE and unit.offset >= log_offset:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return queue.first_from(log_offset)
 
 
 def begin_from(queue: ConsumeQueue, log_offset: int) -> int:

@@ -76,7 +76,9 @@ class QueueUnits:
         return found
 
     def _unit(self, index: int, *, mends: bool = True) -> tuple[int, int, int] | None:
-        """The unit at C{index}; None if it cannot be read. @param mends: see L{_load}."""
+        """
+        The unit at C{index}; None if it cannot be read, or nobody knows it. @param mends: see L{_load}.
+        """
         start = self.next_index - len(self._pending) // UNIT_SIZE
         if self._pending and index >= start:
             offset, size, code = UNIT.unpack_from(self._pending, (index - start) * UNIT_SIZE)
@@ -85,7 +87,8 @@ class QueueUnits:
             if lost:
                 return None
             offset, size, code = UNIT.unpack(data)
-        return offset, size, code
+        # (One whose record could not be read either says nothing of its place.)
+        return None if offset < 0 else (offset, size, code)
 
     def _next_readable(self, index: int, end: int, step: int) -> tuple[int, tuple[int, int, int] | None]:
         """
@@ -100,6 +103,10 @@ class QueueUnits:
             unit = self._unit(index, mends=False)
             if unit is not None:
                 return index, unit
+            if index in self.mended:  # nobody knows it, or its neighbours
+                while index in self.mended and self._unit(index, mends=False) is None:
+                    index += step
+                continue
             bad = self._in_bad_parts(index)
             index = max(bad) + 1 if step > 0 else min(bad) - 1
         return index, None

@@ -3,11 +3,12 @@
 Whether the last unit of a consume queue lost its beginning in a power cut.
 
 Then zeroes are there: its offset is too low, and looks like one that was dispatched long ago. It is not taken
-for a torn unit, so that a unit keeps its place when its record is damaged, if either
+for a torn unit, so that a unit keeps its place when its record is damaged, if one of these is true:
 
   - other bytes instead of the zeroes cannot make it the offset of a record that was not dispatched;
   - or it is after that of the unit before it, and points to a record of the queue, of the right size, and
-    not from before the unit's place in the queue.
+    not from before the unit's place in the queue;
+  - or it is after that of the unit before it, and the disk cannot read the record.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dledger.base.disk.unreadable import FILLER
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.records import fixed_size_of
 from protocols.wire.rocketmq.layout import FIXED_PARTS, HEAD, MAGIC_V2, TOPIC_LENGTHS
@@ -26,6 +28,8 @@ ReadLog: TypeAlias = Callable[[int, int], bytes]
 
 _FIXED_SIZE_MAX = FIXED_PARTS[True, True].size
 _LENGTH_SIZE = 4
+#: In what is read of a record, besides its body, only where the disk cannot read it.
+_UNREAD = FILLER[:8]
 #: Bytes of an offset that a power cut can leave: none, the last one, the last two, ...
 _STEPS = tuple(1 << bits for bits in range(0, 64, 8))
 
@@ -72,7 +76,8 @@ def points_to_record(
     read: ReadLog, topic: str, queue_id: int, *, index: int, offset: int, size: int
 ) -> bool:
     """
-    Whether the record at C{offset} can be the one for which the unit was put.
+    Whether the record at C{offset} can be the one for which the unit was put. If the disk cannot read it, it
+    can: else a bad sector of the log would hide what is after it.
 
     @param index: of the unit; a record's own index may be higher, see rule 1 of
         L{dledger.rocketmq.broker.store.queues.consume_queue}.
@@ -80,6 +85,8 @@ def points_to_record(
     @raise OSError: reading failed.
     """
     data = read(offset, _FIXED_SIZE_MAX)
+    if _UNREAD in data:
+        return True
     fixed = fixed_size_of(data)
     if not fixed or len(data) < fixed:
         return False
@@ -92,4 +99,4 @@ def points_to_record(
     raw = topic.encode("utf-8")
     length = TOPIC_LENGTHS[2 if magic == MAGIC_V2 else 1]
     found = read(offset + fixed + body_size, length.size + len(raw))
-    return found[length.size :] == raw and length.unpack_from(found)[0] == len(raw)
+    return _UNREAD in found or found[length.size :] == raw and length.unpack_from(found)[0] == len(raw)

@@ -208,8 +208,11 @@ class UnitMending:
         for at in found.lost:
             queue.mended[at] = found.units.get(at, _GONE)
         self.mended += len(found.units)
-        written = 0
-        for run in _runs(sorted(found.units), queue.file_size // UNIT_SIZE):
+        written, per_file = 0, queue.file_size // UNIT_SIZE
+        # A part of a block is written with filler for the rest, which looks sound from then on. So a file
+        # with units that are gone is left: when the log is sound again they are made from it.
+        left = {at // per_file for at in found.lost if at not in found.units}
+        for run in _runs([at for at in sorted(found.units) if at // per_file not in left], per_file):
             try:
                 if queue.rewrite(run.start, b"".join(found.units[at] for at in run)):
                     written += len(run)

@@ -92,15 +92,16 @@ class ClientMachine:
         return deferLater(self.reactor, seconds, lambda: None)
 
     async def ask(
-        self, target: str, code: int, fields: Mapping[str, object], body: bytes = b""
+        self, target: str, code: int, fields: Mapping[str, object], body: bytes = b"", *, version: int = 0
     ) -> RemotingCommand | None:
         """
         Send a request.
 
-        @param target: the name of a port.
+        @param target: the name of a port. @param version: of the client, as RocketMQ counts them.
         @return: the answer; None if there is none, and the request may have been carried out.
         """
-        command = RemotingCommand(code=code, opaque=0, body=body, ext_fields=_texts(fields), language="JAVA")
+        command = RemotingCommand(code=code, opaque=0, body=body, ext_fields=_texts(fields), language="JAVA",
+                                  version=version)
         link = self._link(target)
         asking = link.keeper.ready().addCallback(lambda connection: connection.ask(command))
         asking.addTimeout(TIMEOUT_S, self.reactor)

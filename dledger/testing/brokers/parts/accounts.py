@@ -25,7 +25,9 @@ from collections.abc import Iterator
 
 import attrs
 
+from dledger.rocketmq.broker.popping.check_points import REVIVE_PREFIX
 from dledger.rocketmq.broker.puts.halves import END_KIND, HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
 from protocols.wire.rocketmq.message import Message
 
 PLAIN, DELAYED, HALF = "plain", "delayed", "half"
@@ -226,6 +228,25 @@ class TrafficRecord:
             given.acked = ""
             given.visible_ms = 0
 
+    def unreadable(self, records: list[Message]) -> None:
+        """
+        A disk cannot read these records, until an operator writes them again. Consumers get the messages
+        around them; the next process does not know the pops, acknowledgements and ends of transactions that
+        are among them.
+        """
+        keys = {key for record in records for key in record.keys}
+        for key in keys & self.sent.keys():
+            self.sent[key].may_be_lost = True
+        self.doubt()
+        if any(record.topic == OP_TOPIC for record in records):
+            for sent in self.sent.values():
+                sent.ended = ""
+        if any(record.topic.startswith(REVIVE_PREFIX) for record in records):
+            for given in self.given.values():
+                given.was_acked = True
+                given.acked = ""
+                given.visible_ms = 0
+
     def delivered(self, group: str, message: Message, *, now_ms: int, era: int,
                   passes: GroupFilter | None = None) -> ProducedMessage:
         """
@@ -238,7 +259,7 @@ class TrafficRecord:
         if sent is None:
             raise PairBroken(f"B1: {group} got {key}, which nobody has sent")
         topic = message.topic
-        if topic == RETRY_PREFIX + group:
+        if topic == RETRY_PREFIX + group or topic.startswith(DLQ_PREFIX):
             topic = message.properties.get("RETRY_TOPIC", "")
             self.sent_back.pop((group, key), None)
             self.returned += 1
@@ -298,10 +319,14 @@ class TrafficRecord:
         got = self.got.get(group.name, set())
         return [one.key for one in self.needed(topics) if one.key not in got and group.passes(one)]
 
-    def unacknowledged(self, topics: frozenset[str], group: str) -> list[str]:
+    def unacknowledged(
+        self, topics: frozenset[str], group: str, passes: GroupFilter | None = None
+    ) -> list[str]:
         """Keys that a group that pops must still get, or acknowledge."""
         found = []
         for one in self.needed(topics):
+            if passes is not None and not passes.passes(one):
+                continue
             given = self.given.get((group, one.key))
             if given is None or not (given.acked or given.was_acked):
                 found.append(one.key)

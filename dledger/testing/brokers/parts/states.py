@@ -21,8 +21,8 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.testing.brokers.accounts import ProducedMessage, require_pair
-from dledger.testing.brokers.machine import SMALL, BrokerMachine
+from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.parts.machine import SMALL, BrokerMachine
 from dledger.testing.world.host import MachineDisk
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.entry import BLANK_MAGIC

@@ -86,7 +86,7 @@ class BrokerMachine:
     @ivar make: makes the service of its next process.
     @ivar is_up: a process runs.
     @ivar reasons: why processes could not go on, although nothing was done to them.
-    @ivar boots: number of processes so far.
+    @ivar boots: number of processes so far. @ivar disks: how often its disk was replaced.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
     @ivar ends: called before its process ends, and with whether the power fails; also when it fails without a
         process.
@@ -100,7 +100,7 @@ class BrokerMachine:
         self.ends: Callable[[BrokerMachine, bool], None] = lambda machine, power: None
         self.disk = self.new_disk(rng.random())
         self.is_up = False
-        self.boots = 0
+        self.boots = self.disks = 0
         self.reasons: list[str] = []
         self.flush_us = 500
         self._rng = rng
@@ -119,6 +119,7 @@ class BrokerMachine:
         """Another disk is put into the machine while no process runs."""
         assert not self.is_up
         self.disk = disk
+        self.disks += 1
 
     # -- life ------------------------------------------------------------------------------------
 

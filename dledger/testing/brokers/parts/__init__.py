@@ -1,0 +1,1 @@
+"""Parts of simulated brokers and of their clients."""

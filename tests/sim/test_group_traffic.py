@@ -1,0 +1,92 @@
+# -*- test-case-name: tests.sim.test_group_traffic -*-
+"""Stories of groups and operators: they pass, they reach what they are for, and what is wrong comes out."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import attrs
+
+from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
+from dledger.testing.brokers.group_traffic import (
+    DEAD_GROUP,
+    GRAVE_GROUP,
+    MEMBER_GROUP,
+    POPPED_GROUP,
+)
+from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
+from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Message, encode_properties
+from tests.sim.test_pairs import PairCase
+
+CALM = PairFocus(faults=("nothing",), role="SYNC_MASTER", groups=True)
+
+
+class GroupTrafficTests(PairCase):
+    """Whole schedules."""
+
+    def test_schedules_with_groups(self) -> None:
+        """Of pairs and of a group on a raft log, with faults; the same seed gives the same run."""
+        focus = PairFocus(faults=("kill", "cut_client"), groups=True, pace_s=1.5)
+        outcome = run_pair_schedule(1, focus=focus)
+        self.assertEqual(outcome.failure, "")
+        self.assertEqual(run_pair_schedule(1, focus=focus), outcome)
+        self.assertEqual(run_raft_clients(1, faults=("kill", "hand_over"), groups=True).failure, "")
+
+
+class BrokenTests(PairCase):
+    """B6, B15 and B22 to B24, broken by hand in a calm world."""
+
+    def world(self, seconds: float = 8) -> PairWorld:
+        """Some seconds of peace."""
+        world = PairWorld(1, CALM)
+        with world.bugs.listening():
+            for machine in world.machines.values():
+                world.clock.after(1, machine.start)
+            world.traffic.begin()
+            world.clock.after(1, world._watch)
+            world.clock.run_until(int(seconds * 1e6))
+        return world
+
+    def test_stories_reach_their_ends(self) -> None:
+        """In peace members get what they subscribe, and messages that are given up are dead letters."""
+        world = self.world(15)
+        got = world.accounts.got
+        for group in (MEMBER_GROUP.name, GRAVE_GROUP.name, POPPED_GROUP, DEAD_GROUP.name):
+            self.assertGreater(len(got.get(group, ())), 2, group)
+        with world.bugs.listening():
+            world.heal()
+            while world.unsettled():
+                world.clock.run_until(world.clock.now_us + 500_000)
+        world.accounts.sent_back[GRAVE_GROUP.name, "m1"] = None
+        self.assertIn("sent back", world.unsettled())
+        world.accounts.sent_back.clear()
+        for (group, _), given in world.accounts.given.items():
+            if group == DEAD_GROUP.name:
+                given.acked, given.was_acked = "", False
+        got[GRAVE_GROUP.name].clear()
+        self.assertIn(f"{DEAD_GROUP.name} waits", world.unsettled())
+
+    def test_b22(self) -> None:
+        """A message comes again more often than its group says."""
+        world = self.world(1)
+        sent = world.traffic._new_of("T1")
+        sent.tag, sent.number = "A", 30
+        message = Message(topic="T1", body=sent.body, reconsume_times=1, properties_data=encode_properties(
+            {"KEYS": sent.key, "POP_CK": "0 1 800 0 0 b 0 0"}
+        ))
+        answer = RemotingCommand(code=0, opaque=0)
+        world.traffic._taken(DEAD_GROUP, message, answer, 0)
+        again = attrs.evolve(message, reconsume_times=2)
+        self.assertBroken(22, world.traffic._taken, DEAD_GROUP, again, answer, 0)
+
+    def test_b23(self) -> None:
+        """A queue is lent to two clients."""
+        with mock.patch.object(QueueLocks, "_take", return_value=True):
+            self.assertBroken(23, self.world, 20)
+
+    def test_b24(self) -> None:
+        """An option that was changed with success, and was not."""
+        with mock.patch("dledger.rocketmq.broker.admin.commands.change_by_request", return_value=False):
+            self.assertBroken(24, self.world, 20)
