@@ -1,10 +1,12 @@
 # -*- test-case-name: tests.sim.test_scenarios -*-
-"""Commands of scripts that ask a member for more than one entry: long batches, changes of members, transfers."""
+"""Commands of scripts that ask a member for more: long batches, changes of members, transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+
+from twisted.python.failure import Failure
 
 from dledger.ledger.membership import ADD, MOVE
 from dledger.node.requests.appends import AppendResult
@@ -72,15 +74,17 @@ class ScriptCalls:
             for offset, call in enumerate(calls):
                 history.end(call, "ok", index=result.index + offset)
 
-        def failed(error: DLedgerError) -> None:
+        def failed(failure: Failure) -> None:
+            error = failure.value
+            assert isinstance(error, DLedgerError), failure
             answers[label] = (error.code.name, -1, ())
             if error.code not in UNKNOWN:
                 for call in calls:
                     history.end(call, "failed")
 
-        member_of(self._group.cluster, member_id).call(lambda node: node.append(bodies).addCallbacks(
-            told, lambda failure: failure.trap(DLedgerError) and failed(failure.value)
-        ))
+        member_of(self._group.cluster, member_id).call(
+            lambda node: node.append(bodies).addCallbacks(told, failed)
+        )
         self._advance(0.0001)
 
     def stream(self, member_id: str, count: str, label: str, pause_s: str) -> None:
