@@ -273,7 +273,7 @@ class HoleTests(SynchronousTestCase):
         self.assertEqual(self.left(Search(index=3, differs=4)), 1)
 
     def test_never_above_the_followers_end(self) -> None:
-        """There the follower could only say again where it ends, and the two would ask and answer for ever."""
+        """There the follower could only say again where it ends: they would ask and answer for ever."""
         search = Search(index=9)
         search.ends_at(3)
         self.assertEqual(self.left(search), 1)

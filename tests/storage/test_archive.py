@@ -559,7 +559,7 @@ class DamagedTests(ArchiveCase):
             self.assertEqual(len(verify_backup(self.place, PLACE).findings), 1, change)
 
     def test_member_without_a_segment(self) -> None:
-        """A file between others is gone, or ends early: the run gives the reason, and ships those before it."""
+        """A file between others is gone: the run gives the reason, and ships those before it."""
         self.append(80)
         for offset in (2048, self.store.position_of(self.closed()) // 1024 * 1024):
             self.place = HookedDisk()

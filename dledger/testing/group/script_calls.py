@@ -34,7 +34,9 @@ class ScriptCalls:
     def _note(self, label: str, response: Response) -> None:
         self._group.answers[label] = (response.code.name, response.term, ())
 
-    def _ask(self, member_id: str, label: str, request: MembershipRequest | LeadershipTransferRequest) -> None:
+    def _ask(
+        self, member_id: str, label: str, request: MembershipRequest | LeadershipTransferRequest
+    ) -> None:
         self._group.answers.pop(label, None)
         told = partial(self._note, label)
         member_of(self._group.cluster, member_id).call(

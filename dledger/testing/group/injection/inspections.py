@@ -308,7 +308,7 @@ class Inspections:
         told = self._tried(f"a restore: {what}", lambda: restore_backup(
             disk, copy.directory, config, files, GroupName(_NEW_ID, 0, True)))
         if told is None:
-            require(not files.exists(config.self_path), COPIES, f"{what}: refused, and a member begins with it")
+            require(not files.exists(config.self_path), COPIES, f"{what}: refused, and begun with")
             return
         store = FileStore.open(config, files)
         invariants, index = self._cluster.invariants, store.ledger_begin_index
@@ -333,7 +333,8 @@ class Inspections:
         place = DirectoryPlace(disk, copy.directory)
         if copy.is_archive and self._rng.random() < 0.4:
             rule = ArchiveRetention(keep_bytes=self._rng.choice((1, 4096)), keep_s=None)
-            self._tried(f"an expiry: {what}", lambda: expire_archive(place, rule, now_s=1 << 40, deletes=True))
+            self._tried(f"an expiry: {what}",
+                        lambda: expire_archive(place, rule, now_s=1 << 40, deletes=True))
         source = self._tried(what, lambda: BackupSource.open(member.disk.clone(), path))
         if source is None:
             return
