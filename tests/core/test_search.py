@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.common_index import Search
 from dledger.core.replication.dispatcher import DispatcherState, EntryDispatcher
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState, Role
 from dledger.core.state.quota import Quota
+from dledger.ledger.holes import Hole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
@@ -253,3 +255,27 @@ class HeadTests(SynchronousTestCase):
         ).run()
         self.assertEqual(ran.follower.view.ledger_begin_index, 0)
         self.assertEqual(ran.follower_terms, [1] * 5 + [3] * 25)
+
+
+class HoleTests(SynchronousTestCase):
+    """The leader has lost the entry that it should ask about."""
+
+    hole = Hole(first_index=2, last_index=3, position=100, end_position=200)
+
+    def left(self, search: Search) -> int:
+        """The index that a leader of the entries 0 to 9 asks about instead."""
+        search.leave_hole((self.hole,), 0, 9)
+        return search.index
+
+    def test_entry_behind_the_hole_first(self) -> None:
+        """It may show at once that the follower has all before it; after that, the one before the hole."""
+        self.assertEqual(self.left(Search(index=3)), 4)
+        self.assertEqual(self.left(Search(index=3, differs=4)), 1)
+
+    def test_never_above_the_followers_end(self) -> None:
+        """There the follower could only say again where it ends: they would ask and answer for ever."""
+        search = Search(index=9)
+        search.ends_at(3)
+        self.assertEqual(self.left(search), 1)
+        search.equal, search.index = 1, 3
+        self.assertEqual(self.left(search), 3, "it waits until the entry is back")

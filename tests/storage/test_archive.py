@@ -557,3 +557,17 @@ class DamagedTests(ArchiveCase):
             false = attrs.evolve(sound, pieces=(*sound.pieces[:-1], last))
             self.place.write_file(f"{PLACE}/{sound.slot_name}", encode_archive_manifest(false))
             self.assertEqual(len(verify_backup(self.place, PLACE).findings), 1, change)
+
+    def test_member_without_a_segment(self) -> None:
+        """A file between others is gone: the run gives the reason, and ships those before it."""
+        self.append(80)
+        for offset in (2048, self.store.position_of(self.closed()) // 1024 * 1024):
+            self.place = HookedDisk()
+            path = f"{ROOT}/data/{offset:020d}"
+            sound = self.disk.read_file(path)
+            self.disk.unlink(path)
+            self.assertIn("repair itself", str(self.assertRaises(StoreError, self.ship)))
+            kept = self.manifest().pieces
+            self.assertTrue(all(piece.end_position <= offset for piece in kept), kept)
+            self.assertEqual(verify_backup(self.place, PLACE).findings, [])
+            self.disk.write_file(path, sound)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from unittest import mock
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,7 +15,7 @@ from dledger.storage.files.commit_mark import MarkFile, read_mark
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.files.verify import FINDINGS_MAX, VerifyReport, verify_directory
 from dledger.storage.store.file_store import FileStore
-from dledger.values.errors import DirectoryError
+from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush
 
 ROOT = "base/dledger-n0"
@@ -332,3 +334,10 @@ class VerifyTests(SynchronousTestCase):
         for _ in range(FINDINGS_MAX + 5):
             report.add("f", "s")
         self.assertEqual((report.findings_count, len(report.findings)), (FINDINGS_MAX + 5, FINDINGS_MAX))
+
+    def test_read_error_is_a_reason(self) -> None:
+        """The disk cannot read a small file: the directory cannot be verified, and that is said."""
+        self.close()
+        with mock.patch.object(self.disk, "read_file", side_effect=OSError(errno.EIO, "no sector")):
+            error = self.assertRaises(StoreError, verify_directory, self.disk, ROOT)
+        self.assertIn(f"{ROOT} cannot be read", str(error))

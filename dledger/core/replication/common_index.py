@@ -21,12 +21,14 @@ class Search:
     @ivar equal: highest index known to be equal; -1 if none yet.
     @ivar differs: lowest index known to differ; None if none yet.
     @ivar index: next index to ask about; -1 to begin at the leader's end.
+    @ivar theirs: last index of the follower's ledger; None: not heard yet.
     """
 
     index: int = -1
     equal: int = -1
     differs: int | None = None
     step: int = 1
+    theirs: int | None = None
 
     def leave_hole(self, holes: tuple[Hole, ...], begin_index: int, end_index: int) -> None:
         """
@@ -38,10 +40,16 @@ class Search:
         if hole is None:
             return
         highest = end_index if self.differs is None else self.differs - 1
+        if self.theirs is not None:
+            highest = min(highest, self.theirs)  # above it, the follower can only say again where it ends
         if hole.last_index < highest:
             self.index = hole.last_index + 1
         elif hole.first_index - 1 > self.equal and hole.first_index > begin_index:
             self.index = hole.first_index - 1
+
+    def ends_at(self, theirs: int) -> None:
+        """The follower's ledger ends before the entry asked about: whether they differ, it does not say."""
+        self.index = self.theirs = theirs
 
     def above(self, asked: int, highest: int) -> bool:
         """

@@ -400,9 +400,7 @@ class EntryDispatcher:
         elif response.end_index < begin_index or response.begin_index > member.ledger_end_index:
             self._enter_truncate(begin_index)  # no common entry: the follower starts at our begin
         elif asked > response.end_index:
-            # The follower's ledger ends before this entry: the answer does not say whether the ledgers
-            # differ.
-            search.index = response.end_index
+            search.ends_at(response.end_index)
         else:
             last_common = search.below(asked, max(begin_index, response.begin_index), begin_index)
             if last_common is not None:

@@ -89,7 +89,7 @@ def closed_index(source: BackupSource) -> int:
     reader = source.reader
     if reader.committed_index < 0:
         return -1
-    base = reader.data.base(_position(source, reader.committed_index))
+    base = _base(source, reader.committed_index)
     first = _first_from(source, base, reader.begin_index, reader.committed_index)
     return first - 1 if first > reader.begin_index else -1
 
@@ -97,6 +97,20 @@ def closed_index(source: BackupSource) -> int:
 def _position(source: BackupSource, index: int) -> int:
     """Stream offset of a record."""
     return _unit(source, index)[0]
+
+
+def _base(source: BackupSource, index: int) -> int:
+    """
+    Stream offset of the file of a record.
+
+    @raise StoreError: the file is gone.
+    """
+    reader, position = source.reader, _position(source, index)
+    base = reader.data.base(position)
+    if base < 0:
+        raise StoreError(f"entry {index} cannot be read: {reader.path}/data has no file for it. Let the "
+                         "member repair itself, or name another member", index=index)
+    return base
 
 
 def _unit(source: BackupSource, index: int) -> tuple[int, int]:
@@ -289,15 +303,16 @@ class _Shipping:
     def _ship(self, first: int, closed: int) -> int:
         """Ship the segment that begins with entry C{first}. @return: its last entry."""
         source, reader = self._source, self._source.reader
-        position = _position(source, first)
-        base = reader.data.base(position)
-        last = closed
+        position, base, last = _position(source, first), _base(source, first), closed
         if _position(source, closed) >= base + reader.data_file_size:
             last = _first_from(source, base + reader.data_file_size, first, closed) - 1
         segment = _Segment(position, position)
         name = piece_name(position, sum(_unit(source, last)))
         self._place.put(name, self._records(segment, first, last))
-        assert segment.last is not None and segment.last.last_index == last
+        if segment.last is None or segment.last.last_index != last:
+            raise StoreError(f"entry {first} cannot be archived: of its segment, up to entry {last}, "
+                             f"{reader.path} has not all. Let the member repair itself, or name "
+                             "another member", index=first)
         end = end_of(segment.last, last_record(segment.last))
         piece = ArchivePiece(
             position=position, end_position=segment.end_position, first_index=first, last_index=last,

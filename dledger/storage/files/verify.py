@@ -31,7 +31,7 @@ from dledger.storage.files.term_file import (
     decode_term_twin,
     later_term,
 )
-from dledger.values.errors import DirectoryError
+from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -124,6 +124,15 @@ def verify_directory(
     @raise StoreError: the directory cannot be read.
     """
     report = VerifyReport(path=path)
+    try:
+        _verify(disk, data_path, report, progress)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error}", path=path) from error
+    return report
+
+
+def _verify(disk: Disk, data_path: str, report: VerifyReport, progress: Progress | None) -> None:
+    path = report.path
     report.set_aside = kept_files(disk, data_path or f"{path}/data")
     _check_mark(disk, path, report)
     _check_holes(disk, path, report)
@@ -133,12 +142,11 @@ def verify_directory(
         if not disk.exists(data_path or f"{path}/data"):
             raise
         report.add(path, str(error))
-        return report
+        return
     try:
         _Verifier(disk, reader, report, progress).run()
     finally:
         reader.close()
-    return report
 
 
 def _check_mark(disk: Disk, path: str, report: VerifyReport) -> None:

@@ -231,6 +231,17 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         pace_s=0.4, group=_OURS,
         load={"clients": 4, "think_us": 40_000, "appends": 0.6, "gets": 2.0, "bodies_max": 12},
     )),
+    "older-copies-of-directories": (2, Focus(
+        settings=_SYNC,
+        faults=("roll_back", "roll_back", "roll_back", "stop", "stop", "stop", "transfer", "cut_link"),
+        pace_s=0.7, load=_MUCH, group=_OURS,
+    )),
+    "looks-at-damaged-files": (1, Focus(
+        settings={**_SYNC, "mapped_file_size_for_entry_data": 1024},
+        faults=("look_at_files", "look_at_files", "look_at_files", "keep", "look_at_copies", "look_at_copies",
+                "kill", "isolate", "transfer"),
+        pace_s=0.7, load={"clients": 2, "think_us": 400_000, "bodies_max": 3}, group=_OURS,
+    )),
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,
     )),

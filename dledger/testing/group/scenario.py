@@ -38,6 +38,7 @@ from dledger.testing.group.expectations import (
 from dledger.testing.group.injection.injector import Injector
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
 from dledger.testing.group.members.member import SimMember
+from dledger.testing.group.script_calls import ScriptCalls
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -273,6 +274,13 @@ class Scenario:
             answers[label] = (response.code.name, response.term, ())
 
         self._cluster.transfer(member_id, done)
+
+    def _do_call(self, what: str, *words: str) -> None:
+        """C{call batch|change|hand|stream ...}: see L{ScriptCalls}."""
+        assert self._group is not None
+        if what not in ("batch", "change", "hand", "stream"):
+            raise ScriptFailed(f"there is no call {what!r}")
+        getattr(ScriptCalls(self._group, self._cluster.run), what)(*words)
 
     # -- faults -------------------------------------------------------------------------------------
 

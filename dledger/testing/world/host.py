@@ -51,6 +51,12 @@ class MachineDisk(SimDisk):
         known = [one for one in self._directories if one == path or one.startswith(f"{path}/")]
         return {one[len(path):]: self._directories.pop(one) for one in known}
 
+    def copy_of(self, path: str) -> DirectoryTree:
+        """A copy of a directory with all that is in it, as processes read it now."""
+        twin = self.clone()
+        return {one[len(path):]: directory for one, directory in twin._directories.items()
+                if one == path or one.startswith(f"{path}/")}
+
     def put_back(self, path: str, tree: DirectoryTree) -> None:
         """
         Put a directory that was taken away, here or at another machine, where none is. Its disk was unmounted

@@ -137,13 +137,13 @@ class Rot:
 
     def _flip_data(self, member: SimMember) -> bool:
         """Flip a bit of a record that would survive a power cut now, together with its commit mark."""
-        mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
+        mirror, durable = self._cluster.invariants.mirror(member.member_id), self.durable_ends(member)
         if not durable:
             return False
         at = durable - 1 if self._rng.random() < 0.5 else int(self._rng.random() * durable)
         return self._flip_record(member, mirror.begin_index + at)
 
-    def _durable_ends(self, member: SimMember) -> int:
+    def durable_ends(self, member: SimMember) -> int:
         """Number of records that would survive a power cut now, together with a commit mark that has them."""
         content = member.disk.durable_content(f"{member.config.self_path}/{COMMIT_MARK_NAME}") or b""
         slots = (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))
@@ -217,7 +217,7 @@ class Rot:
             return None
         member = self._cluster.members[self._rng.choice(ids)]
         invariants = self._cluster.invariants
-        mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
+        mirror, durable = invariants.mirror(member.member_id), self.durable_ends(member)
         for (index, term), (record, _) in invariants.records.items():
             at = index - mirror.begin_index
             if not 0 <= at < durable or mirror.terms[at] == term:
@@ -272,7 +272,7 @@ class Rot:
         Damage the surroundings of sound, committed records of closed files: an index unit, or the blank at
         the end of a file. The records have all that is needed to write both again.
         """
-        mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
+        mirror, durable = self._cluster.invariants.mirror(member.member_id), self.durable_ends(member)
         if member.member_id in self.rots_small | self.away or durable < 4 or not member.is_up:
             return
         at = 1 + int(self._rng.random() * (durable - 3))
@@ -296,7 +296,7 @@ class Rot:
     def _rot_one(self, member: SimMember, first: int = 0) -> bool:
         """C{first}: index of the first record that may rot."""
         invariants = self._cluster.invariants
-        mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
+        mirror, durable = invariants.mirror(member.member_id), self.durable_ends(member)
         last = mirror.begin_index + durable - 1
         if durable < 2 or last in member.damaged:
             return False
@@ -336,7 +336,7 @@ class Rot:
             if end > first and end - self._cluster.invariants.record_size(
                 member.member_id, mirror.begin_index + at) < last
         ]
-        behind = mirror.begin_index + self._durable_ends(member) - 1
+        behind = mirror.begin_index + self.durable_ends(member) - 1
         path = f"{member.config.self_path}/data/{base:020d}"
         if (
             lost[-1] >= min(behind, self._cluster.invariants.last_committed)

@@ -15,9 +15,11 @@ from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
+from dledger.testing.group.injection.inspections import Inspections
 from dledger.testing.group.injection.keeper import CopyKeeper
 from dledger.testing.group.injection.misfortunes import Misfortunes
 from dledger.testing.group.injection.moods import Moods
+from dledger.testing.group.injection.older_copies import OlderCopies
 from dledger.testing.group.injection.slips import Slips
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
@@ -26,7 +28,8 @@ from dledger.testing.group.members.member import SimMember
 #: Every kind there is.
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
           "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
-          "rot_beside", "stop_late", "hang_machine", "bury")
+          "rot_beside", "stop_late", "hang_machine", "bury", "look_at_files", "look_at_copies",
+          "roll_back")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 #: For so long a leader that is buried is down: longer than a group of well members may have no leader.
@@ -41,6 +44,7 @@ class Visits:
 
     @ivar keeper: keeps copies. @ivar insider: calls members from within.
     @ivar slips: mistakes of the operator. @ivar moods: of the state machines.
+    @ivar inspections: looks at damaged files. @ivar older: puts older copies of directories back.
     @ivar way: lets pushes overtake each other; None: never yet.
     """
 
@@ -51,6 +55,8 @@ class Visits:
         self.insider = Insider(cluster, cluster.random("insider"))
         self.slips = Slips(cluster, cluster.random("slips"), self.keeper)
         self.moods = Moods(cluster, cluster.random("moods"))
+        self.inspections = Inspections(cluster, cluster.random("inspections"), self.keeper, damage)
+        self.older = OlderCopies(cluster, cluster.random("older copies"), damage, misfortunes)
         self.way: Jumble | None = None
         self._cluster = cluster
         self._clock = cluster.clock
@@ -95,6 +101,18 @@ class Visits:
     def survive(self) -> None:
         """A member begins a new group beside this one."""
         self.slips.survive(self._member())
+
+    def roll_back(self) -> None:
+        """The directory of a member becomes an older copy of itself; or it is copied."""
+        self.older.strike(self._rng.choice(list(self._cluster.members.values())))
+
+    def look_at_files(self) -> None:
+        """An operator looks at damaged copies of the files of a member, and starts on them."""
+        self.inspections.look(self._member())
+
+    def look_at_copies(self) -> None:
+        """The same, of a backup or an archive."""
+        self.inspections.look_at_copy(self._member())
 
     def upset(self) -> None:
         """A state machine fails at its next snapshot, digest or restore."""

@@ -100,6 +100,7 @@ class SimMember:
         have not come back from a peer.
     @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
+    @ivar older_incarnation: its directory is an older copy, of this incarnation, until it knows so; -1: it is not.
     @ivar start_error: why it could not start the last time; empty if it could.
     """
 
@@ -124,6 +125,7 @@ class SimMember:
         self.wall_offset_s = 0.0
         self._suspended_us = -1
         self._losses = self._sure_losses = 0
+        self.older_incarnation = -1
         self._errors_at_start = 0
         self.is_away = False
         self._rng = rng
@@ -408,9 +410,20 @@ class SimMember:
         ledger since.
         """
         losses = self._losses + (0 if self.config.is_sync else self.disk.power_cuts)
-        if self.is_up and not self.core.member.is_unsure:
+        if self.is_up and not self.core.member.is_unsure and not self._is_older():
             self._sure_losses = losses
         return self._sure_losses != losses
+
+    def _is_older(self) -> bool:
+        """Whether the directory is an older copy, and the process does not know it yet."""
+        lineage = self.known_lineage
+        return self.older_incarnation >= 0 and (lineage is None or lineage[0] == self.older_incarnation)
+
+    @property
+    def known_lineage(self) -> tuple[int, int] | None:
+        """Incarnation and starts of the directory of the running process; None: it reports none."""
+        lineage = self.ledger.identity.lineage if self.is_up and self.config.store_type == "file" else None
+        return None if lineage is None else (lineage.incarnation, lineage.starts)
 
     @property
     def pending(self) -> int:
