@@ -130,7 +130,7 @@ class Source:
         self.master.start()
 
     def wait_ready(self) -> None:
-        """Wait until it has dispatched everything and rests; stop it. @raise ChildError: it takes too long."""
+        """Wait until it has dispatched everything and rests; stop it. @raise ChildError: it is late."""
         self.master.wait_started()
 
         def is_quiet() -> bool:

@@ -34,7 +34,7 @@ class MoveOrder:
     C{_places} has the queue offsets of those under way.
     """
 
-    #: See L{dledger.rocketmq.broker.popping.revive.ReviveService._is_moved}.
+    #: See L{dledger.rocketmq.broker.popping.past_points.PastPoints.is_moved}.
     known: int | None = None
 
     def __init__(self) -> None:

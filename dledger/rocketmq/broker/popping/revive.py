@@ -27,7 +27,7 @@ from typing import TypeVarTuple
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from dledger.rocketmq.answering.refusals import LONG_MAX, Refused
+from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.put_status import PutStatus
@@ -50,6 +50,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     read_revive,
     revive_topic,
 )
+from dledger.rocketmq.broker.popping.past_points import PastPoints
 from dledger.rocketmq.broker.popping.popped import Popped, PoppedTable
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
@@ -107,6 +108,7 @@ class ReviveService:
         self._runs = 0
         self._problem = ""
         self.topic = revive_topic(config.broker_cluster_name)
+        self._past = PastPoints(store, metadata, self.topic)
         self.revived = self.dead = self.gone = 0
         self._forget()
 
@@ -114,7 +116,7 @@ class ReviveService:
         self.table = PoppedTable()
         self.is_loaded = self._is_running = False
         self._read_at: dict[int, int] = {}
-        self._bound = self._offsets_ms = 0
+        self._bound = 0
         self._early: list[Ack] = []
 
     def start(self) -> None:
@@ -122,10 +124,7 @@ class ReviveService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        offsets = self._metadata.consumer_offsets
-        self._offsets_ms = LONG_MAX if offsets.version is None else offsets.version.timestamp
-        if not any(True for _ in offsets.rows()):
-            self._offsets_ms = -1  # There was no table: no group has moved.
+        self._past.note_table()
         self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
@@ -221,7 +220,9 @@ class ReviveService:
             found = None
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
-            is_old = self._is_moved(found, queue_id, queue_offset) or self.is_over(found.key)
+            is_old = self._past.is_moved(
+                found, queue_id, queue_offset, known=self.table.moves.known
+            ) or self.is_over(found.key)
             if found.offsets and not is_old:
                 topic, group, number, *_ = found.key
                 place, end = (topic, group, number), max(found.offsets) + 1
@@ -232,20 +233,6 @@ class ReviveService:
         self.table.passed(queue_id, queue_offset)
         if found is not None:
             self.table.finish(found)
-
-    def _is_moved(self, point: CheckPoint, queue_id: int, queue_offset: int) -> bool:
-        """
-        Whether the table of offsets has the move past these messages; an administrator may have set the
-        offset since. The time says so for check points of RocketMQ's, which are in all queues of the topic.
-        (The time says nothing if consumers have committed offsets at this broker before it was the master.)
-        """
-        known, queues = self.table.moves.known, self._store.queues
-        are_ours = known is not None or not any(
-            queues.bounds(self.topic, other) for other in range(REVIVE_QUEUES) if other != OWN_QUEUE
-        )
-        if queue_id == OWN_QUEUE and are_ours:
-            return queue_offset < (known or 0)
-        return point.key.pop_ms < self._offsets_ms
 
     def follow(
         self, put: Put, count: int, then: Callable[[PutStatus, *_Ts], object], *arguments: *_Ts
@@ -363,7 +350,7 @@ class ReviveService:
         topic, group = normal_topic(key.topic, key.group), self._metadata.groups.get(key.group)
         # (A group that is not in the table was deleted, or a crash or a promotion took it.)
         tries_max = (group or GroupConfig(group_name=key.group)).retry_max_times
-        if self._is_over(topic, popped):
+        if self._past.is_over(popped):
             self.log.info("{count} popped messages of {topic} are over: deleted with it, or expired",
                           count=len(popped.open), topic=topic)
             self.gone += len(popped.open)
@@ -399,9 +386,9 @@ class ReviveService:
         return copies, stuck, dead, size
 
     def is_over(self, key: PopKey) -> bool:
-        """Whether the topic of a check point was deleted after its messages were popped."""
+        """See L{PastPoints.is_over}; unknown check points are not."""
         popped = self.table.get(key)
-        return popped is not None and self._is_over(normal_topic(key.topic, key.group), popped)
+        return popped is not None and self._past.is_over(popped)
 
     def popped(self, points: Sequence[CheckPoint], placed: Placed) -> list[CheckPoint]:
         """
@@ -419,21 +406,6 @@ class ReviveService:
                 self.table.add(point, OWN_QUEUE, offset)
                 found.append(point)
         return found
-
-    def _is_over(self, topic: str, popped: Popped) -> bool:
-        """
-        Whether the messages of a check point are no more: their topic was deleted after they were popped (it
-        may have been made again), or the check point has expired, and with it the messages, as these are
-        before it in the log. What is at their places in the queue then are messages of a later topic.
-        """
-        found = self._metadata.topics.get(topic)
-        queue_id, at = popped.at
-        queue = self._store.queues.get(self.topic, queue_id)
-        if found is None or queue is None or at >= queue.next_index:
-            return found is None
-        if at < queue.begin_index:
-            return True
-        return found.begins_at > 0 and queue.read(at, 1)[0].offset < found.begins_at
 
     def _storable(
         self, message: Message, popped: Popped, topic: str, tries_max: int
