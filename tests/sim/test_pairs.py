@@ -182,6 +182,15 @@ class RecordTests(PairCase):
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
 
 
+    def test_two_copies_of_one_pop(self) -> None:
+        """They may come at once, also if one of them has come again since; two pops of one copy may not."""
+        for group, first in (("P1", (1, 13)), ("P2", (1, 15))):
+            sent = self.sent()
+            self.record.popped(group, sent, pop_ms=10, visible_ms=20, copy=first)
+            self.record.popped(group, sent, pop_ms=30, visible_ms=90, copy=(2, 14))
+        self.record.popped("P1", sent, pop_ms=31, visible_ms=91, copy=(1, 15))
+        self.assertBroken(5, self.record.popped, "P2", sent, pop_ms=31, visible_ms=91, copy=(1, 15))
+
     def test_ends_of_transactions(self) -> None:
         """Those that the next master has not are open again; the others are not."""
         sent = self.sent(kind=HALF)

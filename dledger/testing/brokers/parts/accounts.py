@@ -124,13 +124,13 @@ class Given:
     @ivar visible_ms: from then on the group may get it again, ms since 1970.
     @ivar acked: its acknowledgement: acked, or unknown; empty: none.
     @ivar was_acked: an earlier one of the same message was acknowledged, or may have been.
-    @ivar copy: how often it has come again, and the place of this copy in its queue.
+    @ivar copies: of each copy that was given, how often it had come again, and its place in its queue.
     @ivar has_twins: two copies of one pop were met, which may be given at once.
     """
 
     pop_ms: int
     visible_ms: int
-    copy: tuple[int, int] = (0, 0)
+    copies: frozenset[tuple[int, int]] = frozenset()
     has_twins: bool = False
     acked: str = ""
     was_acked: bool = False
@@ -288,19 +288,20 @@ class TrafficRecord:
         """
         A message was popped.
 
-        @param copy: see L{Given}. Two copies that came again equally often are of one pop whose end was
+        @param copy: one of C{copies}. Two copies that came again equally often are of one pop whose end was
         stored twice, because the outcome of the first time was not known.
         """
         before = self.given.get((group, sent.key))
-        has_twins = before is not None and (
-            before.has_twins or (0 < copy[0] == before.copy[0] and copy != before.copy)
+        copies = frozenset((copy,)) | (before.copies if before is not None else frozenset())
+        has_twins = (before is not None and before.has_twins) or any(
+            0 < copy[0] == other[0] and copy != other for other in copies
         )
         if before is not None and sent.kind == PLAIN and sent.life == self.life and not has_twins:
             require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
             require_pair(pop_ms >= before.visible_ms, 5,
                          f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before its time was over")
         given = self.given[group, sent.key] = Given(
-            pop_ms, visible_ms, copy=copy, has_twins=has_twins,
+            pop_ms, visible_ms, copies=copies, has_twins=has_twins,
             was_acked=before is not None and bool(before.acked or before.was_acked),
         )
         return given
