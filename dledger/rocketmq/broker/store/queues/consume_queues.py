@@ -71,9 +71,9 @@ class ConsumeQueues:
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
     C{_closed} are those whose files are closed and need a sync.
 
-    @ivar has_lost: a start found no file for units of the log, no file or no first file of a listed queue, or
-        no directory of queues: all records must be dispatched again, which puts the missing ones, and passes
-        over the others.
+    @ivar has_lost: a start found no file for units of the log, a listed queue without its first, its last or
+        any file, or no directory of queues: all records must be dispatched again, which puts the missing
+        ones, and passes over the others.
     @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
         name, and are not shown; 0: all are.
     @ivar refused: count of records whose topic or queue number is invalid.
@@ -122,8 +122,10 @@ class ConsumeQueues:
                 # ones at the indexes of earlier ones.
                 losing()
                 queues.has_lost = True
+            lost: set[QueueKey] = set()
             for topic, queue_id in queues._found():
-                queues._give_up_rest((topic, queue_id), log_begin, losing)
+                if queues._misses_files((topic, queue_id), log_begin, losing):
+                    lost.add((topic, queue_id))
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
@@ -132,9 +134,10 @@ class ConsumeQueues:
                 queues._own((topic, queue_id), queue)
                 queues._touch((topic, queue_id), queue)
                 queues.has_lost = queues.has_lost or queue.has_lost
-            if log_end > log_begin and not queues.has_lost and (lost := queues._lost()):
+            lost |= queues._lost()
+            if log_end > log_begin and not queues.has_lost and lost:
                 cls.log_events.warn(
-                    "{count} consume queues have lost their files, {first} among them: all queues are"
+                    "{count} consume queues have lost files, {first} among them: all queues are"
                     " completed from the log", count=len(lost), first="{}/{}".format(*min(lost)),
                 )
                 losing()
@@ -166,18 +169,26 @@ class ConsumeQueues:
         """The listed queues for which the start found no file."""
         return self._list.lacks({key for key, queue in self._queues.items() if queue.had_files})
 
-    def _give_up_rest(self, key: QueueKey, log_begin: int, losing: Callable[[], None]) -> None:
+    def _misses_files(self, key: QueueKey, log_begin: int, losing: Callable[[], None]) -> bool:
         """
-        Delete the files of a queue that has lost its first ones, so that the whole queue is put again: units
-        cannot be put before others. If the first unit that is left is of a record before the log, those
-        before it have expired.
+        Whether a queue has lost its first files, or its last ones.
+
+        Without the first ones, the others are deleted, and the whole queue is put again: units cannot be put
+        before others. If the first unit that is left is of a record before the log, those before it have
+        expired.
 
         @raise OSError: reading or deleting failed.
         """
         directory, file_size = self._path(*key), self._config.mapped_file_size_consume_queue
         offsets = list_segments(self._disk, directory, file_size, "mapped_file_size_consume_queue").offsets
-        if not offsets or offsets[0] <= self._list.first_of(key) * UNIT_SIZE:
-            return
+        if not offsets:
+            return False
+        first, last = self._list.bounds_of(key)
+        if offsets[-1] + file_size <= last * UNIT_SIZE:
+            losing()
+            return True
+        if offsets[0] <= first * UNIT_SIZE:
+            return False
         try:
             unit = first_unit_of(self._disk, directory, offsets[0])
             is_lost = unit is not None and unit.size != FILLER_SIZE and unit.offset >= log_begin
@@ -189,6 +200,7 @@ class ConsumeQueues:
             losing()
             for offset in reversed(offsets):
                 self._disk.unlink(f"{directory}/{file_name(offset)}")
+        return is_lost
 
     def _continue_lost(self) -> None:
         """
@@ -314,6 +326,7 @@ class ConsumeQueues:
         """Drop the units of records from C{log_end} on. @raise OSError: cutting failed."""
         for key, queue in self._queues.items():
             if queue.log_end > log_end:
+                self._is_list_old = True
                 self._touch(key, queue)
                 queue.cut(log_end)
 

@@ -11,8 +11,9 @@ C{TOPIC/QUEUEID FIRST NEXT} for each queue: the index at which its first file be
 and the index after its last unit when the list was written. Earlier programs wrote C{TOPIC/QUEUEID} alone.
 
 Rule 1: files are in the list only if they are on stable storage. Rule 2: a queue is taken out before all its
-files are deleted; if only its first files have expired, the list says so later, and a start in between builds
-the queue again. Rule 3: an absent or damaged list says nothing, as programs before it wrote none.
+files are deleted; if only some go, as they have expired or the log was cut, the list says so later, and a
+start in between puts all records again. Rule 3: an absent or damaged list says nothing, as programs before
+it wrote none.
 """
 
 from __future__ import annotations
@@ -93,10 +94,15 @@ class QueueList:
         """The queues in the file."""
         return self._listed
 
-    def first_of(self, key: QueueKey) -> int:
-        """The index at which the first file of a queue begins; of one that is not listed, a high one."""
+    def bounds_of(self, key: QueueKey) -> tuple[int, int]:
+        """
+        The index at which the first file of a queue begins, and that of its last unit when the list was
+        written; of a queue that is not listed with files, a high one and 0.
+        """
         listed = self._listed.get(key)
-        return int(UNKNOWN) if listed is None or listed.first is None else listed.first
+        if listed is None or listed.first is None:
+            return int(UNKNOWN), 0
+        return listed.first, max(listed.next_index - 1, 0)
 
     def lacks(self, found: Set[QueueKey]) -> frozenset[QueueKey]:
         """The queues that are listed with files and are not among C{found}."""
