@@ -11,7 +11,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.rocketmq.broker.store.queues import consume_queues
+from dledger.rocketmq.broker.store.queues import consume_queues, queue_losses
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues, is_topic
 from dledger.rocketmq.broker.store.queues.queue_files import first_unit_of
 from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, decode_queue_list
@@ -176,12 +176,12 @@ class ConsumeQueuesTests(SynchronousTestCase):
             self.queues = ConsumeQueues(config_of(), self.disk)
             self.filled()
             self.disk.unlink(paths[0])
-            with mock.patch.object(consume_queues, "first_unit_of", fail if code else first_unit_of):
+            with mock.patch.object(queue_losses, "first_unit_of", fail if code else first_unit_of):
                 again = self.opened(log_begin, is_lost=is_lost)
             self.assertEqual([self.disk.exists(path) for path in paths[1:]], [not is_lost] * 2)
             self.assertEqual(again.bounds("T", 0), (25, 25) if is_lost else (11, 25))
         code = errno.EMFILE
-        with mock.patch.object(consume_queues, "first_unit_of", fail):
+        with mock.patch.object(queue_losses, "first_unit_of", fail):
             self.assertRaises(StoreError, self.opened, 900, is_lost=True)
         self.assertTrue(self.disk.exists(paths[1]), "too few descriptors are no loss")
 
@@ -205,14 +205,14 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertTrue(self.put("T", 0, 7, 700))
         self.assertEqual(self.queues.bounds("T", 0), (7, 8))
 
-    def test_an_emptied_queue_is_listed(self) -> None:
-        """When its last record has expired, the list has the index of the next one."""
-        self.put("T", 0, 0, 0)
-        self.flush()
-        self.put("T", 0, 1, 10)
-        self.assertEqual(self.flush(), {("T", 0): (0, 1)})
+    def test_the_list_has_the_next_index(self) -> None:
+        """Of each queue that was flushed; also when its last record has expired."""
+        for index in range(2):
+            self.put("T", 0, index, 10 * index)
+            self.assertEqual(self.flush(), {("T", 0): (0, index + 1)})
         self.queues.expire(20)
-        self.assertEqual(self.flush(), {("T", 0): (0, 2)})
+        self.assertEqual(self.queues.prepare_flush(), [])
+        self.queues.finish_flush()
 
     def test_list_not_written(self) -> None:
         """The next flush writes it."""

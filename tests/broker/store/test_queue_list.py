@@ -40,7 +40,7 @@ class FormatTests(SynchronousTestCase):
         disk.write_file(_PATH, b"%08x\nT/0\n" % crc32(b"T/0\n"))
         queues = QueueList(disk, "base/consumequeue")
         self.assertEqual(queues.lacks(set()), {("T", 0)})
-        self.assertEqual(queues.bounds_of(("T", 0)), (1 << 63, 0))
+        self.assertEqual(queues.bounds_of(("T", 0)), (1 << 63, -1))
         self.assertEqual(queues.listed[("T", 0)].next_index, 0)
 
     def test_a_damaged_list_says_nothing(self) -> None:
@@ -176,6 +176,26 @@ class StartTests(SynchronousTestCase):
             last = self.open()
             self.assertEqual((last.units(), last.store.dispatcher.dispatched), (units, 0))
             last.close()
+
+    def test_an_older_copy_of_a_file_is_noticed(self) -> None:
+        """Units that it does not have are put again, also if others are after them."""
+        for is_clean, count in itertools.product((True, False), (8, 28)):
+            self.disk = MemoryDisk(modified_s=0.0)
+            opened = self.open()
+            for number in range(count):
+                if number == 4 * count // 8:
+                    opened.store.checkpoint()
+                    opened.settle()
+                    path = f"base/consumequeue/T1/0/{number // 10 * QUEUE_SIZE:020d}"
+                    older = self.disk.read_file(path)
+                opened.store.append_plain(plain([message(b"%d" % number)]), 1_000_000)
+                opened.settle()
+            units = opened.units()
+            self.end(opened, is_clean=is_clean)
+            self.disk.write_file(path, older)
+            again = self.open()
+            self.assertEqual(again.units(), units)
+            again.close()
 
     def test_a_deleted_topic_stays_deleted(self) -> None:
         """A topic that was deleted stays so, and its name begins anew."""

@@ -27,13 +27,12 @@ from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import file_name, list_segments
-from dledger.base.disk.unreadable import is_unreadable
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.queue_begins import begin_from
-from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, first_unit_of
 from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, QueueKey, QueueList
+from dledger.rocketmq.broker.store.queues.queue_losses import loss_of
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE, StoreConfig
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.errors import DirectoryError, StoreError
 
 #: Most queues that keep their files open, and the share of the process's descriptors that they may take.
@@ -69,7 +68,7 @@ def is_topic(name: str) -> bool:
 class ConsumeQueues:
     """
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
-    C{_closed} are those whose files are closed and need a sync.
+    C{_closed} are those whose files are closed and need a sync; C{_listed} is what the next list will have.
 
     @ivar has_lost: a start found no file for units of the log, a listed queue without its first, its last or
         any file, or no directory of queues: all records must be dispatched again, which puts the missing
@@ -91,6 +90,7 @@ class ConsumeQueues:
         self._touched: dict[QueueKey, ConsumeQueue] = {}
         self._closed: dict[QueueKey, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
+        self._listed: dict[QueueKey, ListedQueue] = {}
         self._open_max = open_queues_max()
         self._list = QueueList(disk, config.consume_queue_path)
         self.begins_at: Callable[[str], int] = lambda topic: 0
@@ -124,7 +124,7 @@ class ConsumeQueues:
                 queues.has_lost = True
             lost: set[QueueKey] = set()
             for topic, queue_id in queues._found():
-                if queues._misses_files((topic, queue_id), log_begin, losing):
+                if queues._has_loss((topic, queue_id), log_begin, losing):
                     lost.add((topic, queue_id))
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
@@ -143,6 +143,8 @@ class ConsumeQueues:
                 losing()
                 queues.has_lost = True
             queues._continue_lost()
+            for key, queue in queues._queues.items():
+                queues._note(key, queue)
         except OSError as error:
             queues.close()
             raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error
@@ -169,13 +171,9 @@ class ConsumeQueues:
         """The listed queues for which the start found no file."""
         return self._list.lacks({key for key, queue in self._queues.items() if queue.had_files})
 
-    def _misses_files(self, key: QueueKey, log_begin: int, losing: Callable[[], None]) -> bool:
+    def _has_loss(self, key: QueueKey, log_begin: int, losing: Callable[[], None]) -> bool:
         """
-        Whether a queue has lost its first files, or its last ones.
-
-        Without the first ones, the others are deleted, and the whole queue is put again: units cannot be put
-        before others. If the first unit that is left is of a record before the log, those before it have
-        expired.
+        Whether a queue has lost files or units since it was listed. What is after them is deleted.
 
         @raise OSError: reading or deleting failed.
         """
@@ -184,23 +182,14 @@ class ConsumeQueues:
         if not offsets:
             return False
         first, last = self._list.bounds_of(key)
-        if offsets[-1] + file_size <= last * UNIT_SIZE:
+        found = loss_of(
+            self._disk, directory, offsets, file_size, first=first, last=last, log_begin=log_begin
+        )
+        if found.is_lost:
             losing()
-            return True
-        if offsets[0] <= first * UNIT_SIZE:
-            return False
-        try:
-            unit = first_unit_of(self._disk, directory, offsets[0])
-            is_lost = unit is not None and unit.size != FILLER_SIZE and unit.offset >= log_begin
-        except OSError as error:
-            if not is_unreadable(error):
-                raise
-            is_lost = True
-        if is_lost:
-            losing()
-            for offset in reversed(offsets):
+            for offset in reversed(offsets[found.kept :]):
                 self._disk.unlink(f"{directory}/{file_name(offset)}")
-        return is_lost
+        return found.is_lost
 
     def _continue_lost(self) -> None:
         """
@@ -326,16 +315,15 @@ class ConsumeQueues:
         """Drop the units of records from C{log_end} on. @raise OSError: cutting failed."""
         for key, queue in self._queues.items():
             if queue.log_end > log_end:
-                self._is_list_old = True
                 self._touch(key, queue)
                 queue.cut(log_end)
+                self._note(key, queue)
 
     def expire(self, log_begin: int) -> None:
         """Delete the files of records before C{log_begin}. @raise OSError: deleting failed."""
         for key, queue in self._queues.items():
-            was = queue.listed.first, queue.is_empty
             queue.expire(log_begin)
-            self._is_list_old |= was != (queue.listed.first, queue.is_empty)
+            self._note(key, queue)
             self._touch(key, queue)
 
     def destroy(self, topic: str | None = None) -> None:
@@ -346,6 +334,7 @@ class ConsumeQueues:
         self._list.take_out(gone)
         self._is_list_old = True
         for key in sorted(gone):
+            self._listed.pop(key, None)
             self._queues.pop(key).destroy()
             self._touched.pop(key, None)
             self._closed.pop(key, None)
@@ -362,29 +351,35 @@ class ConsumeQueues:
         assert not self._flushing, "a flush is under way"
         closed, self._closed = self._closed, {}
         try:
-            return self._take_dirty((*self._touched.values(), *closed.values()))
+            return self._take_dirty((*self._touched.items(), *closed.items()))
         except OSError:
             self._closed = closed
             self._end_flush(has_failed=True)
             raise
 
-    def _take_dirty(self, queues: Iterable[ConsumeQueue]) -> list[Callable[[], None]]:
+    def _take_dirty(self, queues: Iterable[tuple[QueueKey, ConsumeQueue]]) -> list[Callable[[], None]]:
         steps: list[Callable[[], None]] = []
-        for queue in queues:
+        for key, queue in queues:
             if queue.is_clean:
                 continue
             files, paths, directory = queue.take_dirty()
             steps += [file.datasync for file in files]
             steps += [partial(_sync_closed, self._disk, path) for path in paths]
             if directory:
-                self._is_list_old = True
                 steps.append(lambda path=directory: self._disk.sync_directory(path))  # type: ignore[misc]
             self._flushing.append(queue)
+            self._note(key, queue)
         if self._is_list_old:
             self._is_list_old = False
-            listed = {key: queue.listed for key, queue in self._queues.items()}
-            steps.append(self._list.writing({key: one for key, one in listed.items() if one != _NEW}))
+            steps.append(self._list.writing(dict(self._listed)))
         return steps
+
+    def _note(self, key: QueueKey, queue: ConsumeQueue) -> None:
+        """The next flush, which makes all units durable before, lists the queue as it is now."""
+        listed = queue.listed
+        if listed != self._listed.get(key, _NEW):
+            self._listed[key] = listed
+            self._is_list_old = True
 
     def finish_flush(self, *, has_failed: bool = False) -> None:
         """The steps have ended. @param has_failed: not all of them ran: the next flush repeats them all."""

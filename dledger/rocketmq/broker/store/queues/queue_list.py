@@ -97,12 +97,12 @@ class QueueList:
     def bounds_of(self, key: QueueKey) -> tuple[int, int]:
         """
         The index at which the first file of a queue begins, and that of its last unit when the list was
-        written; of a queue that is not listed with files, a high one and 0.
+        written; of a queue that is not listed with units, a high one and -1.
         """
         listed = self._listed.get(key)
         if listed is None or listed.first is None:
-            return int(UNKNOWN), 0
-        return listed.first, max(listed.next_index - 1, 0)
+            return int(UNKNOWN), -1
+        return listed.first, listed.next_index - 1
 
     def lacks(self, found: Set[QueueKey]) -> frozenset[QueueKey]:
         """The queues that are listed with files and are not among C{found}."""
