@@ -259,11 +259,10 @@ class Scan:
             if first_led < found or first_led == extent.begin or (is_any and not self.options.envelopes):
                 return _Begin(found, has_older=first_led < found)
         search = TimeSearch(extent.begin, first_led, moment_ms)
-        if not self.options.envelopes:
-            search.met_none(first_led)
-        wanted = (_INDEX, _CLIENTS) if self.options.envelopes else (_INDEX,)
-        times = attrs.evolve(self, columns=projection(columns_of(self.options), wanted))
-        while (look := search.look) is not None:
+        times = self
+        if self.options.envelopes:
+            times = attrs.evolve(self, columns=projection(columns_of(self.options), (_INDEX, _CLIENTS)))
+        while self.options.envelopes and (look := search.look) is not None:
             begin, behind = look
             behind = min(behind, begin + _LOOK_ENTRIES)
             timed = times._first_timed(begin, behind)
