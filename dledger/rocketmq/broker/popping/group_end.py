@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.broker.popping.test_group_end -*-
 """
-A group is deleted with its offsets: what it has popped is done. It does not come to the next group of that
-name, which begins anew and may have acknowledged the same messages.
+The end of a group that is deleted with its offsets. The messages that it has popped count as acknowledged:
+the next group of that name begins anew, and may acknowledge the same messages.
 
 The acks are stored after the group is deleted: after a crash between the two, messages come once more, and
 none is lost. A group that is deleted without its offsets keeps its messages.
@@ -35,10 +35,11 @@ class GroupEnds:
 
     def of(self, group: str) -> Callable[[], Deferred[None]]:
         """
-        What a group has popped until now.
+        Note the messages that a group has popped until now.
 
-        @return: call it when the group is deleted. Its Deferred fires when all that is done, or fails with
-            L{Refused}: the rest comes again after its time, as does what a new master has not read yet.
+        @return: call it when the group is deleted. Its Deferred fires when they count as acknowledged, or
+            fails with L{Refused}: the rest comes again after its time, as do messages of check points that a
+            new master has not read.
         """
         keys = self._revive.table.of_group(group)
         return lambda: Deferred.fromCoroutine(self._end(keys))
