@@ -203,7 +203,14 @@ class Scan:
         @raise DataLossError: it begins before the extent, and C{failOnDataLoss} is set.
         @raise OptionError: it ends after the extent or before its own beginning.
         """
-        begin, end = self.starting(extent, default=EARLIEST), self.ending(extent)
+        end = self.ending(extent)
+        if end < extent.begin and self.options.starting_timestamp is None:  # nothing of it is there
+            named = self._number(self.options.starting, attrs.evolve(extent, begin=0), EARLIEST)
+            if named < end:
+                return lost(self.options, named, extent.begin, end=end, note=extent.note), end
+            begin = named
+        else:
+            begin = self.starting(extent, default=EARLIEST)
         if begin > end:
             raise OptionError(f"option startingOffsets={begin} is after the end {end}")
         return begin, end
