@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from twisted.internet.defer import Deferred
 
@@ -30,7 +30,6 @@ from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
 from dledger.client.reading.places import Place
-from dledger.client.reading.tail_reading import TailReading
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -193,11 +192,11 @@ class AsyncLog:
         tail = self._client.tail_batches(from_index, follow, timeout_s=timeout, control=control)
         return AsyncBatches(self._wait, tail, self._drop)
 
-    def _drop(self, tail: TailReading[Any]) -> None:
+    def _drop(self, close: Callable[[], None]) -> None:
         """Close a tail that nobody has any more; called in any thread."""
         if self._opened.is_here:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(tail.close)
+                self._loop.call_soon_threadsafe(close)
 
     def reader(
         self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

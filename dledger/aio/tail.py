@@ -27,9 +27,9 @@ class AsyncBatches(Generic[_B]):
     """An asynchronous iterator of batches; one task uses it. @ivar tail: reads them."""
 
     def __init__(
-        self, wait: WaitInLoop, tail: TailReading[_B], drop: Callable[[TailReading[_B]], None]
+        self, wait: WaitInLoop, tail: TailReading[_B], drop: Callable[[Callable[[], None]], None]
     ) -> None:
-        """@param drop: closes the tail soon, from any thread, if that is still possible."""
+        """@param drop: calls the method in the loop soon, from any thread, if that is still possible."""
         self._wait = wait
         self.tail = tail
         self._drop = drop
@@ -67,7 +67,7 @@ class AsyncBatches(Generic[_B]):
 
     def __del__(self) -> None:
         if not self._is_over:
-            self._drop(self.tail)
+            self._drop(self.tail.close)
 
 
 class AsyncEntries:

@@ -14,11 +14,11 @@ unknown outcome. A L{Log} may be used from several threads; the order of calls i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TypeVar, Unpack
 
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import patience, whole
@@ -46,6 +46,9 @@ from dledger.values.addresses import DEFAULT_MEMBERS
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
 from protocols.wire.ledger.readers import ReaderInfo
+
+#: A batch of entries, in the form in which a program gets it.
+_B = TypeVar("_B", bound=Sequence[Entry])
 
 
 class Log:
@@ -229,7 +232,7 @@ class Log:
         )
         return self._batches(tail, timeout if follow else None)
 
-    def _batches(self, tail: TailReading[Any], idle_s: float | None) -> BlockingBatches[Any]:
+    def _batches(self, tail: TailReading[_B], idle_s: float | None) -> BlockingBatches[_B]:
         return BlockingBatches(self._reactor, tail, tail.close, idle_s=idle_s)
 
     def reader(

@@ -218,6 +218,11 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _number(self, offset: Mapping[str, object]) -> int:
         group = self._scan.options.group
+        if not isinstance(offset, Mapping) or not offset:
+            raise DataLossError(
+                f"the checkpoint has the offsets {str(offset)[:80]!r}: an object is expected. The file was "
+                "changed by hand or is damaged: take another checkpoint directory"
+            )
         number = offset.get(group)
         if group in offset and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
             raise DataLossError(

@@ -14,7 +14,7 @@ from tests.aio.served import ServedGroup, play
 
 
 class AsyncTailTests(SynchronousTestCase):
-    """What comes after the end of a wait."""
+    """The next call, after the end of a wait."""
 
     def played(self, story: Any) -> None:
         """Nothing is left behind."""

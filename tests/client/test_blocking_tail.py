@@ -24,7 +24,7 @@ def _take(tail: Any, found: deque[Any]) -> None:
 
 
 class BlockingTailTests(SynchronousTestCase):
-    """What comes after the end of a wait."""
+    """The next call, after the end of a wait."""
 
     def setUp(self) -> None:
         self.group = LiveGroup()

@@ -191,6 +191,27 @@ class ReadTests(LedgerCase):
         self.assertRaisesRegex(OptionError, "startingOffsets=9 is after the end 8",
                                indexes, startingOffsets=9, endingOffsets=8)
 
+    def test_a_range_that_has_expired(self) -> None:
+        """A range of which nothing is left is a loss, or has no rows on request; an empty one is empty."""
+        self.ledger.fill(300)
+        self.ledger.commit(299)
+        begin = self.ledger.expire(5)
+        self.assertGreater(begin, 9)
+
+        def indexes(**options: object) -> list[int]:
+            return [row[0] for row in scanned({"path": self.path, **options})]
+
+        for starting in ({}, {"startingOffsets": 0}, {"startingOffsets": "earliest"}):
+            with self.assertRaisesRegex(DataLossError, "offsets 0..8 have expired"):
+                indexes(endingOffsets=9, **starting)
+            said = self.warned()
+            self.assertEqual(indexes(endingOffsets=9, failOnDataLoss="false", **starting), [])
+            self.assertIn("offsets 0..8 have expired", said[0])
+        self.assertEqual(indexes(startingOffsets=3, endingOffsets=3), [])
+        self.assertEqual(indexes(endingOffsets=0), [])
+        self.assertRaisesRegex(OptionError, "startingOffsets=7 is after the end 5",
+                               indexes, startingOffsets=7, endingOffsets=5)
+
     def test_wrong_places(self) -> None:
         """What is not a member's directory is refused with a sentence."""
         empty = os.path.abspath(self.mktemp())

@@ -186,6 +186,16 @@ class ReaderTests(LedgerCase):
                                   ReadAllAvailable())
         self.assertIn("the checkpoint is of group 'h', option group is 'g'", str(error))
 
+    def test_a_checkpoint_without_offsets(self) -> None:
+        """What is no object, or an empty one, is a damaged file."""
+        damaged: list[Any] = [[1], 7, "x", {}, None]
+        for value in damaged:
+            with self.subTest(value=value):
+                error = self.assertRaises(ReadError, self.reader().partitions, value, {"default": 60})
+                self.assertIn("an object is expected. The file was changed by hand", str(error))
+                if value is not None:  # then the stream begins
+                    self.assertRaises(ReadError, self.reader().latestOffset, value, ReadAllAvailable())
+
     def test_an_offset_changed_by_hand(self) -> None:
         """A value that is no offset is named, and nothing is read from a place that it does not name."""
         for value in ("80", None, True, -1, 7.0, [80]):

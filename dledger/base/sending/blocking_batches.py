@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -23,12 +23,12 @@ from protocols.wire.codes import ResponseCode
 _B = TypeVar("_B")
 
 
-class BatchSource(Protocol):
+class BatchSource(Protocol[_B]):
     """Where batches come from; as L{ReadingAhead<dledger.base.sending.ahead.ReadingAhead>}."""
 
     is_closed: bool
 
-    def next_batch(self) -> Deferred[Any]:
+    def next_batch(self) -> Deferred[_B]:
         """The next batch; what is false in a condition, at the end."""
 
 
@@ -41,7 +41,7 @@ class BlockingBatches(Generic[_B]):
     """
 
     def __init__(
-        self, thread: ReactorThread, source: BatchSource, close: Callable[[], None], *,
+        self, thread: ReactorThread, source: BatchSource[_B], close: Callable[[], None], *,
         idle_s: float | None = None,
     ) -> None:
         """

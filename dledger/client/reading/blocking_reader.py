@@ -70,7 +70,9 @@ class BlockingReader:
             except DLedgerError:
                 self._ahead = None
                 raise
-            self._ready, self._ahead = deque(entries), None
+            ready = deque(entries)
+            self._ready = ready  # from here to the next line nothing interrupts
+            self._ahead = None
             if not entries:
                 raise StopIteration
 

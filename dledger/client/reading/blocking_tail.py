@@ -24,7 +24,8 @@ class BlockingEntries:
             for entry in self._ready:  # the rest of a batch
                 return entry
             batch = self.batches.peek()
-            self._ready, self.batches.ahead = iter(batch), None
+            self._ready = iter(batch)  # from here to the next line nothing interrupts
+            self.batches.ahead = None
 
     def close(self) -> None:
         """Read no more."""

@@ -67,6 +67,7 @@ from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, Na
 from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
 from dledger.rocketmq.broker.popping.giving import PopGiving
+from dledger.rocketmq.broker.popping.group_end import GroupEnds
 from dledger.rocketmq.broker.popping.in_order import InOrder
 from dledger.rocketmq.broker.popping.pop_requests import PopReading
 from dledger.rocketmq.broker.popping.pops import PopCommands
@@ -277,6 +278,7 @@ class BrokerParts(BrokerEvents):
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
             topics_changed=self.topics_changed, topic_deleted=self.lost_topics.deleted,
+            popped_by=GroupEnds(self.pipeline, self.revive, own=self.own, wall_ms=wall_ms).of,
             ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
         ), clock=clock)

@@ -203,7 +203,14 @@ class Scan:
         @raise DataLossError: it begins before the extent, and C{failOnDataLoss} is set.
         @raise OptionError: it ends after the extent or before its own beginning.
         """
-        begin, end = self.starting(extent, default=EARLIEST), self.ending(extent)
+        end = self.ending(extent)
+        if end < extent.begin and self.options.starting_timestamp is None:  # nothing of it is there
+            named = self._number(self.options.starting, attrs.evolve(extent, begin=0), EARLIEST)
+            if named < end:
+                return lost(self.options, named, extent.begin, end=end, note=extent.note), end
+            begin = named
+        else:
+            begin = self.starting(extent, default=EARLIEST)
         if begin > end:
             raise OptionError(f"option startingOffsets={begin} is after the end {end}")
         return begin, end
@@ -259,11 +266,10 @@ class Scan:
             if first_led < found or first_led == extent.begin or (is_any and not self.options.envelopes):
                 return _Begin(found, has_older=first_led < found)
         search = TimeSearch(extent.begin, first_led, moment_ms)
-        if not self.options.envelopes:
-            search.met_none(first_led)
-        wanted = (_INDEX, _CLIENTS) if self.options.envelopes else (_INDEX,)
-        times = attrs.evolve(self, columns=projection(columns_of(self.options), wanted))
-        while (look := search.look) is not None:
+        times = self
+        if self.options.envelopes:
+            times = attrs.evolve(self, columns=projection(columns_of(self.options), (_INDEX, _CLIENTS)))
+        while self.options.envelopes and (look := search.look) is not None:
             begin, behind = look
             behind = min(behind, begin + _LOOK_ENTRIES)
             timed = times._first_timed(begin, behind)

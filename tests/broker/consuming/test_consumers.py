@@ -15,6 +15,7 @@ from dledger.rocketmq.broker.consuming.consumers import (
     GET_CONSUMER_LIST_BY_GROUP,
     HEART_BEAT,
     NOTIFY_CONSUMER_IDS_CHANGED,
+    SAID_MAX,
     UNREGISTER_CLIENT,
     ConsumerCommands,
     ConsumerTable,
@@ -166,6 +167,37 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(expression(), "A || B")
         self.beat(other, "c2", "t", version=4, expression="*")
         self.assertEqual(expression(), "*")
+
+    def test_the_expression_of_a_member_that_has_left(self) -> None:
+        """A change that is taken back: the newer expression goes with the only member that has sent it."""
+        other, third = self.asked.client(), self.asked.client()
+        self.beat(self.client, "c1", "t", "u", version=10, expression="A")
+        self.beat(other, "c2", "t", "u", version=20, expression="B")
+        self.beat(third, "c3", "u", version=5, expression="B")
+        other.lose()
+        self.assertIsNone(self.table.subscription_of("g", "t"))
+        found = self.table.subscription_of("g", "u")
+        assert found is not None
+        self.assertEqual(found.expression, "B")
+        self.beat(self.client, "c1", "t", "u", version=10, expression="A")
+        found = self.table.subscription_of("g", "t")
+        assert found is not None
+        self.assertEqual(found.expression, "A")
+
+    def test_an_expression_that_others_share_stays(self) -> None:
+        """So do one on a topic that nobody else has, and one of a member with more topics than are noted."""
+        other, many = self.asked.client(), self.asked.client()
+        topics = [f"t{number}" for number in range(SAID_MAX + 1)]
+        self.beat(self.client, "c1", "t", version=10, expression="A")
+        self.beat(other, "c2", "t", version=20, expression="A")
+        other.lose()
+        self.assertEqual(self.table.topics_of("g"), ["t"])
+        other = self.asked.client()
+        self.beat(other, "c2", "t", "u", version=30, expression="B")
+        self.beat(many, "c3", *topics, version=5, expression="C")
+        self.beat(other, "c2", "t", "u", version=30, expression="B")
+        other.lose()
+        self.assertEqual(self.table.topics_of("g"), ["t", "u"])
 
     def test_what_a_heartbeat_makes(self) -> None:
         """The group, and its topic for retries with as many queues as the group says."""

@@ -63,6 +63,19 @@ class RecallTests(TimerCase):
         self.wait(9)
         self.assertEqual(self.bodies(), [b"b"])
 
+    def test_a_long_key_is_kept_short(self) -> None:
+        """Many messages with long keys may wait; one of a few hundred characters is recalled, too."""
+        keys = ["k" * 400, "k" * 399 + "l", "x" * 20_000]
+        handle, *_ = (self.handle(key[-1:].encode(), 5000, key) for key in keys)
+        self.settle()
+        held = self.parts.timers.keys()
+        self.assertEqual(len(held), 3)
+        self.assertLess(max(len(key) for _, key in held), 65)
+        self.assertEqual(self.recall(handle).code, 0)
+        self.again(crash=False)
+        self.wait(6)
+        self.assertEqual(sorted(self.bodies()), [b"l", b"x"])
+
     def test_before_it_is_read(self) -> None:
         """A recall that comes before the broker has read the message from its queue counts, too."""
         with patch.object(self.parts.timers, "_read", lambda: False):

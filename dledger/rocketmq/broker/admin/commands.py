@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -84,6 +84,8 @@ class AdminParts:
     @ivar keep: brings them to the stable storage of this broker; fails with L{StoreError}.
     @ivar topics_changed: called after a change of topics, for name servers.
     @ivar topic_deleted: called with the name of a topic that is deleted.
+    @ivar popped_by: returns what ends the popped messages of a group, see
+        L{GroupEnds.of<dledger.rocketmq.broker.popping.group_end.GroupEnds.of>}.
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
     @ivar refused: returns the numbers of refused requests, as text.
@@ -100,6 +102,7 @@ class AdminParts:
     keep: Callable[[], Deferred[None]]
     topics_changed: Callable[[], None] = lambda: None
     topic_deleted: Callable[[str], None] = lambda name: None
+    popped_by: Callable[[str], Callable[[], Deferred[None]]] = lambda group: lambda: succeed(None)
     ha_status: Callable[[], HAStatus | None] = lambda: None
     stored: Callable[[], int] = lambda: 0
     refused: Callable[[], str] = lambda: ""
@@ -282,13 +285,17 @@ class AdminCommands(CommandGroup):
         self._refuse_slave()
         fields = Fields(request.ext_fields)
         name = fields.text("groupName")
-        now_ms = self._parts.wall_ms()
+        now_ms, is_cleaned = self._parts.wall_ms(), fields.flag("cleanOffset", False)
+        end_popped = self._parts.popped_by(name) if is_cleaned else None
         self._parts.metadata.groups.delete(name, now_ms)
-        if fields.flag("cleanOffset", False):
+        if is_cleaned:
             self._parts.metadata.consumer_offsets.delete_group(name, now_ms)
             self._parts.metadata.order_info.delete_group(name)
         self.log.info("group {group} is deleted by {address}", group=name, address=connection.address)
-        self._answer_when(self._parts.save(), connection, request)
+        done = self._parts.save()
+        if end_popped is not None:
+            done.addCallback(lambda _: end_popped())
+        self._answer_when(done, connection, request)
 
     def _change_options(self, connection: CommandConnection, request: RemotingCommand) -> None:
         parts = self._parts
@@ -300,7 +307,7 @@ class AdminCommands(CommandGroup):
         self, done: Deferred[None], connection: CommandConnection, request: RemotingCommand
     ) -> None:
         def failed(failure: Failure) -> None:
-            if failure.check(DLedgerError) and not failure.check(StoreError):
+            if failure.check(DLedgerError, Refused) and not failure.check(StoreError):
                 self.log.warn("an administrator's change may be lost: {reason}",
                               reason=failure.getErrorMessage())
             else:

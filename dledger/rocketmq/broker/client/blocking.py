@@ -16,11 +16,11 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import cast
 
 import attrs
 from twisted.internet.defer import Deferred, fail
@@ -296,7 +296,7 @@ class _OpenedTail:
     """
 
     def __init__(
-        self, opens: Callable[[], Coroutine[Any, Any, Reading]], closing: list[Callable[[], None]]
+        self, opens: Callable[[], Awaitable[Reading]], closing: list[Callable[[], None]]
     ) -> None:
         """@param closing: has what is to be called when the broker's client is closed."""
         self._opens = opens
@@ -304,9 +304,9 @@ class _OpenedTail:
         self._tail: Reading | None = None
         self.is_closed = False
 
-    def next_batch(self) -> Deferred[LogRecords | None]:
-        """See L{Reading.next_batch}."""
-        return Deferred.fromCoroutine(self._next_batch())
+    def next_batch(self) -> Deferred[LogRecords]:
+        """See L{Reading.next_batch}; None at the end."""
+        return cast("Deferred[LogRecords]", Deferred.fromCoroutine(self._next_batch()))
 
     async def _next_batch(self) -> LogRecords | None:
         if self._tail is None:

@@ -60,6 +60,10 @@ WANTED_MAX = 1_048_576
 SAID_MAX = 16
 
 
+#: In place of a hash that was not kept.
+_UNKNOWN = -1
+
+
 @attrs.define
 class _Member:
     """@ivar said: by topic, a hash of the expression in its last heartbeat; of L{SAID_MAX} topics."""
@@ -69,6 +73,10 @@ class _Member:
     version: int
     heard_ms: int
     said: Mapping[str, int] = attrs.Factory(dict)
+
+    def says(self, topic: str) -> int | None:
+        """A hash of its expression for a topic; None: it does not subscribe to it."""
+        return self.said.get(topic, _UNKNOWN if len(self.said) >= SAID_MAX else None)
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +120,22 @@ class _Group:
         self.subscriptions = new
         self.wanted = _count(new.values())
         return has_changed
+
+
+    def left(self, gone: _Member) -> None:
+        """
+        Forget the expressions that only this member has sent, for topics on which others have another one:
+        the newer version of a client that is gone, as after a change that was taken back, would have their
+        messages passed over. Their pulls are refused until their next heartbeats.
+        """
+        for topic, own in gone.said.items():
+            counts = self.subscriptions.get(topic)
+            if counts is None or _hash_of(counts) != own:
+                continue
+            others = [one.says(topic) for one in self.members.values()]
+            if own not in others and _UNKNOWN not in others and set(others) != {None}:
+                del self.subscriptions[topic]
+        self.wanted = _count(self.subscriptions.values())
 
 
 def _hash_of(subscription: Subscription) -> int:
@@ -190,7 +214,11 @@ class ConsumerTable:
         if not group.members:
             self._wanted -= group.wanted
             del self._groups[name]
-        elif notifies:
+            return
+        self._wanted -= group.wanted
+        group.left(gone)
+        self._wanted += group.wanted
+        if notifies:
             self._notify(name, group)
 
     def lost(self, member: Member, *, notifies: Callable[[str], bool] = lambda name: True) -> None:

@@ -17,6 +17,8 @@ Source: HookUtils.transformTimerMessage (5.3.3).
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import attrs
 
 from dledger.rocketmq.answering.refusals import Code, Refused
@@ -26,7 +28,7 @@ from dledger.rocketmq.broker.store.records.records import NewMessage, property_o
 from protocols.wire.rocketmq.layout import TIMED_DONE_TOPIC, TIMED_TOPIC
 from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
-__all__ = ["DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "max_delay_ms", "timed"]
+__all__ = ["DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "TimedKey", "max_delay_ms", "timed", "timed_key"]
 
 DONE_TOPIC = TIMED_DONE_TOPIC
 #: Property with the time of delivery, ms since 1970, as of RocketMQ.
@@ -34,6 +36,19 @@ OUT_MS = "TIMER_OUT_MS"
 REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 
 NO_TIMERS = "accurate timer message is not enabled: the broker has timerWheelEnable=false"
+
+
+#: Topic and unique key of a message; of a long key its digest, for many messages wait.
+TimedKey = tuple[str, str]
+#: Characters of a unique key that are kept. Those of RocketMQ's clients have 32.
+KEY_CHARACTERS_MAX = 64
+
+
+def timed_key(topic: str, key: str) -> TimedKey:
+    """@param key: of any length."""
+    if len(key) > KEY_CHARACTERS_MAX:
+        key = "\0" + blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return topic, key
 
 
 def max_delay_ms(config: BrokerConfig) -> int:

@@ -27,7 +27,15 @@ from twisted.logger import Logger
 from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, OUT_MS, REAL_QUEUE, REAL_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.delays.timed import (
+    DONE_TOPIC,
+    OUT_MS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TIMED_TOPIC,
+    TimedKey,
+    timed_key,
+)
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
@@ -59,8 +67,6 @@ RETRY_S = 0.2
 
 #: Messages that were recalled before their time.
 RECALLED_MAX = 65_536
-#: Topic and unique key of a message.
-TimedKey = tuple[str, str]
 
 
 class TimerService:
@@ -117,6 +123,10 @@ class TimerService:
     def __len__(self) -> int:
         """Number of messages that wait."""
         return len(self._open)
+
+    def keys(self) -> list[TimedKey]:
+        """Of the messages that wait."""
+        return list(self._open.values())
 
     def start(self) -> None:
         """This broker is a master: read the messages that wait, then deliver."""
@@ -212,7 +222,7 @@ class TimerService:
                 offsets = [to_long(one, "item of offsets") for one in listed]
             if isinstance(recalled, dict):
                 until_ms = to_long(recalled.get("until"), "until")
-                self._recalled[str(recalled.get("topic")), str(recalled.get("key"))] = until_ms
+                self._recalled[timed_key(str(recalled.get("topic")), str(recalled.get("key")))] = until_ms
         except BodyError as error:
             self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
         self._done.update(offsets)
@@ -248,7 +258,8 @@ class TimerService:
                 self._pass_over(unit.offset, "it has no time, or is not in the log")
                 continue
             assert message is not None
-            key = message.properties.get(REAL_TOPIC, ""), message.properties.get("UNIQ_KEY", "")
+            named = message.properties
+            key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""))
             if key in self._recalled:
                 continue
             self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
@@ -343,8 +354,9 @@ class TimerService:
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
-                self._recalled[topic, key] = until_ms
-                found = self._by_key.get((topic, key), set())
+                name = timed_key(topic, key)
+                self._recalled[name] = until_ms
+                found = self._by_key.get(name, set())
                 for offset in [*found] if isinstance(found, set) else [found]:
                     self._end(offset)
             return status

@@ -190,6 +190,10 @@ class PoppedTable:
         """A check point that is not finished; None if there is none of this name."""
         return self._by_key.get(key)
 
+    def of_group(self, group: str) -> list[PopKey]:
+        """The check points of a group that are not finished, the oldest first."""
+        return [key for key in self._by_key if key.group == group]
+
     def has(self, ack: Ack) -> bool:
         """Whether all its messages are known."""
         popped = self._by_key.get(ack.key)
