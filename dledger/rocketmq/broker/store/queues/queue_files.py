@@ -16,6 +16,7 @@ from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentList, file_name
+from dledger.base.disk.unreadable import is_unreadable
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from protocols.wire.layout import struct_of
 
@@ -119,10 +120,14 @@ class QueueSegments(SegmentList):
 
 
 def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
-    """Whether a file begins with the unit of a record before C{log_end}."""
+    """Whether a file begins with the unit of a record before C{log_end}, or with one that cannot be read."""
     file = disk.open(f"{directory}/{file_name(offset)}")
     try:
         data = file.pread(UNIT_SIZE, 0)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return True
     finally:
         file.close()
     if len(data) < UNIT_SIZE:
