@@ -190,9 +190,10 @@ class RecordTests(PairCase):
         self.assertBroken(5, self.record.popped, "P", sent, pop_ms=69, visible_ms=80)
         given.acked = ACKED
         self.assertBroken(5, self.record.popped, "P", sent, pop_ms=99, visible_ms=100)
+        late = self.record.popped("P", sent, pop_ms=50, visible_ms=60)
+        self.assertIsNot(late, self.record.given["P", "m1"])
         self.record.life += 1
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
-
 
     def test_ends_of_transactions(self) -> None:
         """Those that the next master has not are open again; the others are not."""

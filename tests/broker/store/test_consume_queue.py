@@ -458,7 +458,7 @@ class OnSimulatedDisk(QueueContract, SynchronousTestCase):
         self.assertEqual(self.units(self.open(crashed=True)), put)
 
     def test_an_unreadable_file_behind_a_gap(self) -> None:
-        """A power cut took a file, and the disk cannot read the next one: all records are dispatched again."""
+        """A power cut took a file, and the disk cannot read the next one: all is dispatched again."""
         queue = self.open()
         put = self.fill(queue, 35)
         queue.write()

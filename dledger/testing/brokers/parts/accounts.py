@@ -292,6 +292,8 @@ class TrafficRecord:
         stored twice, because the outcome of the first time was not known.
         """
         before = self.given.get((group, sent.key))
+        if before is not None and pop_ms < before.pop_ms:
+            return Given(pop_ms, visible_ms, copy=copy)  # a late answer: it has come again since
         has_twins = before is not None and (
             before.has_twins or (0 < copy[0] == before.copy[0] and copy != before.copy)
         )
