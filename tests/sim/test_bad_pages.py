@@ -31,7 +31,7 @@ class ScheduleTests(PairCase):
         self.assertEqual(found, ["", "", ""])
 
     def test_a_raft_group_that_found_bugs(self) -> None:
-        """A start that took what it could not read for a blank."""
+        """A start that took unreadable bytes for a blank."""
         faults = ("spoil_log", "spoil_log", "kill", "hand_over")
         self.assertEqual(run_raft_clients(6, faults=faults).failure, "")
         more = (*faults, "lose_power", "cut_off", "spoil_queue")  # its first entry cannot be read
@@ -47,7 +47,7 @@ class BadPageTests(PairCase):
         self.log.append([[message(bytes(900), properties={"KEYS": f"k{number}"})] for number in range(30)], 1)
         self.log.flush()
         self.pages = BadPages()
-        self.path = self.log._segments.directory
+        self.path = "base/commitlog"
 
     def spoil(self, before: int) -> set[str]:
         """The keys of the messages that cannot be read."""

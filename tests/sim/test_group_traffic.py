@@ -1,8 +1,9 @@
 # -*- test-case-name: tests.sim.test_group_traffic -*-
-"""Stories of groups and operators: they pass, they reach what they are for, and what is wrong comes out."""
+"""Stories of groups and operators: they pass, and reach their ends; a broken promise comes out."""
 
 from __future__ import annotations
 
+import random
 from unittest import mock
 
 import attrs
@@ -13,12 +14,14 @@ from dledger.testing.brokers.group_traffic import (
     GRAVE_GROUP,
     MEMBER_GROUP,
     POPPED_GROUP,
+    GroupStories,
+    new_message,
 )
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
 from dledger.testing.raft_brokers.client_schedule import run_raft_clients
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, encode_properties
-from tests.sim.test_pairs import PairCase
+from tests.sim.test_pairs import PairCase, calm_world
 
 CALM = PairFocus(faults=("nothing",), role="SYNC_MASTER", groups=True)
 
@@ -40,17 +43,10 @@ class BrokenTests(PairCase):
 
     def world(self, seconds: float = 8) -> PairWorld:
         """Some seconds of peace."""
-        world = PairWorld(1, CALM)
-        with world.bugs.listening():
-            for machine in world.machines.values():
-                world.clock.after(1, machine.start)
-            world.traffic.begin()
-            world.clock.after(1, world._watch)
-            world.clock.run_until(int(seconds * 1e6))
-        return world
+        return calm_world(CALM, seconds)
 
     def test_stories_reach_their_ends(self) -> None:
-        """In peace members get what they subscribe, and messages that are given up are dead letters."""
+        """In peace members get their subscriptions, and messages that are given up are dead letters."""
         world = self.world(15)
         got = world.accounts.got
         for group in (MEMBER_GROUP.name, GRAVE_GROUP.name, POPPED_GROUP, DEAD_GROUP.name):
@@ -71,15 +67,17 @@ class BrokenTests(PairCase):
     def test_b22(self) -> None:
         """A message comes again more often than its group says."""
         world = self.world(1)
-        sent = world.traffic._new_of("T1")
+        stories, draws = world.traffic.parts[1], random.Random(1)
+        assert isinstance(stories, GroupStories)
+        sent = new_message(world, draws, "T1")
         sent.tag, sent.number = "A", 30
         message = Message(topic="T1", body=sent.body, reconsume_times=1, properties_data=encode_properties(
             {"KEYS": sent.key, "POP_CK": "0 1 800 0 0 b 0 0"}
         ))
         answer = RemotingCommand(code=0, opaque=0)
-        world.traffic._taken(DEAD_GROUP, message, answer, 0)
+        stories.taken(DEAD_GROUP, message, answer, 0)
         again = attrs.evolve(message, reconsume_times=2)
-        self.assertBroken(22, world.traffic._taken, DEAD_GROUP, again, answer, 0)
+        self.assertBroken(22, stories.taken, DEAD_GROUP, again, answer, 0)
 
     def test_b23(self) -> None:
         """A queue is lent to two clients."""

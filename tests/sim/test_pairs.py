@@ -58,6 +58,18 @@ class PairCase(SynchronousTestCase):
         self.assertTrue(str(error).startswith(f"B{number}: "), str(error))
 
 
+def calm_world(focus: PairFocus, seconds: float) -> PairWorld:
+    """A world without faults, after this time."""
+    world = PairWorld(1, focus)
+    with world.bugs.listening():
+        for machine in world.machines.values():
+            world.clock.after(1, machine.start)
+        world.traffic.begin()
+        world.clock.after(1, world._watch)
+        world.clock.run_until(int(seconds * 1e6))
+    return world
+
+
 class ScheduleTests(PairCase):
     """Sound code."""
 
@@ -178,9 +190,10 @@ class RecordTests(PairCase):
         self.assertBroken(5, self.record.popped, "P", sent, pop_ms=69, visible_ms=80)
         given.acked = ACKED
         self.assertBroken(5, self.record.popped, "P", sent, pop_ms=99, visible_ms=100)
+        late = self.record.popped("P", sent, pop_ms=50, visible_ms=60)
+        self.assertIsNot(late, self.record.given["P", "m1"])
         self.record.life += 1
         self.record.popped("P", sent, pop_ms=99, visible_ms=100)
-
 
     def test_two_copies_of_one_pop(self) -> None:
         """They may come at once, also if one of them has come again since; two pops of one copy may not."""
@@ -232,14 +245,7 @@ class WorldTests(PairCase):
 
     def world(self, seconds: float = 6) -> PairWorld:
         """Some seconds of peace."""
-        world = PairWorld(1, CALM)
-        with world.bugs.listening():
-            for machine in world.machines.values():
-                world.clock.after(1, machine.start)
-            world.traffic.begin()
-            world.clock.after(1, world._watch)
-            world.clock.run_until(int(seconds * 1e6))
-        return world
+        return calm_world(CALM, seconds)
 
     def test_b7(self) -> None:
         """A unit of another record; a queue that is not there."""
@@ -328,7 +334,8 @@ class WorldTests(PairCase):
         sent = next(one for one in world.accounts.needed(frozenset(KEPT)) if one.kind == PLAIN)
         other = next(one for one in world.accounts.needed(frozenset(KEPT)) if one is not sent)
         sent.offset = other.offset
-        with mock.patch.object(world.traffic, "_some_sent", lambda life: sent), world.bugs.listening():
+        tools = world.traffic.parts[0]
+        with mock.patch.object(tools, "_some_sent", lambda life: sent), world.bugs.listening():
             self.assertBroken(18, world.clock.run_until, world.clock.now_us + 5_000_000)
 
     def test_b9(self) -> None:

@@ -6,7 +6,10 @@ Runs many schedules of whole masters and slaves, on several processors, and repo
     python -m dledger.testing.brokers --logs --schedules 1000 --seed 1      # of their logs, event by event
     python -m dledger.testing.brokers --ages --schedules 100 --seed 1       # files expire under the clients
 
-Three seeds in ten draw C{--ages} themselves, and others read errors.
+    python -m dledger.testing.brokers --groups --schedules 100 --seed 1     # members, dead letters, tools
+
+Three seeds in ten draw C{--ages} themselves, others C{--groups}, read errors, or pages of logs that cannot be
+read.
 
 Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last events, and the command
 that runs it again; the exit status is then 1.
@@ -31,13 +34,17 @@ _OF_LOGS = ("puts", "acknowledged", "restarts", "truncations", "resolved", "mend
 
 def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
     """The command that runs a failed schedule again."""
-    kind = "--logs " if isinstance(outcome, HAOutcome) else ("--ages " if outcome.ages else "")
+    if isinstance(outcome, HAOutcome):
+        kind = "--logs "
+    else:
+        kind = ("--ages " if outcome.ages else "") + ("--groups " if outcome.groups else "")
     return f"python -m dledger.testing.brokers {kind}--schedules 1 --seed {outcome.seed} --trace"
 
 
 @click.command()
 @click.option("--logs", is_flag=True, help="Look at the logs after every event, instead of clients.")
 @click.option("--ages", is_flag=True, help="With clients: files grow old in every schedule.")
+@click.option("--groups", is_flag=True, help="With clients: more of their stories in every schedule.")
 @click.option("--schedules", default=100, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
@@ -45,14 +52,14 @@ def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 @click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
 def main(
-    logs: bool, ages: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int,
+    logs: bool, ages: bool, groups: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int,
     within: float | None,
 ) -> None:
     """Run seeded schedules of a simulated master and its slaves, and check every promise."""
     be_quiet()
     play: Callable[..., PairOutcome | HAOutcome] = run_ha_schedule
     if not logs:
-        play = partial(run_pair_schedule, focus=PairFocus(ages=ages))
+        play = partial(run_pair_schedule, focus=PairFocus(ages=ages, groups=groups))
     run = partial(play, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     words = {name: name for name in (_OF_LOGS if logs else _OF_CLIENTS)}

@@ -84,28 +84,30 @@ class AdminTraffic:
         self._busy = 0
         self.paused = False
 
-    async def _ask_master(
+    async def ask_master(
         self, code: int, fields: Mapping[str, object], body: bytes = b""
     ) -> RemotingCommand | None:
+        """@return: its answer; None as of L{ClientMachine.ask}."""
         return await self.client.ask(self._world.master(), code, fields, body)
 
-    async def _ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
+    async def ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
         """Ask the master until it has done it. @return: False: the schedule is over."""
         while not self._world.is_over:
-            answer = await self._ask_master(code, fields)
+            answer = await self.ask_master(code, fields)
             if answer is not None and answer.code == 0:
                 return True
             await self.client.pause(0.3)
         return False
 
     @staticmethod
-    def _topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
+    def topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
+        """Of a request that makes a topic."""
         return {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
                 "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
 
     async def _make_topics(self) -> None:
         for name in (*KEPT, REMADE):
-            await self._ask_until_done(MAKE_TOPIC, self._topic_fields(name))
+            await self.ask_until_done(MAKE_TOPIC, self.topic_fields(name))
 
     async def _administrate(self) -> None:
         """Topics and groups that nobody uses come and go."""
@@ -114,14 +116,14 @@ class AdminTraffic:
             await self.client.pause(rng.expovariate(1 / 0.8))
             name, kind = f"a{rng.randrange(5)}", rng.random()
             if kind < 0.4:
-                await self._ask_master(MAKE_TOPIC, self._topic_fields(name, 1 + rng.randrange(8)))
+                await self.ask_master(MAKE_TOPIC, self.topic_fields(name, 1 + rng.randrange(8)))
             elif kind < 0.5:
-                await self._ask_master(DELETE_TOPIC, {"topic": name})
+                await self.ask_master(DELETE_TOPIC, {"topic": name})
             elif kind < 0.9:
                 body = b'{"groupName":"%s","retryMaxTimes":%d}' % (name.encode(), rng.randrange(20))
-                await self._ask_master(MAKE_GROUP, {}, body)
+                await self.ask_master(MAKE_GROUP, {}, body)
             else:
-                await self._ask_master(DELETE_GROUP, {"groupName": name, "cleanOffset": "true"})
+                await self.ask_master(DELETE_GROUP, {"groupName": name, "cleanOffset": "true"})
 
     async def _remake(self) -> None:
         """Delete a topic and make it again, while its consumers wait."""
@@ -135,11 +137,11 @@ class AdminTraffic:
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
             self._world.deleting(REMADE)
-            if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
+            if not await self.ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
                 return
             self._world.deleting(REMADE)
             await self.client.pause(rng.random())
-            if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
+            if not await self.ask_until_done(MAKE_TOPIC, self.topic_fields(REMADE)):
                 return
             if accounts.life == life:  # else the next master may not know of the deletion
                 eras[REMADE] = accounts.lives
@@ -152,7 +154,7 @@ class AdminTraffic:
             await self.client.pause(rng.uniform(1.0, 4.0))
             queue_id = rng.randrange(QUEUES)
             place = {"consumerGroup": RESET_GROUP, "topic": topic, "queueId": queue_id}
-            answer = await self._ask_master(QUERY_OFFSET, place)
+            answer = await self.ask_master(QUERY_OFFSET, place)
             if answer is None or answer.code != 0:
                 continue
             offset = int(int(answer.ext_fields["offset"]) * rng.random())

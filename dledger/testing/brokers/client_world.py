@@ -14,11 +14,13 @@ from functools import partial
 import attrs
 
 from dledger.testing.brokers.admin_traffic import TrafficWorld
-from dledger.testing.brokers.operator_traffic import OperatorTraffic
+from dledger.testing.brokers.asked_traffic import AskedTraffic
+from dledger.testing.brokers.bad_logs import BadLogs
+from dledger.testing.brokers.group_traffic import GroupStories
+from dledger.testing.brokers.operator_traffic import OperatorStories
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.brokers.parts.bad_pages import BadPages
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.values.errors import StoreError
 
@@ -36,6 +38,7 @@ class ClientsOutcome:
     @ivar acknowledged: number of messages that were answered with success.
     @ivar deliveries, again: see L{dledger.testing.brokers.parts.accounts.TrafficRecord}.
     @ivar restarts: number of processes after the first one of each machine.
+    @ivar groups: the stories of L{dledger.testing.brokers.group_traffic} were played.
     """
 
     seed: int
@@ -46,6 +49,7 @@ class ClientsOutcome:
     deliveries: int = 0
     again: int = 0
     restarts: int = 0
+    groups: bool = False
 
 
 class ClientWorld(PairFaults):
@@ -54,10 +58,10 @@ class ClientWorld(PairFaults):
 
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
-    @ivar bad_pages: pages of logs that cannot be read.
+    @ivar bad_logs: pages of logs that cannot be read.
     """
 
-    traffic: OperatorTraffic
+    traffic: AskedTraffic
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -66,7 +70,7 @@ class ClientWorld(PairFaults):
         super().__init__(seed, wants_all_lines=wants_all_lines)
         self.accounts = TrafficRecord()
         self.is_over = False
-        self.bad_pages = BadPages()
+        self.bad_logs = BadLogs(self)
         self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
     # -- what the stories ask --------------------------------------------------------------------
@@ -92,43 +96,9 @@ class ClientWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
-    # -- pages of logs ---------------------------------------------------------------------------
-
     def _spoil_log(self, machine: BrokerMachine) -> None:
-        """
-        A page of a log cannot be read. Its last two files stay sound: damage after the newest mark looks like
-        a torn write. An operator puts the page right some seconds later; on a raft log, the other members.
-        """
-        parts = machine.parts
-        if parts is None or not parts.store.is_ready:
-            return
-        log = parts.store.log
-        machines = self.machines.values()
-        if log.record_lead and any(one.disk.has_bad_pages(self.log_path(one)) for one in machines):
-            return  # a peer mends it, which has the only other copies
-        found = self.bad_pages.spoil(
-            machine.name, machine.disk, self.log_path(machine), rng=self._fault_rng, lead=log.record_lead,
-            before=log.end_offset - log.end_offset % log.file_size - log.file_size,
-        )
-        if found:
-            machine.may_fail = True
-            first = found[0].physical_offset
-            self.note(f"{machine.name} cannot read {len(found)} records from {first} on")
-            self.accounts.unreadable(found)
-            if log.record_lead:
-                self.bad_pages.forget(machine.name)
-            self.clock.after(int(self._fault_rng.uniform(2.0, 12.0) * SECOND_US), self._repair_log, machine)
-
-    def _repair_log(self, machine: BrokerMachine) -> None:
-        if not self.bad_pages.of(machine.name):
-            return
-        if self._is_promoting:
-            self.clock.after(SECOND_US, self._repair_log, machine)
-            return
-        self.note(f"an operator repairs the log of {machine.name}")
-        machine.kill()
-        self.bad_pages.repair(machine.name, machine.disk)
-        self._again(machine)
+        """A page of a log cannot be read."""
+        self.bad_logs.spoil(machine)
 
     # -- the course ------------------------------------------------------------------------------
 
@@ -140,7 +110,7 @@ class ClientWorld(PairFaults):
         """
         with self.bugs.listening():
             for machine in self.machines.values():
-                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
+                self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
             self.traffic.begin()
             self.clock.after(3 * SECOND_US, self.harm)
             self.clock.after(1, self._watch)
@@ -196,6 +166,7 @@ def clients_outcome(world: ClientWorld) -> ClientsOutcome:
         acknowledged=sum(one.outcome == ACKED for one in accounts.sent.values()),
         deliveries=accounts.deliveries, again=accounts.again,
         restarts=sum(machine.boots - 1 for machine in world.machines.values()),
+        groups=len(world.traffic.parts) > 1,
     )
 
 
@@ -206,20 +177,25 @@ def draws(seed: int, name: str) -> bool:
 
 def clients_of(
     world: TrafficWorld, course: ClientWorld, *, put_s: float, has_groups: bool = False
-) -> OperatorTraffic:
+) -> AskedTraffic:
     """
     All clients of a schedule, on machines of theirs.
 
     @param world, course: the same world.
-    @param has_groups: play the stories of L{GroupTraffic} also if the seed does not draw them.
+    @param has_groups: play the stories of groups and operators also if the seed does not draw them.
     """
     one, other = (ClientMachine(
         name, clock=course.clock, network=course.network, rng=random.Random(f"{course.seed} {own}"),
         wrong=course.bugs.note,
     ) for name, own in ((CLIENT, "client"), (OTHER_CLIENT, "other client")))
-    are_played = has_groups or draws(course.seed, "more stories")
-    return OperatorTraffic(world, one, put_s=put_s, other=other,
-                        extra=random.Random(f"{course.seed} groups") if are_played else None)
+    traffic = AskedTraffic(world, one, put_s=put_s)
+    if has_groups or draws(course.seed, "more stories"):
+        own_draws = random.Random(f"{course.seed} groups")
+        traffic.parts += [
+            GroupStories(world, traffic, other=other, draws=own_draws),
+            OperatorStories(world, traffic, own_draws),
+        ]
+    return traffic
 
 
 def _is_of_a_disk(machines: Mapping[str, BrokerMachine], error: BaseException) -> bool:

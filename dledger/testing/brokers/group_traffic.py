@@ -13,9 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Coroutine, Sequence
-
-from twisted.internet.defer import Deferred
+from collections.abc import Sequence
 
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
 from dledger.testing.brokers.admin_traffic import (
@@ -28,7 +26,7 @@ from dledger.testing.brokers.admin_traffic import (
     RESET_OFFSETS,
     TrafficWorld,
 )
-from dledger.testing.brokers.asked_traffic import AskedTraffic
+from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
 from dledger.testing.brokers.more_traffic import ORDER_QUEUE, SEND_BACK
 from dledger.testing.brokers.parts.accounts import (
     PLAIN,
@@ -66,7 +64,7 @@ DEAD_TRIES = 1
 GIVING_GROUP = GroupFilter("GD")
 #: It gets the dead letters of both.
 GRAVE_GROUP = GroupFilter("GX")
-#: Its members register, and pull what they have subscribed.
+#: Its members register, and pull by their subscriptions.
 MEMBER_GROUP = GroupFilter("GC", "B || C", tags=frozenset("BC"))
 #: It is deleted while it pulls.
 LOST_GROUP = GroupFilter("GZ")
@@ -77,44 +75,35 @@ LOCKED = {"topic": KEPT[0], "brokerName": "b", "queueId": 0}
 #: From this version on a client says how often a message may come again.
 VERSION = 317
 
-_Story = Coroutine[Deferred[object], object, None]
 
-
-class GroupTraffic(AskedTraffic):
-    """
-    All clients of a schedule.
-
-    @ivar extra: whether the stories of this class are played.
-    """
+class GroupStories:
+    """They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
 
     def __init__(
-        self, world: TrafficWorld, client: ClientMachine, *, put_s: float, other: ClientMachine,
-        extra: random.Random | None,
+        self, world: TrafficWorld, traffic: AskedTraffic, *, other: ClientMachine, draws: random.Random
     ) -> None:
-        """@param other: another machine with clients. @param extra: draws the stories; None: none."""
-        super().__init__(world, client, put_s=put_s)
-        self.extra = extra
-        self._draws = extra or random.Random(0)
-        self._others = (client, other)
-        #: Who has the queue that is lent: client, broker and process; until when, ms since 1970.
+        """@param traffic: all clients. @param other: another machine with clients."""
+        self._world = world
+        self._traffic = traffic
+        self.client = traffic.client
+        self.accounts = world.accounts
+        self._draws = draws
+        self._others = (traffic.client, other)
+        #: The one that has the lent queue: client, broker and process; until when, ms since 1970.
         self._holder: tuple[int, tuple[str, tuple[int, int]], int] | None = None
         self._was_reset = False
-        other.asked = client.asked
+        other.asked = traffic.client.asked
 
-    def begin(self) -> None:
-        """Let all stories begin."""
-        super().begin()
-        for story in self._extra_stories() if self.extra is not None else ():
-            self.client.begin(story)
-
-    def _extra_stories(self) -> list[_Story]:
+    def stories(self) -> list[Story]:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+        traffic, graves = self._traffic, (DEAD_GROUP.name, GIVING_GROUP.name)
         kept = [(topic, queue_id) for topic in KEPT for queue_id in range(QUEUES)]
         return [
             self._pop_batches(BATCH_GROUP, KEPT[1]), self._pop_batches(DEAD_GROUP, KEPT[0]),
             self._pop_popped(), self._fill_popped(), self._remake_popped(),
-            *(self._pull(GIVING_GROUP, topic, queue_id) for topic, queue_id in kept[QUEUES:]),
-            *(self._pull(LOST_GROUP, topic, queue_id) for topic, queue_id in kept[:QUEUES]),
-            *(self._pull(GRAVE_GROUP, DLQ_PREFIX + name, 0) for name in (DEAD_GROUP.name, GIVING_GROUP.name)),
+            *(traffic.pull(GIVING_GROUP, topic, queue_id) for topic, queue_id in kept[QUEUES:]),
+            *(traffic.pull(LOST_GROUP, topic, queue_id) for topic, queue_id in kept[:QUEUES]),
+            *(traffic.pull(GRAVE_GROUP, DLQ_PREFIX + name, 0) for name in graves),
             *(self._pull_as_member(queue_id) for queue_id in range(QUEUES)),
             *(self._pop_attempts(queue_id) for queue_id in range(QUEUES)),
             *(story(index) for index in range(2) for story in (self._attend, self._lend)),
@@ -122,9 +111,7 @@ class GroupTraffic(AskedTraffic):
         ]
 
     def why_unsettled(self) -> str:
-        """B6 of these stories; empty if all is delivered."""
-        if self.extra is None:
-            return ""
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}. B6."""
         accounts, one, other = self.accounts, frozenset(KEPT[:1]), frozenset(KEPT[1:])
         buried = accounts.got.get(GRAVE_GROUP.name, set())
         found = {
@@ -145,7 +132,7 @@ class GroupTraffic(AskedTraffic):
     async def _popped(self, group: GroupFilter, topic: str, **more: object) -> RemotingCommand | None:
         """Messages for a group; None: none came, and a while has passed."""
         draws = self._draws
-        answer = await self._ask_master(POP, {
+        answer = await self._traffic.ask_master(POP, {
             "consumerGroup": group.name, "topic": topic, "queueId": -1, "maxMsgNums": draws.choice((4, 16)),
             "invisibleTime": draws.choice((800, 1500)), "pollTime": 1500, "bornTime": self._world.wall_ms(),
             "initMode": 0, "expType": group.kind, "exp": group.expression, "order": "false", **more,
@@ -164,7 +151,7 @@ class GroupTraffic(AskedTraffic):
             answer = await self._popped(group, topic)
             if answer is None:
                 continue
-            taken = [self._taken(group, message, answer, era) for message in messages_of(answer.body)]
+            taken = [self.taken(group, message, answer, era) for message in messages_of(answer.body)]
             if group is DEAD_GROUP:
                 taken = [one for one in taken if draws.random() < 0.5]
             elif world.is_loaded and draws.random() < 0.2:
@@ -175,12 +162,12 @@ class GroupTraffic(AskedTraffic):
     async def _limit_tries(self) -> None:
         body = json.dumps({"groupName": DEAD_GROUP.name, "retryMaxTimes": DEAD_TRIES}).encode()
         while not self._world.is_over:
-            answer = await self._ask_master(MAKE_GROUP, {}, body)
+            answer = await self._traffic.ask_master(MAKE_GROUP, {}, body)
             if answer is not None and answer.code == 0:
                 return
             await self.client.pause(0.3)
 
-    def _taken(
+    def taken(
         self, group: GroupFilter, message: Message, answer: RemotingCommand, era: int
     ) -> tuple[Given, list[str]]:
         """A message that was popped. @return: with its receipt."""
@@ -216,7 +203,7 @@ class GroupTraffic(AskedTraffic):
                 "rq": int(revive), "pt": int(pop_ms), "b": base64.b64encode(bits).decode(),
             })
         body = json.dumps({"brokerName": "b", "acks": items}).encode()
-        answer = await self._ask_master(BATCH_ACK, {}, body)
+        answer = await self._traffic.ask_master(BATCH_ACK, {}, body)
         if answer is None or losses != self.accounts.losses:
             return
         for given, _ in taken:
@@ -248,43 +235,33 @@ class GroupTraffic(AskedTraffic):
                                  f"{queue_id} {message.queue_offset}",
                 }
                 if world.is_loaded and draws.random() < 0.15:
-                    await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": 600})
+                    await self._traffic.ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": 600})
                     break
-                await self._ask_master(ACK, place)
+                await self._traffic.ask_master(ACK, place)
 
     # -- a topic that is deleted while it is popped ------------------------------------------------
 
     async def _fill_popped(self) -> None:
-        await self._ask_until_done(MAKE_TOPIC, self._topic_fields(POPPED_TOPIC))
+        await self._traffic.ask_until_done(MAKE_TOPIC, self._traffic.topic_fields(POPPED_TOPIC))
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.3) + 1e-6)
-            sent = self._new_of(POPPED_TOPIC)
-            fields = self._fields(sent, {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag})
-            self._note_sent([sent], await self._ask_master(SEND, fields, sent.body))
-
-    def _new_of(self, topic: str) -> ProducedMessage:
-        draws, accounts = self._draws, self.accounts
-        key = f"x{len(accounts.sent)}"
-        sent = accounts.sent[key] = ProducedMessage(
-            key=key, topic=topic, queue_id=draws.randrange(QUEUES), tag=draws.choice("ABC"),
-            number=draws.randrange(40), body=draws.randbytes(draws.choice((0, 30, 300))),
-            due_ms=self._world.wall_ms(), kind=PLAIN, era=accounts.era(topic), life=accounts.life,
-            losses=accounts.losses,
-        )
-        return sent
+            sent = new_message(self._world, self._draws, POPPED_TOPIC)
+            named = {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag}
+            answer = await self._traffic.ask_master(SEND, self._traffic.send_fields(sent, named), sent.body)
+            self._traffic.note_sent([sent], answer)
 
     async def _pop_popped(self) -> None:
         world, group = self._world, GroupFilter(POPPED_GROUP)
         while not world.is_over:
             if self._draws.random() < 0.2:
-                await self._ask_master(NOTIFICATION, {
+                await self._traffic.ask_master(NOTIFICATION, {
                     "consumerGroup": group.name, "topic": POPPED_TOPIC, "queueId": -1, "pollTime": 1200,
                     "bornTime": world.wall_ms(),
                 })
             era = self.accounts.era(POPPED_TOPIC)
             answer = await self._popped(group, POPPED_TOPIC)
             for message in messages_of(answer.body) if answer is not None else ():
-                given, parts = self._taken(group, message, answer, era)  # type: ignore[arg-type]
+                given, parts = self.taken(group, message, answer, era)  # type: ignore[arg-type]
                 if not world.is_loaded or self._draws.random() < 0.8:
                     self.client.begin(self._acknowledge(group, POPPED_TOPIC, [(given, parts)]))
 
@@ -296,19 +273,19 @@ class GroupTraffic(AskedTraffic):
             accounts.lives += 1
             number = accounts.lives
             self._world.deleting(POPPED_TOPIC)
-            if not await self._ask_until_done(DELETE_TOPIC, {"topic": POPPED_TOPIC}):
+            if not await self._traffic.ask_until_done(DELETE_TOPIC, {"topic": POPPED_TOPIC}):
                 return
             self._world.deleting(POPPED_TOPIC)
             await self.client.pause(draws.random())
-            if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(POPPED_TOPIC)):
+            if not await self._traffic.ask_until_done(MAKE_TOPIC, self._traffic.topic_fields(POPPED_TOPIC)):
                 return
             if accounts.life == life:
                 accounts.eras[POPPED_TOPIC] = number
 
     # -- dead letters ----------------------------------------------------------------------------
 
-    def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
-        super()._got(group, message, sent)
+    def got(self, group: str, message: Message, sent: ProducedMessage) -> None:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         if group == GIVING_GROUP.name and self._world.is_loaded and self._draws.random() < 0.1:
             self.client.begin(self._give_up(message, sent))
 
@@ -357,7 +334,7 @@ class GroupTraffic(AskedTraffic):
         while not world.is_over:
             if at < 0 or self._was_reset:
                 self._was_reset = False
-                at = await self._first_offset(world.master(), place)
+                at = await self._traffic.first_offset(world.master(), place)
             if at < 0:
                 await self.client.pause(0.2)
                 continue
@@ -375,19 +352,19 @@ class GroupTraffic(AskedTraffic):
                                         passes=MEMBER_GROUP)
             following = int(answer.ext_fields["nextBeginOffset"])
             if following > at and self._draws.random() < 0.4:
-                await self._commit(world.master(), place, following)
+                await self._traffic.commit(world.master(), place, following)
             at = following
 
-    def check_asked(self, target: str, command: RemotingCommand) -> None:
+    def asked(self, command: RemotingCommand) -> None:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         if command.code == RESET_CLIENT:
             self._was_reset = True
-        super().check_asked(target, command)
 
     async def _reset_members(self) -> None:
         """An administrator lets the members begin again at a time; they hear of it."""
         while self._world.is_loaded:
             await self.client.pause(self._draws.uniform(2.0, 5.0))
-            await self._ask_master(RESET_OFFSETS, {
+            await self._traffic.ask_master(RESET_OFFSETS, {
                 "topic": KEPT[0], "group": MEMBER_GROUP.name,
                 "isForce": self._draws.choice(("true", "false")),
                 "timestamp": self._draws.choice((-1, 0, self._world.wall_ms() - 4000)),
@@ -431,3 +408,16 @@ class GroupTraffic(AskedTraffic):
             if self._holder is not None and self._holder[0] == index:
                 self._holder = None
             await client.ask(target, UNLOCK, {}, body)
+
+
+def new_message(world: TrafficWorld, draws: random.Random, topic: str) -> ProducedMessage:
+    """A plain message that is about to be sent."""
+    accounts = world.accounts
+    key = f"x{len(accounts.sent)}"
+    sent = accounts.sent[key] = ProducedMessage(
+        key=key, topic=topic, queue_id=draws.randrange(QUEUES), tag=draws.choice("ABC"),
+        number=draws.randrange(40), body=draws.randbytes(draws.choice((0, 30, 300))),
+        due_ms=world.wall_ms(), kind=PLAIN, era=accounts.era(topic), life=accounts.life,
+        losses=accounts.losses,
+    )
+    return sent

@@ -33,7 +33,7 @@ class MoreTraffic(Traffic):
     def begin(self) -> None:
         """Let all stories begin."""
         super().begin()
-        self.client.begin(self._pull(GroupFilter(BACK_GROUP), RETRY_PREFIX + BACK_GROUP, 0))
+        self.client.begin(self.pull(GroupFilter(BACK_GROUP), RETRY_PREFIX + BACK_GROUP, 0))
         for queue_id in range(QUEUES):
             self.client.begin(self._pop_in_order(KEPT[1], queue_id))
 
@@ -46,7 +46,7 @@ class MoreTraffic(Traffic):
     async def _send_back(self, message: Message, sent: ProducedMessage) -> None:
         accounts = self.accounts
         losses, life = accounts.losses, accounts.life
-        answer = await self._ask_master(SEND_BACK, {
+        answer = await self.ask_master(SEND_BACK, {
             "group": BACK_GROUP, "offset": message.physical_offset, "delayLevel": self._rng.choice((1, 2)),
             "originMsgId": sent.key, "originTopic": sent.topic, "unitMode": "false", "maxReconsumeTimes": 16,
         })
@@ -66,7 +66,7 @@ class MoreTraffic(Traffic):
         await self.client.pause(self._rng.random())
         losses, life = accounts.losses, accounts.life
         sent.recall = ASKED
-        answer = await self._ask_master(RECALL, {
+        answer = await self.ask_master(RECALL, {
             "producerGroup": PRODUCER, "topic": sent.topic, "recallHandle": handle,
         })
         is_sure = (losses, life) == (accounts.losses, accounts.life)
@@ -79,7 +79,7 @@ class MoreTraffic(Traffic):
         rng, world = self._rng, self._world
         while not world.is_over:
             era = self.accounts.era(topic)
-            answer = await self._ask_master(POP, {
+            answer = await self.ask_master(POP, {
                 "consumerGroup": ORDER_GROUP, "topic": topic, "queueId": queue_id,
                 "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": 1500, "pollTime": 1500,
                 "bornTime": world.wall_ms(), "initMode": 0, "expType": "TAG", "exp": "*", "order": "true",
@@ -98,7 +98,7 @@ class MoreTraffic(Traffic):
                 self.accounts.delivered(ORDER_GROUP, message, now_ms=world.wall_ms(), era=era)
                 if world.is_loaded and rng.random() < 0.1:
                     continue  # it, and those after it, come again
-                await self._ask_master(ACK, {
+                await self.ask_master(ACK, {
                     "consumerGroup": ORDER_GROUP, "topic": topic, "queueId": queue_id,
                     "offset": message.queue_offset,
                     "extraInfo": f"{start} {fields['popTime']} {fields['invisibleTime']} {ORDER_QUEUE} 0 b "

@@ -10,16 +10,17 @@ it is changed again.
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Mapping
-
-from twisted.internet.defer import Deferred
+import random
+from collections.abc import Mapping
 
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
-from dledger.testing.brokers.admin_traffic import DELETE_GROUP, KEPT, MAKE_TOPIC, QUEUES
-from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, GroupTraffic
-from dledger.testing.brokers.parts.accounts import DELAYED, PLAIN, RETRY_PREFIX, require_pair
+from dledger.testing.brokers.admin_traffic import DELETE_GROUP, KEPT, MAKE_TOPIC, QUEUES, TrafficWorld
+from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
+from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, new_message
+from dledger.testing.brokers.parts.accounts import DELAYED, PLAIN, RETRY_PREFIX, ProducedMessage, require_pair
 from dledger.testing.brokers.traffic import BACK_GROUP, POP_GROUP, PRODUCER
-from protocols.wire.rocketmq.message import encode_properties
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Message, encode_properties
 
 MAKE_TOPICS, MAKE_GROUPS, SET_MODE, QUERY_ASSIGNMENT = 18, 225, 401, 400
 UPDATE_OPTIONS, GET_OPTIONS = 25, 26
@@ -47,14 +48,33 @@ def _questions(group: str, topic: str, queue_id: int) -> tuple[tuple[int, _Field
     )
 
 
-class OperatorTraffic(GroupTraffic):
-    """All clients of a schedule."""
+class OperatorStories:
+    """They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
 
-    def _extra_stories(self) -> list[Coroutine[Deferred[object], object, None]]:
+    def __init__(self, world: TrafficWorld, traffic: AskedTraffic, draws: random.Random) -> None:
+        """@param traffic: all clients."""
+        self._world = world
+        self._traffic = traffic
+        self.client = traffic.client
+        self.accounts = world.accounts
+        self._draws = draws
+
+    def stories(self) -> list[Story]:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         return [
-            *super()._extra_stories(), self._change_tables(), self._change_options(), self._ask_tools(),
-            self._send_as_before(), self._send_again(),
+            self._change_tables(), self._change_options(), self._ask_tools(), self._send_as_before(),
+            self._send_again(),
         ]
+
+    def got(self, group: str, message: Message, sent: ProducedMessage) -> None:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+
+    def asked(self, command: RemotingCommand) -> None:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+
+    def why_unsettled(self) -> str:
+        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}: others wait for what is sent here."""
+        return ""
 
     async def _change_tables(self) -> None:
         """Topics and groups that nobody uses change, many at a time; B8 compares the tables."""
@@ -70,10 +90,10 @@ class OperatorTraffic(GroupTraffic):
                         {}, {"+message.type": "NORMAL"}, {"+message.type": "FIFO"}, {"-message.type": ""},
                     )),
                 } for name in names]})
-                await self._ask_master(MAKE_TOPICS, {}, body.encode())
+                await self._traffic.ask_master(MAKE_TOPICS, {}, body.encode())
             elif kind == 1:
-                await self._ask_master(MAKE_TOPIC, {
-                    **self._topic_fields(names[0]), "attributes": draws.choice((
+                await self._traffic.ask_master(MAKE_TOPIC, {
+                    **self._traffic.topic_fields(names[0]), "attributes": draws.choice((
                         "+message.type=DELAY", "-message.type", "+cleanup.policy=DELETE",
                         "+queue.type=BatchCQ",
                     )),
@@ -83,21 +103,21 @@ class OperatorTraffic(GroupTraffic):
                     "groupName": name, "retryQueueNums": 1, "retryMaxTimes": draws.randrange(9),
                     "consumeEnable": True,
                 } for name in names]})
-                await self._ask_master(MAKE_GROUPS, {}, body.encode())
+                await self._traffic.ask_master(MAKE_GROUPS, {}, body.encode())
             elif kind == 3:
-                await self._ask_master(DELETE_GROUP, {"groupName": names[0], "cleanOffset": "false"})
+                await self._traffic.ask_master(DELETE_GROUP, {"groupName": names[0], "cleanOffset": "false"})
             elif kind == 4:
                 body = json.dumps({
                     "topic": draws.choice((names[0], KEPT[0], "%RETRY%x")), "consumerGroup": names[1],
                     "mode": draws.choice(("PULL", "POP", "NONE")), "popShareQueueNum": draws.randrange(3),
                 })
-                await self._ask_master(SET_MODE, {}, body.encode())
+                await self._traffic.ask_master(SET_MODE, {}, body.encode())
             elif kind == 5:
                 body = json.dumps({
                     "topic": KEPT[0], "consumerGroup": MEMBER_GROUP.name, "clientId": "c1-0",
                     "strategyName": "AVG", "messageModel": "CLUSTERING",
                 })
-                await self._ask_master(QUERY_ASSIGNMENT, {}, body.encode())
+                await self._traffic.ask_master(QUERY_ASSIGNMENT, {}, body.encode())
             else:
                 code = draws.choice((CLEAN_QUEUES, CLEAN_TOPICS, DELETE_FILES))
                 await self.client.ask(self._world.any_of(draws), code, {})
@@ -150,7 +170,7 @@ class OperatorTraffic(GroupTraffic):
         """A producer of an earlier version, whose requests have long names."""
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.5) + 1e-6)
-            sent = self._new_of(self._draws.choice(KEPT))
+            sent = new_message(self._world, self._draws, self._draws.choice(KEPT))
             named = {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number)}
             if self._draws.random() < 0.3:
                 del named["UNIQ_KEY"]  # the broker makes one
@@ -158,13 +178,13 @@ class OperatorTraffic(GroupTraffic):
                 sent.kind = DELAYED
                 sent.due_ms += 1000
                 named["TIMER_DELIVER_MS"] = str(sent.due_ms)
-            answer = await self._ask_master(SEND_V1, {
+            answer = await self._traffic.ask_master(SEND_V1, {
                 "producerGroup": PRODUCER, "topic": sent.topic, "defaultTopic": "TBW102",
                 "defaultTopicQueueNums": QUEUES, "queueId": sent.queue_id, "sysFlag": 0,
                 "bornTimestamp": self._world.wall_ms(), "flag": 0,
                 "properties": encode_properties(named).decode(), "reconsumeTimes": 0, "unitMode": "false",
             }, sent.body)
-            self._note_sent([sent], answer)
+            self._traffic.note_sent([sent], answer)
 
     async def _send_again(self) -> None:
         """A consumer sends a message to its own topic for retries, as it does when sending back fails."""
@@ -178,7 +198,7 @@ class OperatorTraffic(GroupTraffic):
                 continue
             sent = draws.choice(known)
             times, most = draws.choice(((1, 16), (2, 2)))
-            await self._ask_master(SEND_V1, {
+            await self._traffic.ask_master(SEND_V1, {
                 "producerGroup": "CLIENT_INNER_PRODUCER", "topic": RETRY_PREFIX + BACK_GROUP,
                 "defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "queueId": 0, "sysFlag": 0,
                 "bornTimestamp": self._world.wall_ms(), "flag": 0, "reconsumeTimes": times,

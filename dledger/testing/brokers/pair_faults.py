@@ -53,6 +53,8 @@ class PairFaults:
     @ivar is_loaded: faults happen.
     @ivar resolved: number of decisions of the operator.
     @ivar keeps_all: all lines of the trace are kept.
+    @ivar fault_rng: draws the faults.
+    @ivar is_promoting: a slave is becoming the master.
     @ivar old_files: the files of logs that may be deleted.
     """
 
@@ -60,11 +62,11 @@ class PairFaults:
     targets: Mapping[str, tuple[str, str]] = {}
 
     def __init__(self, seed: int, *, wants_all_lines: bool = False) -> None:
-        self._fault_rng = random.Random(f"{seed} faults")
+        self.fault_rng = random.Random(f"{seed} faults")
         self.clock = SimClock()
         self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
         self.bugs = BugWatch()
-        self._spread_us = self._fault_rng.choice((300, 700, 20_000))
+        self._spread_us = self.fault_rng.choice((300, 700, 20_000))
         self.network.spread_us = self._spread_us
         self.machines: dict[str, BrokerMachine] = {}
         self.flush_us = FLUSH_US
@@ -76,7 +78,7 @@ class PairFaults:
         self.lines: list[str] = []
         self.keeps_all = wants_all_lines
         self._master = NAMES[0]
-        self._is_promoting = False
+        self.is_promoting = False
         self._noticed: set[str] = set()
         self.old_files = OldFiles()
 
@@ -103,11 +105,12 @@ class PairFaults:
         return self.slave_machines[0]
 
     def _start(self, machine: BrokerMachine) -> None:
-        if not self._is_promoting:
+        if not self.is_promoting:
             machine.start()
 
-    def _again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
-        self.clock.after(int(self._fault_rng.uniform(0.05, seconds) * SECOND_US), self._start, machine)
+    def again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
+        """Start a machine, after a while."""
+        self.clock.after(int(self.fault_rng.uniform(0.05, seconds) * SECOND_US), self._start, machine)
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class PairFaults:
         """The next fault, and then others, until the load ends."""
         if not self.is_loaded:
             return
-        rng = self._fault_rng
+        rng = self.fault_rng
         self.harm_later()
         name = rng.choice(self.faults)
         method, role = self.targets.get(name, (name, ""))
@@ -126,44 +129,44 @@ class PairFaults:
 
     def harm_later(self) -> None:
         """Schedule the next fault."""
-        self.clock.after(int(self._fault_rng.expovariate(1 / self.pace_s) * SECOND_US), self.harm)
+        self.clock.after(int(self.fault_rng.expovariate(1 / self.pace_s) * SECOND_US), self.harm)
 
     def _nothing(self, machine: BrokerMachine) -> None:
         """A schedule without faults."""
 
     def _kill(self, machine: BrokerMachine) -> None:
         machine.kill()
-        self._again(machine)
+        self.again(machine)
 
     def _lose_power(self, machine: BrokerMachine) -> None:
         machine.lose_power()
-        self._again(machine)
+        self.again(machine)
 
     def _kill_in_write(self, machine: BrokerMachine) -> None:
-        machine.disk.arm(die_in=1 + int(self._fault_rng.random() * 20), death=ProcessKilled)
+        machine.disk.arm(die_in=1 + int(self.fault_rng.random() * 20), death=ProcessKilled)
 
     def _lose_power_in_write(self, machine: BrokerMachine) -> None:
-        machine.disk.arm(die_in=1 + int(self._fault_rng.random() * 20), death=PowerLoss)
+        machine.disk.arm(die_in=1 + int(self.fault_rng.random() * 20), death=PowerLoss)
 
     def _stop(self, machine: BrokerMachine) -> None:
         machine.stop()
-        self._again(machine, 8.0)
+        self.again(machine, 8.0)
 
     def _freeze(self, machine: BrokerMachine) -> None:
         machine.freeze()
-        self.clock.after(int(self._fault_rng.uniform(0.2, 5.0) * SECOND_US), machine.thaw)
+        self.clock.after(int(self.fault_rng.uniform(0.2, 5.0) * SECOND_US), machine.thaw)
 
     def _cut_between(self, one: str, other: str) -> None:
-        there, back = self._fault_rng.choice(((True, False), (False, True), (True, True)))
+        there, back = self.fault_rng.choice(((True, False), (False, True), (True, True)))
         if there:
             self.network.cut(one, other)
         if back:
             self.network.cut(other, one)
-        self.clock.after(int(self._fault_rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
+        self.clock.after(int(self.fault_rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
 
     def _some_slave(self) -> BrokerMachine:
         slaves = self.slave_machines
-        return slaves[0] if len(slaves) == 1 else self._fault_rng.choice(slaves)
+        return slaves[0] if len(slaves) == 1 else self.fault_rng.choice(slaves)
 
     def _cut_brokers(self, _machine: BrokerMachine) -> None:
         self._cut_between(self._some_slave().name, self._master)
@@ -172,7 +175,7 @@ class PairFaults:
         self._cut_between(CLIENT, machine.name)
 
     def _port_of_master(self) -> str:
-        return f"{self._master}:{self._fault_rng.choice((SLAVE_PORT, CLIENT_PORT))}"
+        return f"{self._master}:{self.fault_rng.choice((SLAVE_PORT, CLIENT_PORT))}"
 
     def _break(self, _machine: BrokerMachine) -> None:
         self.network.break_between(self._some_slave().name, self._port_of_master(), late_us=2_000_000)
@@ -185,12 +188,12 @@ class PairFaults:
         self.network.half_open(self._some_slave().name, self._port_of_master())
 
     def _slow_disk(self, machine: BrokerMachine) -> None:
-        machine.slow_disk(self._fault_rng.choice((20_000, 3_000_000)))
-        self.clock.after(int(self._fault_rng.random() * 4 * SECOND_US), machine.slow_disk, self.flush_us)
+        machine.slow_disk(self.fault_rng.choice((20_000, 3_000_000)))
+        self.clock.after(int(self.fault_rng.random() * 4 * SECOND_US), machine.slow_disk, self.flush_us)
 
     def _slow_links(self, _machine: BrokerMachine) -> None:
         self.network.spread_us = 400_000
-        self.clock.after(int(self._fault_rng.random() * 3 * SECOND_US), self._usual_links)
+        self.clock.after(int(self.fault_rng.random() * 3 * SECOND_US), self._usual_links)
 
     def _usual_links(self) -> None:
         self.network.spread_us = self._spread_us
@@ -198,11 +201,11 @@ class PairFaults:
     def _fill_disk(self, machine: BrokerMachine) -> None:
         machine.may_fail = True
         machine.disk.set_full(True)
-        self.clock.after(int(self._fault_rng.random() * 3 * SECOND_US), machine.disk.set_full, False)
+        self.clock.after(int(self.fault_rng.random() * 3 * SECOND_US), machine.disk.set_full, False)
 
     def _disk_error(self, machine: BrokerMachine) -> None:
         machine.may_fail = True
-        if self._fault_rng.random() < 0.5:
+        if self.fault_rng.random() < 0.5:
             machine.disk.arm(syncs=1)
         else:
             machine.disk.arm(writes=1)
@@ -220,13 +223,13 @@ class PairFaults:
         machine.may_fail = True
         paths = sorted(machine.disk.files_below("/store/consumequeue"))
         if paths:
-            path = self._fault_rng.choice(paths)
-            machine.disk.spoil(path, int(self._fault_rng.random() * QUEUE_FILE_BYTES))
+            path = self.fault_rng.choice(paths)
+            machine.disk.spoil(path, int(self.fault_rng.random() * QUEUE_FILE_BYTES))
 
     def _age(self, machine: BrokerMachine) -> None:
         """The oldest files of the log are old enough to go. (Those of consumers that are late, too.)"""
-        may_go = self.old_files.age(machine.disk, self.log_path(machine), self._fault_rng)
-        if may_go and self._fault_rng.random() < 0.7:
+        may_go = self.old_files.age(machine.disk, self.log_path(machine), self.fault_rng)
+        if may_go and self.fault_rng.random() < 0.7:
             machine.call(_keep_house, machine)
 
     @staticmethod

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate,
-while machines fail and roles change; then the promises B1 to B18 are judged.
+while machines fail and roles change; then the promises B1 to B18 and B21 to B24 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 import attrs
 
 from dledger.rocketmq.broker.ha.slave import HAFollower
+from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
@@ -42,7 +43,7 @@ from dledger.testing.brokers.pair_faults import (
     SECOND_US,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
-from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, require_pair
+from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
@@ -99,18 +100,10 @@ class PairWorld(ClientWorld):
 
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
         super().__init__(seed, "pair", wants_all_lines=wants_all_lines)
-        rng = self._fault_rng
+        rng = self.fault_rng
         has_power = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
-        self.options: dict[str, object] = {
-            "enablePropertyFilter": True, "recallMessageEnable": True, "haFullHistory": True,
-            "sync_rule": "any_slave",
-            "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
-            "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
-        }
-        if focus.groups or draws(seed, "more stories"):
-            # The names of topics for retries are those of earlier versions.
-            self.options["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
+        self.options = _drawn_options(rng, seed, has_groups=focus.groups)
         self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION
@@ -241,7 +234,7 @@ class PairWorld(ClientWorld):
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
-        if len(self.bad_pages):
+        if len(self.bad_logs.pages):
             for slave in self.slave_machines:
                 slave.call(_offer, slave)
         self.bugs.tell()
@@ -251,17 +244,17 @@ class PairWorld(ClientWorld):
     def _renew_slave(self, _machine: BrokerMachine) -> None:
         """A slave loses its disk, and begins with an empty one."""
         slave = self._some_slave()
-        if self._is_promoting or len(self.bad_pages):
+        if self.is_promoting or len(self.bad_logs.pages):
             return  # it may have the only copy
         slave.kill()
         master = self.master_machine.parts
         if master is None:
-            self._again(slave)
+            self.again(slave)
             return
-        slave.replace_disk(slave.new_disk(self._fault_rng.random()))
+        slave.replace_disk(slave.new_disk(self.fault_rng.random()))
         self._renewed_to[slave.name] = master.store.log.end_offset
         self._followed.discard(slave.name)
-        self.clock.after(int(self._fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
+        self.clock.after(int(self.fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
 
     def _promote(self, _machine: BrokerMachine) -> None:
         """
@@ -272,7 +265,7 @@ class PairWorld(ClientWorld):
             one.name: one.parts.store.log.end_offset for one in self.slave_machines
             if one.parts is not None and one.parts.store.is_ready and not one.process.is_frozen
         }
-        if not candidates or self._is_promoting or len(self.bad_pages):
+        if not candidates or self.is_promoting or len(self.bad_logs.pages):
             return
         slave = self.machines[max(candidates, key=lambda name: candidates[name])]
         if slave.name not in self._followed or candidates[slave.name] < self._end_of_slave():
@@ -284,15 +277,15 @@ class PairWorld(ClientWorld):
         old.kill()
         self.note(f"{slave.name} is promoted")
         self.promotions += 1
-        if self._fault_rng.random() < 0.5:
+        if self.fault_rng.random() < 0.5:
             slave.stop()
         else:
             slave.kill()
         self.clock.after(int(2.5 * SECOND_US), self._promoted, slave, old)
-        self._is_promoting = True
+        self.is_promoting = True
 
     def _promoted(self, slave: BrokerMachine, old: BrokerMachine) -> None:
-        self._is_promoting = False
+        self.is_promoting = False
         for machine in self.machines.values():
             machine.kill()
             machine.disk.disarm()
@@ -301,20 +294,19 @@ class PairWorld(ClientWorld):
         self._ended_at.clear()
         for machine in self.machines.values():
             machine.make = self._make(machine.name, self._master)
-        if self._fault_rng.random() < 0.6:
-            old.replace_disk(old.new_disk(self._fault_rng.random()))
+        if self.fault_rng.random() < 0.6:
+            old.replace_disk(old.new_disk(self.fault_rng.random()))
         self._renewed_to = dict.fromkeys(self.machines, 1 << 60)
         self._slave_end = 0
         self._followed.clear()
         self.accounts.life += 1
         self.accounts.doubt()
-        for topic in REMADE_TOPICS:
-            self.accounts.eras[topic] = UNSURE
+        self.accounts.eras |= dict.fromkeys(REMADE_TOPICS, UNSURE)
         self.watch.promoted()
         slave.start()
         self.clock.after(1, self._count_losses)
         for machine in self.slave_machines:
-            self._again(machine)
+            self.again(machine)
 
     def _count_losses(self) -> None:
         """B12: what the next master has not, and may have not."""
@@ -324,26 +316,11 @@ class PairWorld(ClientWorld):
             return
         end = parts.store.log.end_offset
         self._renewed_to = dict.fromkeys(self.machines, end)
-        begin = parts.store.log.begin_offset
-        # The next master may have other records there: those that a loss of power took from the last one.
-        records = list(records_of(parts))
-        held = {record.physical_offset: record.keys for record in records}
-        self.accounts.keep_ends(records)
-        for sent in self.accounts.sent.values():
-            if sent.outcome and sent.offset >= begin and (sent.key,) != held.get(sent.offset):
-                require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
-                                                         f"the log of the next master, {begin} to {end}, has "
-                                                         f"{held.get(sent.offset, ())} there")
-                sent.may_be_lost = True
-            elif not sent.outcome:
-                sent.may_be_lost = True
+        _count_losses_with(self.accounts, parts)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether a page that cannot be read may be why replication has stopped: it is repaired first."""
-        for machine in self.machines.values():
-            if self.bad_pages.of(machine.name):
-                self.clock.after(1, self._repair_log, machine)
-        return len(self.bad_pages) > 0
+        return self.bad_logs.repair_all()
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -356,9 +333,9 @@ class PairWorld(ClientWorld):
         running = {name: parts for name, parts in found.items() if parts is not None and parts.store.is_ready}
         if len(running) < len(found):
             return "a broker does not run"
-        if len(self.bad_pages):
+        if len(self.bad_logs.pages):
             return "a log cannot be read"
-        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
+        if (why := why_unsettled(self.traffic)):
             return why
         for name, parts in running.items():
             indexing = parts.store.indexing
@@ -399,3 +376,35 @@ def run_pair_schedule(
     found = clients_outcome(world)
     return PairOutcome(**attrs.asdict(found, recurse=False), ages=world.ages, promotions=world.promotions,
                        resolved=world.resolved)
+
+
+def _drawn_options(rng: random.Random, seed: int, *, has_groups: bool) -> dict[str, object]:
+    """Those of all brokers of a schedule."""
+    found: dict[str, object] = {
+        "enablePropertyFilter": True, "recallMessageEnable": True, "haFullHistory": True,
+        "sync_rule": "any_slave",
+        "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
+        "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
+    }
+    if has_groups or draws(seed, "more stories"):
+        # The names of topics for retries are those of earlier versions.
+        found["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
+    return found
+
+
+def _count_losses_with(accounts: TrafficRecord, parts: BrokerParts) -> None:
+    """B12: what the next master has not, and may have not. @param parts: of the next master."""
+    end = parts.store.log.end_offset
+    begin = parts.store.log.begin_offset
+    # The next master may have other records there: those that a loss of power took from the last one.
+    records = list(records_of(parts))
+    held = {record.physical_offset: record.keys for record in records}
+    accounts.keep_ends(records)
+    for sent in accounts.sent.values():
+        if sent.outcome and sent.offset >= begin and (sent.key,) != held.get(sent.offset):
+            require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
+                                                     f"the log of the next master, {begin} to {end}, has "
+                                                     f"{held.get(sent.offset, ())} there")
+            sent.may_be_lost = True
+        elif not sent.outcome:
+            sent.may_be_lost = True

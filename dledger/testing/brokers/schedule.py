@@ -245,11 +245,11 @@ class HAWorld(PairFaults):
     def _ended(self, broker: SimBroker, has_given_up: bool) -> None:
         if has_given_up:  # it could not sync: unsynced bytes are lost, as after a power cut
             self._ends(broker, True)
-        self._again(broker)
+        self.again(broker)
 
-    def _again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
+    def again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
         """Most are back before a link notices."""
-        self.clock.after(int(10 ** (4 + 2.4 * self._fault_rng.random())), self._start, machine)
+        self.clock.after(int(10 ** (4 + 2.4 * self.fault_rng.random())), self._start, machine)
 
     def _ends(self, broker: BrokerMachine, power: bool) -> None:
         if broker is self.master:
@@ -311,7 +311,7 @@ class HAWorld(PairFaults):
         self.master.replace_disk(disk)
 
     def _empty_master(self, _machine: BrokerMachine) -> None:
-        self._replaced(MachineDisk(random.Random(self._fault_rng.random())), {})
+        self._replaced(MachineDisk(random.Random(self.fault_rng.random())), {})
 
     def _older_master(self, _machine: BrokerMachine) -> None:
         """The first time, the disk is copied; the next time, the copy comes back."""
@@ -319,19 +319,19 @@ class HAWorld(PairFaults):
         if old is not None:
             self._replaced(*old)
         elif self.master.is_open:
-            disk = copied_disk(self.master.disk, random.Random(self._fault_rng.random()))
+            disk = copied_disk(self.master.disk, random.Random(self.fault_rng.random()))
             self._old_disk = disk, dict(self.invariants.flips)
 
     def _flip_master(self, _machine: BrokerMachine) -> None:
         """One bit of one body of the master's log flips while its process is down."""
         history = bytes(self.invariants.history)
-        at = history.find(b"KEYS\x01", int(self._fault_rng.random() * (len(history) + 1)))
+        at = history.find(b"KEYS\x01", int(self.fault_rng.random() * (len(history) + 1)))
         if at < 0:
             return
         at -= 1 + 1 + 2 + 1  # the last byte of the body: the topic and the length of properties come between
         if self.master.is_up:
             self._kill(self.master)
-        bit = int(self._fault_rng.random() * 8)
+        bit = int(self.fault_rng.random() * 8)
         self._flip(at, bit)
         self.invariants.master_flipped(at, 1 << bit)
 
@@ -366,10 +366,10 @@ class HAWorld(PairFaults):
         self.invariants.resolving(slave)
 
     def _stray(self, _machine: BrokerMachine) -> None:
-        offset = self._fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
-        said = self._fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
-        host = self._fault_rng.choice(("stray", self._some_slave().name))
-        process = SimProcess(self.clock, self._fault_rng, _Somebody())
+        offset = self.fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
+        said = self.fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
+        host = self.fault_rng.choice(("stray", self._some_slave().name))
+        process = SimProcess(self.clock, self.fault_rng, _Somebody())
         endpoint = StreamClient(self.network, host, process, HA_PORT)
         connect_with(endpoint, HAClient(_Stray(said))).addErrback(lambda _: None)
 

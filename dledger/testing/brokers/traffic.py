@@ -124,7 +124,7 @@ class Traffic(AdminTraffic):
             for topic in (*KEPT, REMADE):
                 for queue_id in range(QUEUES):
                     if group.name != RESET_GROUP or topic == KEPT[0]:
-                        begin(self._pull(group, topic, queue_id))
+                        begin(self.pull(group, topic, queue_id))
         for topic in (*KEPT, REMADE):
             begin(self._pop(topic))
             begin(self._pop(topic))
@@ -155,7 +155,7 @@ class Traffic(AdminTraffic):
         self.accounts.sent[sent.key] = sent
         return sent
 
-    def _fields(
+    def send_fields(
         self, sent: ProducedMessage, properties: Mapping[str, str], sys_flag: int = 0
     ) -> dict[str, object]:
         """Of a send, by their short names."""
@@ -176,8 +176,8 @@ class Traffic(AdminTraffic):
             wait_ms = rng.randrange(200, 4000)
             more = {"TIMER_DELAY_MS": str(wait_ms)}
             sent.due_ms += wait_ms
-        answer = await self._ask_master(SEND, self._fields(sent, _properties(sent, **more)), sent.body)
-        self._note_sent([sent], answer)
+        answer = await self.ask_master(SEND, self.send_fields(sent, _properties(sent, **more)), sent.body)
+        self.note_sent([sent], answer)
         if answer is not None and sent.outcome == ACKED:
             self._stored(sent, answer)
 
@@ -190,10 +190,11 @@ class Traffic(AdminTraffic):
         body = encode_batch([BatchItem(
             flag=0, body=one.body, properties_data=encode_properties(_properties(one))
         ) for one in batch])
-        answer = await self._ask_master(SEND_BATCH, {"m": "true", **self._fields(first, {})}, body)
-        self._note_sent(batch, answer)
+        answer = await self.ask_master(SEND_BATCH, {"m": "true", **self.send_fields(first, {})}, body)
+        self.note_sent(batch, answer)
 
-    def _note_sent(self, batch: list[ProducedMessage], answer: RemotingCommand | None) -> None:
+    def note_sent(self, batch: list[ProducedMessage], answer: RemotingCommand | None) -> None:
+        """A send has an answer, or none."""
         outcome = UNKNOWN
         if answer is not None:
             outcome = ACKED if answer.code in STORED else REFUSED if answer.code in NOT_STORED else UNKNOWN
@@ -210,9 +211,9 @@ class Traffic(AdminTraffic):
 
     async def _probe(self) -> None:
         # The next master may not know a topic that was made just before.
-        await self._ask_until_done(MAKE_TOPIC, self._topic_fields(KEPT[0]))
+        await self.ask_until_done(MAKE_TOPIC, self.topic_fields(KEPT[0]))
         sent = self._new(PLAIN, KEPT[0])
-        answer = await self._ask_master(SEND, self._fields(sent, _properties(sent)), sent.body)
+        answer = await self.ask_master(SEND, self.send_fields(sent, _properties(sent)), sent.body)
         self.probed = -1 if answer is None else answer.code
 
     # -- transactions ----------------------------------------------------------------------------
@@ -222,8 +223,8 @@ class Traffic(AdminTraffic):
         self._halves[sent.key] = sent
         target = self._world.master()
         named = _properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
-        answer = await self.client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
-        self._note_sent([sent], answer)
+        answer = await self.client.ask(target, SEND, self.send_fields(sent, named, 4), sent.body)
+        self.note_sent([sent], answer)
         if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
             return
         await self.client.pause(rng.random())
@@ -265,12 +266,13 @@ class Traffic(AdminTraffic):
         body = (b'{"clientID":"%s","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}'
                 % (CLIENT_ID.encode(), PRODUCER.encode()))
         while not self._world.is_over:
-            await self._ask_master(HEART_BEAT, {}, body)
+            await self.ask_master(HEART_BEAT, {}, body)
             await self.client.pause(1.0)
 
     # -- consumers that pull ---------------------------------------------------------------------
 
-    async def _pull(self, group: GroupFilter, topic: str, queue_id: int) -> None:
+    async def pull(self, group: GroupFilter, topic: str, queue_id: int) -> None:
+        """A group pulls from a queue until all is over."""
         rng, world = self._rng, self._world
         at, target = -1, ""
         place = {"consumerGroup": group.name, "topic": topic, "queueId": queue_id}
@@ -286,7 +288,7 @@ class Traffic(AdminTraffic):
                 if at < 0 or (target != world.master() and rng.random() < 0.3):
                     target = world.master() if rng.random() < 0.9 or topic == REMADE else world.any_broker()
                     if world.is_sound(target):
-                        at = await self._first_offset(target, place)
+                        at = await self.first_offset(target, place)
                 if at >= 0:
                     at = await self._pull_once(target, group, place, at)
             finally:
@@ -299,7 +301,8 @@ class Traffic(AdminTraffic):
     def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
         """A group has got a message."""
 
-    async def _first_offset(self, target: str, place: dict[str, object]) -> int:
+    async def first_offset(self, target: str, place: dict[str, object]) -> int:
+        """@return: where a group begins in a queue; below 0: a broker does not say."""
         ended = self._world.asking(target, _key(place))
         answer = await self.client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
@@ -326,11 +329,12 @@ class Traffic(AdminTraffic):
             ))
         following = int(answer.ext_fields["nextBeginOffset"])
         is_due = rng.random() < 0.4 and following > 0 and topic != REMADE
-        if is_due and not await self._commit(target, place, following):
+        if is_due and not await self.commit(target, place, following):
             return -1
         return following
 
-    async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
+    async def commit(self, target: str, place: dict[str, object], offset: int) -> bool:
+        """@return: whether an offset of a group was committed with success."""
         ended = self._world.committing(target, _key(place), offset)
         answer = await self.client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
         is_done = answer is not None and answer.code == 0
@@ -347,7 +351,7 @@ class Traffic(AdminTraffic):
                 continue
             self._busy += topic == REMADE
             era, invisible_ms = self.accounts.era(topic), rng.choice((1500, 3000))
-            answer = await self._ask_master(POP, {
+            answer = await self.ask_master(POP, {
                 "consumerGroup": POP_GROUP, "topic": topic, "queueId": -1,
                 "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": invisible_ms, "pollTime": 1500,
                 "bornTime": world.wall_ms(), "initMode": 0, "expType": "TAG", "exp": "*", "order": "false",
@@ -389,7 +393,7 @@ class Traffic(AdminTraffic):
             before_ms, given.visible_ms = given.visible_ms, 0
             losses = self.accounts.losses
             invisible_ms = rng.choice((500, 2000))
-            answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
+            answer = await self.ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
             if answer is None or losses != self.accounts.losses:
                 return  # the master has lost the pop, too, and knows nothing of its time
             if answer.code == 0:
@@ -400,7 +404,7 @@ class Traffic(AdminTraffic):
             return
         given.acked = UNKNOWN
         losses = self.accounts.losses
-        answer = await self._ask_master(ACK, place)
+        answer = await self.ask_master(ACK, place)
         if answer is not None and losses == self.accounts.losses:
             given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in UNSURE_ENDS else ""
 

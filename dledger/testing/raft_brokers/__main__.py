@@ -31,20 +31,22 @@ def _range(text: str) -> range:
 
 def replay_raft_command(outcome: RaftClientsOutcome) -> str:
     """The command that runs a failed schedule again."""
-    return f"python -m dledger.testing.raft_brokers --clients --trace --seeds {outcome.seed}"
+    groups = "--groups " if outcome.groups else ""
+    return f"python -m dledger.testing.raft_brokers --clients {groups}--trace --seeds {outcome.seed}"
 
 
 @click.command()
 @click.option("--seeds", default="1..50", show_default=True, help="one, or FIRST..LAST")
 @click.option("--clients", is_flag=True, help="Play the clients of masters and slaves.")
+@click.option("--groups", is_flag=True, help="With clients: more of their stories in every schedule.")
 @click.option("--jobs", default=2, show_default=True, help="Processes, for clients.")
 @click.option("--trace", is_flag=True, help="Print every fault of a schedule with clients.")
 @click.option("--within", type=float, help="Seconds after which no further outcome of clients is awaited.")
-def main(seeds: str, clients: bool, jobs: int, trace: bool, within: float | None) -> None:
+def main(seeds: str, clients: bool, groups: bool, jobs: int, trace: bool, within: float | None) -> None:
     """Play schedules; the exit status is 1 if an invariant does not hold."""
     be_quiet()
     if clients:
-        run = partial(run_raft_clients, wants_all_lines=trace)
+        run = partial(run_raft_clients, groups=groups, wants_all_lines=trace)
         found = outcomes(run, _range(seeds), jobs=max(1, min(jobs, len(_range(seeds)))))
         tell(in_time(found, within), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
              stop_at=5)

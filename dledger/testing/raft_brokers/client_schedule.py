@@ -5,8 +5,8 @@ transactions and administrate while brokers fail and leaders change.
 
     python -m dledger.testing.raft_brokers --clients --seeds 1..100
 
-The promises are B1 to B10, B13 to B18 and B21 of L{dledger.testing.brokers}, and stricter: an answer of a
-master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
+The promises are B1 to B10, B13 to B18 and B21 to B24 of L{dledger.testing.brokers}, and stricter: an answer
+of a master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
 
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
@@ -72,7 +72,7 @@ class RaftClientsWorld(ClientWorld):
         @param groups: the stories of L{dledger.testing.brokers.group_traffic} are played, too.
         """
         super().__init__(seed, "raft clients", wants_all_lines=wants_all_lines)
-        rng = self._fault_rng
+        rng = self.fault_rng
         self.is_sync = rng.random() < 0.5
         self.faults = faults or (*FAULTS, *(POWER if self.is_sync else ()))
         self.pace_s = rng.choice((0.7, 1.5, 4.0))
@@ -145,7 +145,7 @@ class RaftClientsWorld(ClientWorld):
     # -- faults of a group -----------------------------------------------------------------------
 
     def _cut_off(self, machine: BrokerMachine) -> None:
-        rng = self._fault_rng
+        rng = self.fault_rng
         for other in self.machines:
             if other != machine.name and rng.random() < 0.8:
                 for ends in ((machine.name, other), (other, machine.name)):
@@ -158,7 +158,7 @@ class RaftClientsWorld(ClientWorld):
             node = node_of(machine)
             if node is not None and node.is_running and node.is_leader:
                 others = [one for one in self.machines if one != machine.name]
-                node.transfer(self._fault_rng.choice(others)).addErrback(lambda _: None)
+                node.transfer(self.fault_rng.choice(others)).addErrback(lambda _: None)
 
         machine.call(ask)
 
@@ -214,7 +214,7 @@ class RaftClientsWorld(ClientWorld):
         masters = [name for name, parts in all_parts.items() if not parts.config.is_slave]
         if masters != [self._master]:
             return f"masters {masters}, known {self._master}"
-        if (why := why_unsettled(self.traffic) or self.traffic.why_unsettled()):
+        if (why := why_unsettled(self.traffic)):
             return why
         if len(ends) != 1:
             return f"ends {ends}"

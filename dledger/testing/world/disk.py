@@ -219,6 +219,10 @@ class SimDisk(SimVolume):
         """The pages with these bytes of a file cannot be read until they are written."""
         self._inode(path).bad.update(range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES)))
 
+    def is_bad(self, path: str, position: int) -> bool:
+        """Whether the page with this byte of a file cannot be read."""
+        return position // PAGE_BYTES in self._inode(path).bad
+
     def read_anyway(self, path: str) -> bytes:
         """The content of a file as processes see it; no armed fault hits this read."""
         return bytes(self._inode(path).data)

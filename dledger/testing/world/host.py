@@ -14,7 +14,7 @@ import random
 from typing import TypeAlias
 
 from dledger.testing.world.disk import MemberDied, SimDisk
-from dledger.testing.world.platter import PAGE_BYTES, SimDirectory
+from dledger.testing.world.platter import SimDirectory
 
 #: A directory, by the paths of its parts relative to it.
 DirectoryTree: TypeAlias = dict[str, SimDirectory]
@@ -79,10 +79,6 @@ class MachineDisk(SimDisk):
         inode.pending.clear()
         inode.data = bytearray(data)
         inode.durable = bytearray(data)
-
-    def is_bad(self, path: str, position: int) -> bool:
-        """Whether the page with this byte of a file cannot be read."""
-        return position // PAGE_BYTES in self._inode(path).bad
 
     def has_bad_pages(self, path: str) -> bool:
         """Whether a page of a file in a directory cannot be read."""

@@ -468,3 +468,17 @@ class OnSimulatedDisk(QueueContract, SynchronousTestCase):
         disk.set_full(False)
         queue.write()
         self.assertEqual(self.units(self.open(crashed=True)), put)
+
+    def test_an_unreadable_file_behind_a_gap(self) -> None:
+        """A power cut took a file, and the disk cannot read the next one: all is dispatched again."""
+        queue = self.open()
+        put = self.fill(queue, 35)
+        queue.write()
+        queue.close()
+        disk = self.disk
+        assert isinstance(disk, SimDisk)
+        disk.unlink(f"{self.root}/{200:020d}")
+        disk.unlink(f"{self.root}/{600:020d}")
+        disk.spoil(f"{self.root}/{400:020d}", 0)
+        again = self.open()
+        self.assertEqual((self.units(again), again.has_lost), (put[:10], True))

@@ -211,12 +211,12 @@ class UnitMendingTests(SynchronousTestCase):
     def test_what_a_log_lacks_is_made_later(self) -> None:
         """No filler is written beside units that are found: all are made again when the log is sound."""
         sound = self.spoil_both()
-        self.assertTrue(self.disk._inode(PATH).bad)
+        self.assertTrue(self.disk.is_bad(PATH, 4096))
         self.opened.store.abandon()
         self.disk.overwrite(f"base/commitlog/{0:020d}", self.units[300][1], sound)
         self.open()
         self.assertEqual(self.consumed(), self.all_bodies())
-        self.assertFalse(self.disk._inode(PATH).bad)
+        self.assertFalse(self.disk.is_bad(PATH, 4096))
         self.assertEqual(self.opened.units()["T1", 0], self.units)
 
     def test_unknown_units_mislead_no_search(self) -> None:

@@ -25,9 +25,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from dledger.rocketmq.broker.popping.check_points import REVIVE_PREFIX
 from dledger.rocketmq.broker.puts.halves import END_KIND, HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, REVIVE_PREFIX
 from protocols.wire.rocketmq.message import Message
 
 PLAIN, DELAYED, HALF = "plain", "delayed", "half"
@@ -292,6 +291,8 @@ class TrafficRecord:
         stored twice, because the outcome of the first time was not known.
         """
         before = self.given.get((group, sent.key))
+        if before is not None and pop_ms < before.pop_ms:
+            return Given(pop_ms, visible_ms)  # a late answer: it has come again since
         copies = frozenset((copy,)) | (before.copies if before is not None else frozenset())
         has_twins = (before is not None and before.has_twins) or any(
             0 < copy[0] == other[0] and copy != other for other in copies

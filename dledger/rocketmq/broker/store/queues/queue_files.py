@@ -16,6 +16,7 @@ from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentList, file_name
+from dledger.base.disk.unreadable import is_unreadable
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from protocols.wire.layout import struct_of
 
@@ -142,6 +143,11 @@ def first_unit_of(disk: Disk, directory: str, offset: int) -> Unit | None:
 
 
 def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
-    """Whether a file begins with the unit of a record before C{log_end}."""
-    unit = first_unit_of(disk, directory, offset)
+    """Whether a file begins with the unit of a record before C{log_end}, or with one that cannot be read."""
+    try:
+        unit = first_unit_of(disk, directory, offset)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return True
     return unit is not None and unit.offset < log_end

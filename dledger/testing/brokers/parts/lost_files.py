@@ -1,0 +1,45 @@
+# -*- test-case-name: tests.sim.test_lost_files -*-
+"""What consume queues lose while their broker is down: by a file system, or by an operator."""
+
+from __future__ import annotations
+
+import random
+
+from dledger.testing.world.host import MachineDisk
+
+#: Of the queues, those that lose files, about; and of all files, those that become older copies.
+_SHARE, _OLDER_SHARE = 0.4, 0.3
+
+
+class LostFiles:
+    """
+    Of all machines.
+
+    @ivar lost: number of files that were lost. @ivar older: number of those that became older copies.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[MachineDisk, dict[str, bytes]] = {}
+        self.lost = self.older = 0
+
+    def lose(self, disk: MachineDisk, path: str, rng: random.Random) -> None:
+        """
+        Some queues lose all files, their first ones, or any one; some files are what they were the last time.
+
+        @param path: of the directories of queues.
+        """
+        by_queue: dict[str, list[str]] = {}
+        for file in sorted(disk.files_below(path)):
+            by_queue.setdefault(file.rpartition("/")[0], []).append(file)
+        for files in by_queue.values():
+            if rng.random() < _SHARE:
+                gone = rng.choice((files, files[: rng.randrange(len(files)) + 1], [rng.choice(files)]))
+                for file in gone:
+                    disk.unlink(file)
+                self.lost += len(gone)
+        left = {file: disk.read_file(file) for file in sorted(disk.files_below(path))}
+        for file, data in self._copies.get(disk, {}).items():
+            if len(left.get(file, b"")) == len(data) and rng.random() < _OLDER_SHARE:
+                disk.write_file(file, data)
+                self.older += 1
+        self._copies[disk] = left
