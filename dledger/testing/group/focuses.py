@@ -155,6 +155,20 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         ),
         pace_s=0.8,
     )),
+    "machines-that-differ": (2, attrs.evolve(
+        LATE, faults=("differ", "differ", "upgrade", "unmake", "unmake", "rot_head", "rot_head", "rot_head",
+                      "skip_wrongly", "outlast", "wipe_late", "kill", "stop_late", "transfer"),
+        pace_s=0.8,
+    )),
+    "machines-in-narrow-bounds": (1, attrs.evolve(
+        LATE, settings={
+            **LATE.settings, "max_pending_requests_num": 3, "max_pending_reads": 2, "tracing": True,
+            "max_wait_ack_time_ms": 400, "peer_push_quota": 3000,
+        },
+        faults=("hang_machine", "kill", "transfer", "outlast", "outlast", "wipe_late", "stop_late",
+                "stop_late", "rot_snapshot", "rot_snapshot", "rot_head", "slow_disk"),
+        pace_s=0.8, load={**SHORT_LOGS.load, "clients": 5, "think_us": 80_000, "poison": 0.02},
+    )),
     "members-that-never-lead": (2, Focus(
         settings=_ASYNC, faults=("bury", "bury", "cut_client"), pace_s=1.5,
         load=_MUCH, group={**_OURS, "members": 3, "member_settings": {"n2": {"never_lead": True}}},
