@@ -59,6 +59,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("transfer", "kill", "cut_client", "isolate", "twice"), pace_s=0.8,
         load={**_MUCH, "conditions": 1.0, "bodies_max": 1},
     )),
+    "conditions-among-producers": (1, Focus(
+        faults=("transfer", "kill", "cut_client", "isolate", "slow_disk"), pace_s=1.0,
+        load={**_MUCH, "clients": 5, "think_us": 20_000, "exact": 0.6, "single": 0.2, "conditions": 0.6,
+              "bodies_max": 1},
+    )),
     "power-between-writes": (3, Focus(
         settings=_SYNC, faults=("lose_power_inside", "lose_power_inside", "kill_inside", "cut_power",
                                 "cut_power_everywhere"), pace_s=0.8, load=_MUCH,

@@ -100,7 +100,8 @@ class SimMember:
         have not come back from a peer.
     @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
-    @ivar older_incarnation: its directory is an older copy, of this incarnation, until it knows so; -1: it is not.
+    @ivar older_incarnation: its directory is an older copy of this incarnation, until it knows so; -1: it is
+        none.
     @ivar start_error: why it could not start the last time; empty if it could.
     """
 
