@@ -94,6 +94,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "requests-of-strangers": (2, Focus(
         faults=("ask", "ask", "ask", "speak", "transfer", "kill", "isolate"), pace_s=0.3, load=_MUCH,
     )),
+    "crowds": (1, Focus(
+        settings={"max_connections": 8, "max_pending_reads": 8, "mapped_file_size_for_entry_data": 1024},
+        faults=("crowd", "crowd", "crowd", "transfer", "kill", "isolate", "cut_client"), pace_s=0.7,
+        load={"clients": 3, "think_us": 200_000, "follows": 0.5}, group=_OURS,
+    )),
     "programs-inside-members": (2, Focus(
         faults=("call_inside", "call_inside", "call_inside", "call_inside", "call_inside", "transfer", "kill",
                 "isolate", "pause"),

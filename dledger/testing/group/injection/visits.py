@@ -29,7 +29,7 @@ from dledger.testing.group.members.member import SimMember
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
           "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
           "rot_beside", "stop_late", "hang_machine", "bury", "look_at_files", "look_at_copies",
-          "roll_back", "differ", "unmake", "upgrade", "skip_wrongly", "rot_head")
+          "roll_back", "differ", "unmake", "upgrade", "skip_wrongly", "rot_head", "crowd")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 #: For so long a leader that is buried is down: longer than a group of well members may have no leader.
@@ -252,6 +252,12 @@ class Visits:
             self._stranger = Stranger(self._cluster)
             self._members_before = frozenset(self._cluster.invariants.membership.addresses)
         self._stranger.ask()
+
+    def crowd(self) -> None:
+        """Many whom a member does not know connect to it at once, and ask for much."""
+        self.ask()
+        assert self._stranger is not None
+        self._stranger.crowd()
 
     def judge(self) -> None:
         """
