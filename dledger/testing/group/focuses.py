@@ -176,7 +176,8 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
             "max_wait_ack_time_ms": 400, "peer_push_quota": 3000,
         },
         faults=("hang_machine", "kill", "transfer", "outlast", "outlast", "wipe_late", "stop_late",
-                "stop_late", "rot_snapshot", "rot_snapshot", "rot_head", "slow_disk"),
+                "stop_late", "rot_snapshot", "rot_snapshot", "rot_head", "slow_disk", "call_inside",
+                "call_inside", "call_inside", "use_disk"),
         pace_s=0.8, load={**SHORT_LOGS.load, "clients": 5, "think_us": 80_000, "poison": 0.02},
     )),
     "members-that-never-lead": (2, Focus(

@@ -417,8 +417,10 @@ class SimMember:
 
     def _is_older(self) -> bool:
         """Whether the directory is an older copy, and the process does not know it yet."""
+        if self.older_incarnation < 0:
+            return False
         lineage = self.known_lineage
-        return self.older_incarnation >= 0 and (lineage is None or lineage[0] == self.older_incarnation)
+        return lineage is None or lineage[0] == self.older_incarnation
 
     @property
     def known_lineage(self) -> tuple[int, int] | None:
