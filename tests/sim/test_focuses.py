@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from unittest import mock
 
+import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group import focuses
+from dledger.testing.group.clients import Load
 from dledger.testing.group.focuses import FOCUSES, focus_name_of, run_drawn_schedule
+from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.runner import main
 from dledger.testing.group.schedule import EVERYTHING, Focus, ScheduleOutcome
 
@@ -40,6 +43,14 @@ class FocusTests(SynchronousTestCase):
             outcome = run_drawn_schedule(1, seconds=3.0, focus_name=name)
             self.assertEqual(outcome.failure, "", name)
             self.assertGreater(outcome.steps, 0, name)
+
+    def test_group_smaller_than_drawn(self) -> None:
+        """A preferred leader that is no member of the smaller group is preferred no more."""
+        options = GroupOptions(members=7, settings={"preferred_leader_ids": ("n6",)})
+        narrow = FOCUSES["former-leaders-of-five"][1].narrow
+        self.assertNotIn("preferred_leader_ids", narrow(options, Load())[0].settings)
+        options = attrs.evolve(options, settings={"preferred_leader_ids": ("n4",)})
+        self.assertEqual(narrow(options, Load())[0].settings["preferred_leader_ids"], ("n4",))
 
     def asked(self, *words: str) -> dict[int, Focus]:
         """The focus of each schedule that a command plays."""

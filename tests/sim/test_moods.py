@@ -9,9 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.voter import Voter
 from dledger.machine.guarded import SnapshotFailed
+from dledger.machine.requests import MachineDesk
 from dledger.machine.writing import SnapshotWriter
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.scrub import SegmentScrub
+from dledger.testing.group.checks.machines import ANOTHER_DIGEST, NO_MACHINE
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import visits
 from dledger.testing.group.injection.moods import Moods
@@ -19,6 +21,7 @@ from dledger.testing.group.members.cluster import SECOND_US
 from dledger.testing.group.schedule import run_schedule
 
 BAD_MOODS = FOCUSES["machines-in-bad-moods"][1]
+DIFFERING = FOCUSES["machines-that-differ"][1]
 BESIDE = FOCUSES["rot-beside-records"][1]
 NEVER_LEADS = FOCUSES["members-that-never-lead"][1]
 
@@ -40,6 +43,25 @@ class MoodsTests(SynchronousTestCase):
         self.flushLoggedErrors(SnapshotFailed)
         for kind in ("mood", "question", "rot", "hang"):
             self.assertGreater(sum(one.told.get(kind, 0) for one in made), 0, kind)
+
+    def test_machines_that_differ(self) -> None:
+        """Digests of no state, another version, machines that are not made again, orders without a reason."""
+        made: list[Moods] = []
+
+        def make(*arguments: object) -> Moods:
+            made.append(Moods(*arguments))  # type: ignore[arg-type]
+            return made[-1]
+
+        with mock.patch.object(visits, "Moods", make):
+            for seed in (1, 3):
+                self.assertEqual(run_schedule(seed, focus=DIFFERING).failure, "")
+        for kind in (ANOTHER_DIGEST, NO_MACHINE, "upgrade", "skip", "rot"):
+            self.assertGreater(sum(one.told.get(kind, 0) for one in made), 0, kind)
+
+    def test_order_without_a_reason_is_noticed(self) -> None:
+        """A leader writes each order into the log."""
+        with mock.patch.object(MachineDesk, "_why_no_skip", lambda *given: ""):
+            self.assertIn("skipped without a reason", run_schedule(2, focus=DIFFERING).failure)
 
     def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:
         """None is due, however long the log becomes."""

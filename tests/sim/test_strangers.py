@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -53,6 +54,24 @@ class StrangerTests(SynchronousTestCase):
         for member in cluster.members.values():
             refusals = member.node.status().counts.refusals
             self.assertTrue({"FORBIDDEN", "UNKNOWN_GROUP", "UNEXPECTED_ARGUMENT"} <= refusals.keys())
+        self.assertEqual([member.boots for member in cluster.members.values()], [1, 1, 1])
+        cluster.settle()
+        cluster.judge()
+
+    def test_crowds_are_turned_away(self) -> None:
+        """More than have a place, with bodies that are too long and many waits: the members say so, and go on."""
+        cluster = SimCluster(GroupOptions(settings={"max_connections": 8}), 1)
+        cluster.start()
+        cluster.run(4)
+        stranger = Stranger(cluster)
+        for _ in range(12):
+            stranger.crowd()
+            cluster.run(0.5)
+        refusals: Counter[str] = Counter()
+        for member in cluster.members.values():
+            refusals.update(member.node.status().counts.refusals)
+        self.assertTrue({"TOO_MANY_CLIENTS", "UNEXPECTED_ARGUMENT", "LEADER_PENDING_FULL"} <= refusals.keys())
+        cluster.run(25)
         self.assertEqual([member.boots for member in cluster.members.values()], [1, 1, 1])
         cluster.settle()
         cluster.judge()

@@ -59,6 +59,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("transfer", "kill", "cut_client", "isolate", "twice"), pace_s=0.8,
         load={**_MUCH, "conditions": 1.0, "bodies_max": 1},
     )),
+    "conditions-among-producers": (1, Focus(
+        faults=("transfer", "kill", "cut_client", "isolate", "slow_disk"), pace_s=1.0,
+        load={**_MUCH, "clients": 5, "think_us": 20_000, "exact": 0.6, "single": 0.2, "conditions": 0.6,
+              "bodies_max": 1},
+    )),
     "power-between-writes": (3, Focus(
         settings=_SYNC, faults=("lose_power_inside", "lose_power_inside", "kill_inside", "cut_power",
                                 "cut_power_everywhere"), pace_s=0.8, load=_MUCH,
@@ -88,6 +93,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     )),
     "requests-of-strangers": (2, Focus(
         faults=("ask", "ask", "ask", "speak", "transfer", "kill", "isolate"), pace_s=0.3, load=_MUCH,
+    )),
+    "crowds": (1, Focus(
+        settings={"max_connections": 8, "max_pending_reads": 8, "mapped_file_size_for_entry_data": 1024},
+        faults=("crowd", "crowd", "crowd", "transfer", "kill", "isolate", "cut_client"), pace_s=0.7,
+        load={"clients": 3, "think_us": 200_000, "follows": 0.5}, group=_OURS,
     )),
     "programs-inside-members": (2, Focus(
         faults=("call_inside", "call_inside", "call_inside", "call_inside", "call_inside", "transfer", "kill",
@@ -154,6 +164,21 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
             "hang_machine",
         ),
         pace_s=0.8,
+    )),
+    "machines-that-differ": (2, attrs.evolve(
+        LATE, faults=("differ", "differ", "upgrade", "unmake", "unmake", "rot_head", "rot_head", "rot_head",
+                      "skip_wrongly", "outlast", "wipe_late", "kill", "stop_late", "transfer"),
+        pace_s=0.8,
+    )),
+    "machines-in-narrow-bounds": (1, attrs.evolve(
+        LATE, settings={
+            **LATE.settings, "max_pending_requests_num": 3, "max_pending_reads": 2, "tracing": True,
+            "max_wait_ack_time_ms": 400, "peer_push_quota": 3000,
+        },
+        faults=("hang_machine", "kill", "transfer", "outlast", "outlast", "wipe_late", "stop_late",
+                "stop_late", "rot_snapshot", "rot_snapshot", "rot_head", "slow_disk", "call_inside",
+                "call_inside", "call_inside", "use_disk"),
+        pace_s=0.8, load={**SHORT_LOGS.load, "clients": 5, "think_us": 80_000, "poison": 0.02},
     )),
     "members-that-never-lead": (2, Focus(
         settings=_ASYNC, faults=("bury", "bury", "cut_client"), pace_s=1.5,

@@ -78,7 +78,12 @@ class Focus:
             settings["store_type"] = "file"  # a store in memory survives no kill
             # Appends with conditions are refused more often than taken.
             load = attrs.evolve(load, conditions=0.0, exact=0.0, single=0.0)
-        return with_values(options, {"settings": settings, **self.group}), with_values(load, self.load)
+        narrowed = with_values(options, {"settings": settings, **self.group})
+        ids = {f"n{number}" for number in range(narrowed.members)}  # (the seed's group may have been larger)
+        preferred = settings.get("preferred_leader_ids", ())
+        if not ids.issuperset(preferred):  # type: ignore[arg-type]
+            del settings["preferred_leader_ids"]
+        return narrowed, with_values(load, self.load)
 
 
 EVERYTHING = Focus()

@@ -11,6 +11,7 @@ register, or refused (L{is_refused}), or stops the machine (L{is_poison}). Rule 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.client.answers.values import Entry
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.loading import hosting_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import RESULT_BYTES_MAX, RefusedCommand, StateMachine
@@ -49,6 +51,10 @@ MOODS = ("no snapshot", "half a snapshot", "a snapshot of text", "no digest", "a
          "no restore", "half a restore")
 #: A query that no machine answers begins with this; the next letter says how it fails.
 UNANSWERED = b"!"
+
+
+#: A digest that no state has; and a machine that cannot be made again.
+ANOTHER_DIGEST, NO_MACHINE = "another digest", "no machine"
 
 
 class Unspeakable(RefusedCommand):
@@ -166,6 +172,8 @@ class RegisterMachine(StateMachine):
         """Of the whole state."""
         if self._frailty.is_in("no digest"):
             raise KeyboardInterrupt
+        if self._frailty.is_in(ANOTHER_DIGEST):
+            return b"another"
         if self._frailty.is_in("a digest of text"):
             return "text"  # type: ignore[return-value]
         return b"%d %d" % (self.chain, self.last_index)
@@ -199,6 +207,44 @@ class RegisterMachine(StateMachine):
             register, _, index = one.partition(b"=")
             self.registers[register] = int(index)
         assert [*pieces] == [PADDING[0]] * PADDING[1], "the pieces of a snapshot are others than those given"
+
+
+class Wordless(MemoryError):
+    """A failure that cannot be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class EarlierMachine(RegisterMachine):
+    """The same, which answers no queries while another member runs a later version."""
+
+    newest_only = True
+
+
+class LaterMachine(RegisterMachine):
+    """
+    The next version, which takes the snapshots of the one before; it gets one entry at a time, and goes on
+    when a snapshot cannot be read, as if it had become its state.
+    """
+
+    version = 2
+    oldest_version = 1
+    newest_only = True
+
+    def apply(self, entries: Sequence[Entry]) -> list[bytes]:  # type: ignore[override]
+        """Index and checksum of the entry."""
+        return list(super().apply(entries))
+
+    def restore(self, chunks: Iterable[bytes], version: int) -> None:  # type: ignore[override]
+        """The state again. @param version: of the snapshot."""
+        assert version in (1, 2), version
+        pieces = iter(chunks)
+        try:
+            super().restore(pieces)
+        except (SnapshotRefused, OSError):
+            with contextlib.suppress(SnapshotRefused, OSError):
+                next(pieces)
 
 
 @attrs.define
@@ -241,6 +287,8 @@ class MachineRules:
     @ivar frailties: of the members.
     @ivar hosted: the machines of the last processes.
     @ivar orders: those in the log: index of the order, and of the entry that is skipped.
+    @ivar versions: of the machines that members make from their next start on; empty: all make the first one.
+    @ivar has_differed: a machine has reported another digest than that of its state.
     """
 
     invariants: GroupInvariants
@@ -251,6 +299,8 @@ class MachineRules:
     frailties: dict[str, Frailty] = attrs.Factory(dict)
     hosted: dict[str, Hosting] = attrs.Factory(dict)
     orders: list[tuple[int, int]] = attrs.Factory(list)
+    versions: dict[str, int] = attrs.Factory(dict)
+    has_differed: bool = False
     _bodies: list[bytes] = attrs.Factory(list)
     _poisons: list[int] = attrs.Factory(list)
     _folds: dict[frozenset[int], Fold] = attrs.Factory(dict)
@@ -261,11 +311,18 @@ class MachineRules:
     ) -> Hosting:
         """A machine for the node of a new process. @param trace: for its spans."""
         frailty = self.frailties[member_id] = Frailty()
-        factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
+        factory: Callable[[], StateMachine] = partial(self._made, member_id, frailty)
         if trace is not None:
             factory = traced_factory(factory, trace)
         hosted = self.hosted[member_id] = hosting_of(node, factory, host, disk=disk)
         return hosted
+
+    def _made(self, member_id: str, frailty: Frailty) -> StateMachine:
+        if frailty.is_in(NO_MACHINE):
+            raise Wordless
+        if not self.versions:
+            return RegisterMachine(frailty)
+        return (LaterMachine if self.versions.get(member_id, 1) > 1 else EarlierMachine)(frailty)
 
     def forget(self) -> None:
         """Committed entries may be lost, and others come to their places."""
@@ -296,7 +353,8 @@ class MachineRules:
             require(seen[1] >= before[1], 10,
                     f"the machine of {member_id} goes back from {before[1]} to {seen[1]}")
         self.applied += 1
-        require(not runner.in_doubt or bool(self.orders), 10, f"{member_id} is in doubt: {runner.in_doubt}")
+        may_doubt = bool(self.orders) or self.has_differed
+        require(not runner.in_doubt or may_doubt, 10, f"{member_id} is in doubt: {runner.in_doubt}")
         self._compare(member_id, runner)
 
     def _compare(self, member_id: str, runner: MachineRunner) -> None:
@@ -324,6 +382,8 @@ class MachineRules:
 
     def _may_fail(self, member_id: str, runner: MachineRunner) -> None:
         index, frailty = runner.failed_index, self.frailties[member_id]
+        if index < 0 and NO_MACHINE in frailty.struck:
+            return
         if index >= 0:
             self._scan(index)
         is_right = index >= 0 and (index in frailty.failed or is_poison(self._bodies[index]))

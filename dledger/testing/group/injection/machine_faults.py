@@ -49,6 +49,7 @@ class MachineTroubles:
         self._rules = rules
         self._rng = rng
         self._asking = cluster.random("snapshots that are asked for")
+        self._again = cluster.random("members that are started again")
         self._until_us = int(seconds * SECOND_US)
         self.skips = 0
         self.asked: dict[str, tuple[Node, int]] = {}
@@ -90,6 +91,10 @@ class MachineTroubles:
             member.hang_machine(0, is_calls=False)
         for frailty in self._rules.frailties.values():
             frailty.is_due = False
+        for member in self._members() if self._rules.versions else ():
+            if self._rules.versions.get(member.member_id, 1) < 2:
+                self._rules.versions[member.member_id] = 2  # (an upgrade ends with the last member)
+                member.stop()
 
     # -- the operator -------------------------------------------------------------------------
 
@@ -101,6 +106,7 @@ class MachineTroubles:
             self._look_at_state(member)
             if not is_over and self._asking.random() < ASKS:
                 self._ask(member)
+            self._start_again(member, is_over=is_over)
             index = self._failed_index(member)
             if index < 0 or not (is_over or self._rng.random() < DILIGENCE):
                 continue
@@ -110,6 +116,18 @@ class MachineTroubles:
             elif is_alone:
                 member.note("the operator starts it again, for its machine")
                 member.stop()
+
+    def _start_again(self, member: SimMember, *, is_over: bool) -> None:
+        """What has no other cure: a state in doubt, and a machine that cannot be made again."""
+        if not member.is_serving or member.service.node is None:
+            return
+        runner = member.node.machine_requests.machine
+        assert isinstance(runner, MachineRunner)
+        is_unmade = runner.state == "failed" and runner.failed_index < 0
+        is_doubtful = bool(runner.in_doubt) and self._rules.has_differed
+        if (is_unmade or is_doubtful) and (is_over or self._again.random() < DILIGENCE):
+            member.note(f"the operator starts it again: {runner.reason or runner.in_doubt}")
+            member.stop()
 
     @staticmethod
     def _failed_index(member: SimMember) -> int:

@@ -18,7 +18,13 @@ from twisted.python.failure import Failure
 
 from dledger.machine.guarded import SnapshotFailed
 from dledger.machine.runner import MachineRunner
-from dledger.testing.group.checks.machines import MOODS, UNANSWERED
+from dledger.testing.group.checks.machines import (
+    ANOTHER_DIGEST,
+    MOODS,
+    NO_MACHINE,
+    UNANSWERED,
+    MachineRules,
+)
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
@@ -61,6 +67,69 @@ class Moods:
         self._count("mood")
         if self._rng.random() < 0.5:
             member.call(lambda node: node.ask_snapshot())
+
+    def differ(self, member: SimMember) -> None:
+        """The next digest of its machine is of no state: it must come into doubt, or all members."""
+        self._upset(member, ANOTHER_DIGEST).has_differed = True
+
+    def unmake(self, member: SimMember) -> None:
+        """Its machine cannot be made again, once."""
+        self._upset(member, NO_MACHINE)
+
+    def _upset(self, member: SimMember, mood: str) -> MachineRules:
+        rules = self._cluster.world.machines
+        assert rules is not None, "these members run no machine"
+        if member.member_id in rules.frailties:
+            rules.frailties[member.member_id].mood = mood
+            member.note(f"fault: its machine: {mood}")
+            self._count(mood)
+        return rules
+
+    def upgrade(self, member: SimMember) -> None:
+        """It is stopped, and starts again with the next version of the machine; or goes back to the first."""
+        rules = self._cluster.world.machines
+        assert rules is not None, "these members run no machine"
+        goes_back = rules.versions.get(member.member_id, 1) > 1
+        if goes_back and self._rng.random() < 0.5:
+            return
+        version = rules.versions[member.member_id] = 1 if goes_back else 2
+        member.note(f"fault: version {version} of its machine")
+        self._count("upgrade")
+        member.stop()
+
+    def skip(self, member: SimMember) -> None:
+        """An operator wants an entry skipped at which no machine has failed."""
+        if member.is_serving and member.service.node is not None:
+            index = self._cluster.invariants.last_committed + 1000
+            member.call(lambda node: node.skip(index).addCallbacks(
+                self._not_skipped, lambda failure: failure.trap(DLedgerError, CancelledError) and None
+            ).addErrback(self._broken))
+
+    def _not_skipped(self, answer: Response) -> None:
+        self._count("skip")
+        require(answer.code is not ResponseCode.SUCCESS, MACHINES, f"skipped without a reason: {answer}")
+
+    def rot_head(self) -> None:
+        """The head of a snapshot of one member rots, or two have each other's name, or one is gone."""
+        member, rng = self._cluster.members[self._rotten], self._rng
+        names = sorted(member.disk.files_below(f"{member.config.self_path}/machine"))
+        if not names or member.is_away:
+            return
+        path, chance = rng.choice(names), rng.random()
+        content = member.disk.read_anyway(path)
+        if chance < 0.5 and content:
+            at = int(rng.random() * min(len(content), 48))
+            member.disk.overwrite(path, at, bytes([content[at] ^ 1 << int(rng.random() * 8)]))
+        elif chance < 0.8 and len(names) > 1:
+            other = rng.choice([one for one in names if one != path])
+            member.disk.replace(path, member.disk.read_anyway(other))
+        else:
+            member.disk.unlink(path)
+        member.note(f"fault: the head of {path} rots")
+        self._count("rot")
+        if rng.random() < 0.5:
+            member.kill()
+            self._cluster.restart_later(member, 1000)
 
     def hang(self, member: SimMember) -> None:
         """Its calls, or its snapshots, take many seconds for a while."""

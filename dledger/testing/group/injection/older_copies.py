@@ -20,7 +20,7 @@ from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.host import DirectoryTree
 
-#: Starts of the member since the copy was taken: so often the copy can be started without a word of the others.
+#: Starts of the member since the copy was taken: so often the copy may be started unnoticed.
 STARTS = 2
 
 
@@ -31,7 +31,9 @@ class OlderCopies:
     @ivar put_back: copies that were put back.
     """
 
-    def __init__(self, cluster: SimCluster, rng: random.Random, damage: Rot, misfortunes: Misfortunes) -> None:
+    def __init__(
+        self, cluster: SimCluster, rng: random.Random, damage: Rot, misfortunes: Misfortunes
+    ) -> None:
         self.put_back = 0
         self._cluster = cluster
         self._rng = rng

@@ -156,6 +156,31 @@ class Stranger:
             words += corrupt(frame, rng) if is_spoilt else frame
         self._say(member, words)
 
+    def crowd(self) -> None:
+        """
+        Connect to a member many times: with bodies that no file has room for, and with waits for entries.
+        None of the bodies may come into the log.
+        """
+        cluster, rng = self._cluster, self._rng
+        member = rng.choice(list(cluster.members.values()))
+        base: MessageFields = {
+            "group": member.config.group, "remote_id": member.member_id, "wire_version": 1, "local_id": None,
+            "leader_id": None, "term": 0,
+        }
+        body = bytes(member.config.body_bytes_max + 1)
+        end = cluster.invariants.last_committed
+        for _ in range(2 + int(rng.random() * 6)):
+            wait = PullRequest(**base, begin_index=end + 1 + int(rng.random() * 40), end_index=INDEX_MAX,
+                               max_bytes=1 << 20, wait_ms=rng.choice((500, 1 << 20)))
+            words = b"".join(encode_request_frame(wait, number + 1) for number in range(rng.choice((1, 1, 1, 300))))
+            large = rng.choice((
+                AppendRequest(**base, bodies=(b"small", body)), SubmitRequest(**base, command=body),
+                AppendOnceRequest(**base, bodies=(body,), producer="stranger", sequence=1),
+            ))
+            is_native = isinstance(large, AppendRequest)  # (in JSON it would carry one body)
+            words += encode_request_frame(large, 1000) if is_native else _in_json(large, 1000)
+            self._say(member, words)
+
     def speak(self) -> None:
         """Connect to a member, say some things, and stay for a while."""
         cluster, rng = self._cluster, self._rng

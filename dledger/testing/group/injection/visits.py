@@ -29,7 +29,7 @@ from dledger.testing.group.members.member import SimMember
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
           "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
           "rot_beside", "stop_late", "hang_machine", "bury", "look_at_files", "look_at_copies",
-          "roll_back")
+          "roll_back", "differ", "unmake", "upgrade", "skip_wrongly", "rot_head", "crowd")
 #: A member that is to be late for the log is down for no longer.
 LATE_US = 15 * SECOND_US
 #: For so long a leader that is buried is down: longer than a group of well members may have no leader.
@@ -125,6 +125,26 @@ class Visits:
     def rot_snapshot(self) -> None:
         """A snapshot of a state machine rots."""
         self.moods.rot()
+
+    def differ(self) -> None:
+        """A state machine reports a digest of no state."""
+        self.moods.differ(self._member())
+
+    def unmake(self) -> None:
+        """A state machine cannot be made again."""
+        self.moods.unmake(self._member())
+
+    def upgrade(self) -> None:
+        """A member gets the next version of the state machine."""
+        self.moods.upgrade(self._rng.choice(list(self._cluster.members.values())))
+
+    def skip_wrongly(self) -> None:
+        """An operator orders to skip an entry at which nobody has failed."""
+        self.moods.skip(self._member())
+
+    def rot_head(self) -> None:
+        """The head of a snapshot rots."""
+        self.moods.rot_head()
 
     def rot_ahead(self) -> None:
         """A member is cut off; entries that it lacks rot at the leader before it is back."""
@@ -232,6 +252,12 @@ class Visits:
             self._stranger = Stranger(self._cluster)
             self._members_before = frozenset(self._cluster.invariants.membership.addresses)
         self._stranger.ask()
+
+    def crowd(self) -> None:
+        """Many whom a member does not know connect to it at once, and ask for much."""
+        self.ask()
+        assert self._stranger is not None
+        self._stranger.crowd()
 
     def judge(self) -> None:
         """

@@ -100,7 +100,8 @@ class SimMember:
         have not come back from a peer.
     @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
-    @ivar older_incarnation: its directory is an older copy, of this incarnation, until it knows so; -1: it is not.
+    @ivar older_incarnation: its directory is an older copy of this incarnation, until it knows so; -1: it is
+        none.
     @ivar start_error: why it could not start the last time; empty if it could.
     """
 
@@ -416,8 +417,10 @@ class SimMember:
 
     def _is_older(self) -> bool:
         """Whether the directory is an older copy, and the process does not know it yet."""
+        if self.older_incarnation < 0:
+            return False
         lineage = self.known_lineage
-        return self.older_incarnation >= 0 and (lineage is None or lineage[0] == self.older_incarnation)
+        return lineage is None or lineage[0] == self.older_incarnation
 
     @property
     def known_lineage(self) -> tuple[int, int] | None:
