@@ -187,7 +187,7 @@ class ReaderTests(LedgerCase):
         self.assertIn("the checkpoint is of group 'h', option group is 'g'", str(error))
 
     def test_a_checkpoint_without_offsets(self) -> None:
-        """What is no object, or an empty one, is a damaged file."""
+        """Anything but an object with offsets is a damaged file."""
         damaged: list[Any] = [[1], 7, "x", {}, None]
         for value in damaged:
             with self.subTest(value=value):

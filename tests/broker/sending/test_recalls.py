@@ -66,7 +66,8 @@ class RecallTests(TimerCase):
     def test_a_long_key_is_kept_short(self) -> None:
         """Many messages with long keys may wait; one of a few hundred characters is recalled, too."""
         keys = ["k" * 400, "k" * 399 + "l", "x" * 20_000]
-        handle, *_ = (self.handle(key[-1:].encode(), 5000, key) for key in keys)
+        handle, _, none = (self.handle(key[-1:].encode(), 5000, key) for key in keys)
+        self.assertEqual(none, "")
         self.settle()
         held = self.parts.timers.keys()
         self.assertEqual(len(held), 3)

@@ -21,7 +21,7 @@ import attrs
 from dledger.rocketmq.answering.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.delays.recall_handle import RecallHandle
+from dledger.rocketmq.broker.delays.recall_handle import HANDLE_CHARACTERS_MAX, RecallHandle
 from dledger.rocketmq.broker.delays.timed import OUT_MS, REAL_TOPIC, TIMED_TOPIC, timed
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import RETRY_PREFIX
@@ -161,10 +161,12 @@ class LongSends:
         return ReadSend((message,), queue_id, waits(properties), recall_handle=handle)
 
     def _handle_of(self, message: NewMessage) -> str:
+        """For its recall; empty if its key is so long that no recall would take the handle."""
         named = decode_properties(message.properties_data)
-        return RecallHandle(
+        text = RecallHandle(
             named[REAL_TOPIC], self._config.broker_name, int(named[OUT_MS]), named["UNIQ_KEY"]
         ).text()
+        return text if len(text) <= HANDLE_CHARACTERS_MAX else ""
 
     def _timed(self, message: NewMessage) -> NewMessage:
         """The message, or its form in which it waits for its time. @raise Refused: there is no room."""
