@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
+from dledger.testing.brokers.parts.lost_files import LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
 from dledger.testing.brokers.parts.states import OldFiles
 from dledger.testing.world.bugs import BugWatch
@@ -39,6 +40,8 @@ FAULTS = (
 )
 #: Of disks that cannot read something.
 READS = ("read_error", "spoil_queue", "spoil_queue")
+#: What queues lose while their broker is down.
+LOSSES = ("lose_files",)
 #: Pages of logs that cannot be read.
 BAD_LOGS = ("spoil_log", "spoil_log")
 POWER = ("lose_power", "lose_power_in_write")
@@ -56,6 +59,7 @@ class PairFaults:
     @ivar fault_rng: draws the faults.
     @ivar is_promoting: a slave is becoming the master.
     @ivar old_files: the files of logs that may be deleted.
+    @ivar lost_files: what queues have lost.
     """
 
     #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
@@ -81,6 +85,7 @@ class PairFaults:
         self.is_promoting = False
         self._noticed: set[str] = set()
         self.old_files = OldFiles()
+        self.lost_files = LostFiles()
 
     def note(self, text: str) -> None:
         """Add a line to the trace, and to the digest."""
@@ -225,6 +230,12 @@ class PairFaults:
         if paths:
             path = self.fault_rng.choice(paths)
             machine.disk.spoil(path, int(self.fault_rng.random() * QUEUE_FILE_BYTES))
+
+    def _lose_files(self, machine: BrokerMachine) -> None:
+        """A broker ends, and its queues have lost files when it starts, or some are older copies."""
+        machine.kill()
+        self.lost_files.lose(machine.disk, "/store/consumequeue", self.fault_rng)
+        self.again(machine)
 
     def _age(self, machine: BrokerMachine) -> None:
         """The oldest files of the log are old enough to go. (Those of consumers that are late, too.)"""

@@ -35,6 +35,7 @@ from dledger.testing.brokers.group_traffic import POPPED_TOPIC
 from dledger.testing.brokers.pair_faults import (
     BAD_LOGS,
     FAULTS,
+    LOSSES,
     NAMES,
     POWER,
     READS,
@@ -111,6 +112,8 @@ class PairWorld(ClientWorld):
             *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
             *(READS if draws(seed, "reads") else ()),
         )
+        if not focus.faults and draws(seed, "losses"):
+            self.faults += LOSSES
         if not focus.faults and draws(seed, "bad log pages"):
             self.faults += BAD_LOGS
         if "spoil_log" in self.faults and not self.ages:

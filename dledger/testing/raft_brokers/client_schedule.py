@@ -31,7 +31,7 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.pair_faults import BAD_LOGS, POWER, READS, RETENTION, SECOND_US
+from dledger.testing.brokers.pair_faults import BAD_LOGS, LOSSES, POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
@@ -80,7 +80,9 @@ class RaftClientsWorld(ClientWorld):
         ages = "age" in faults or (not faults and draws(seed, "ages"))
         if not faults:
             self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()),
-                            *(BAD_LOGS if draws(seed, "bad log pages") else ()))
+                            *(BAD_LOGS if draws(seed, "bad log pages") else ()),
+                            # (An entry may expire here before the unit of its message is durable.)
+                            *(LOSSES if not ages and draws(seed, "losses") else ()))
         make = MakeRaftBroker(IDS, {
             **(RETENTION if ages else {}),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},

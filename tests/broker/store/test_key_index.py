@@ -243,6 +243,49 @@ class EndTests(Rig):
         self.assertEqual((self.index.offset, self.names()), (0, []))
         self.assertEqual(self.disk.listdir("base/index.set-aside-1"), names)
 
+    def test_an_empty_last_file_is_removed(self) -> None:
+        """A crash in its creation leaves it: the others stay."""
+        self.put(0, 100)
+        self.flush()
+        names = self.names()
+        self.disk.write_file(f"base/index/{int(names[-1]) + 1:017d}", b"")
+        self.index = self.open(crashed=True)
+        self.assertEqual((self.index.offset, self.names()), (1000, names))
+        self.check(100)
+
+    def test_a_power_cut_among_deletions_hides_nothing(self) -> None:
+        """All files go, and a power cut keeps one in the middle: all records are put again."""
+        self.put(0, 250)
+        self.flush()
+        names = self.names()
+        self.assertGreater(len(names), 3)
+        middle = self.disk.read_file(f"base/index/{names[1]}")
+        disk = self.disk
+        sound = disk.unlink
+
+        def cut(path: str) -> None:
+            sound(path)
+            if path.endswith(names[0]):
+                raise OSError(28, "the start fails here")
+
+        for is_other_size in (True, False):
+            self.disk.unlink = cut  # type: ignore[method-assign]
+            if is_other_size:
+                self.index = self.open(max_index_num=63)
+            else:
+                disk.open(f"base/index/{names[0]}").pwrite(HEADER.pack(0, 0, 0, 0, 0, -1), 0)
+                self.index = self.open(crashed=True)
+            self.disk.unlink = sound  # type: ignore[method-assign]
+            for name in self.names():
+                disk.unlink(f"base/index/{name}")
+            disk.write_file(f"base/index/{names[1]}", middle)
+            self.index = self.open(crashed=True)
+            self.assertEqual((self.index.offset, self.names()), (0, []))
+            self.catch_up(250)
+            self.flush()
+            self.check(250)
+            names = self.names()
+
     def test_a_torn_mark_says_nothing(self) -> None:
         """A mark that is torn, or of another shape, is none."""
         shape = self.index.shape

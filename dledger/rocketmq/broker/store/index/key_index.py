@@ -138,7 +138,7 @@ class KeyIndex:
         self.end_timestamp = self.last_put[0]
 
     def _list(self) -> None:
-        """Find the files; those of another size are set aside."""
+        """Find the files; set those of another size aside. (A crash can leave an empty last one.)"""
         disk, size, other = self._disk, self.shape.file_size, []
         for name in disk.listdir(self.directory):
             if len(name) == _NAME_SIZE and name.isascii() and name.isdecimal():
@@ -148,8 +148,11 @@ class KeyIndex:
                 else:
                     other.append(path)
                 self._last_name = int(name)
+        if other and int(other[-1].rpartition("/")[2]) == self._last_name and not disk.file_size(other[-1]):
+            disk.unlink(other.pop())
         if not other:
             return
+        self._lower_to_begin()
         aside = next_directory(disk, self.directory)
         disk.makedirs(aside)
         for path in other:
@@ -199,8 +202,19 @@ class KeyIndex:
             "index: {reason}; the file is deleted, and its records are put into the index again",
             reason=str(reason),
         )
+        if len(self.files) - at > 1:
+            self._lower_to_begin()
         self._delete(at)
         self._go_on()
+
+    def _lower_to_begin(self) -> None:
+        """
+        Several files go. A power cut could keep any of them, and the mark would not show that one before it
+        is missing: so everything is put again after one, until the next flush.
+
+        @raise OSError: writing failed; nothing has gone.
+        """
+        self._write(IndexMark(offset=self._log.begin_offset))
 
     def _delete(self, at: int) -> None:
         """Delete the files from C{at} on, the last one first."""
@@ -341,7 +355,7 @@ class KeyIndex:
         elif all(file.is_clean for file in self.files):
             self._write_mark()
         else:
-            self._write(IndexMark(offset=self._log.begin_offset))  # all of it is put again after a crash
+            self._lower_to_begin()
 
     # -- flush -----------------------------------------------------------------------------------
 
