@@ -290,6 +290,7 @@ def _raft_client_kinds() -> list[Callable[[], object]]:
     kinds = (
         (("spoil_queue", "read_error", "kill"), False), (("age", "hand_over", "cut_off", "fill_disk"), False),
         (("nothing",), True), ((), True), ((), True),
+        (("spoil_log", "spoil_log", "kill", "hand_over"), False),
     )
     return [functools.partial(run_raft_clients, seed, faults=faults, groups=groups)
             for seed, (faults, groups) in enumerate(kinds, 1)]

@@ -214,6 +214,20 @@ class LeftOutTests(SynchronousTestCase):
         self.assertTrue(found[1].has("a/b.py", "One.two.inner") and found[0].has("a/b.py", "any"))
         self.assertFalse(found[1].has("a/b.py", "One.twofold") or found[1].has("a/c.py", "One.two"))
 
+    def test_a_folder_stays_out(self) -> None:
+        """All modules of it; it is stale as soon as a function of one is executed."""
+        (one,) = left_out_of("dledger/raft_broker/ -- why\n")
+        path = "dledger/raft_broker/stamps.py"
+        self.assertTrue(one.has(path, "any"))
+        self.assertFalse(one.has("dledger/raft_brokers/stamps.py", "any"))
+        self.assertRaises(ValueError, left_out_of, "dledger/raft_broker/: One -- why")
+        self.assertEqual(stale([one], {}), [])
+        first = statements_of((ROOT / path).read_text())[0]
+        (told,) = stale([one], {str(ROOT / path): {first.begin}})
+        self.assertTrue(told.endswith(f"{first.function} is executed"), told)
+        (row,) = left_out_table([one])[2:]
+        self.assertGreater(int(row.split(" | ")[1]), 400)
+
     def test_stale_lines_are_errors(self) -> None:
         """What is executed, and what is not there any more."""
         path = "dledger/raft_broker/stamps.py"

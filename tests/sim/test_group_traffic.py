@@ -15,7 +15,7 @@ from dledger.testing.brokers.group_traffic import (
     MEMBER_GROUP,
     POPPED_GROUP,
     GroupStories,
-    new_message,
+    plain_message,
 )
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
 from dledger.testing.raft_brokers.client_schedule import run_raft_clients
@@ -69,7 +69,7 @@ class BrokenTests(PairCase):
         world = self.world(1)
         stories, draws = world.traffic.parts[1], random.Random(1)
         assert isinstance(stories, GroupStories)
-        sent = new_message(world, draws, "T1")
+        sent = plain_message(world, draws, "T1")
         sent.tag, sent.number = "A", 30
         message = Message(topic="T1", body=sent.body, reconsume_times=1, properties_data=encode_properties(
             {"KEYS": sent.key, "POP_CK": "0 1 800 0 0 b 0 0"}

@@ -245,7 +245,7 @@ class GroupStories:
         await self._traffic.ask_until_done(MAKE_TOPIC, self._traffic.topic_fields(POPPED_TOPIC))
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.3) + 1e-6)
-            sent = new_message(self._world, self._draws, POPPED_TOPIC)
+            sent = plain_message(self._world, self._draws, POPPED_TOPIC)
             named = {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag}
             answer = await self._traffic.ask_master(SEND, self._traffic.send_fields(sent, named), sent.body)
             self._traffic.note_sent([sent], answer)
@@ -410,7 +410,7 @@ class GroupStories:
             await client.ask(target, UNLOCK, {}, body)
 
 
-def new_message(world: TrafficWorld, draws: random.Random, topic: str) -> ProducedMessage:
+def plain_message(world: TrafficWorld, draws: random.Random, topic: str) -> ProducedMessage:
     """A plain message that is about to be sent."""
     accounts = world.accounts
     key = f"x{len(accounts.sent)}"

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
 from dledger.testing.brokers.admin_traffic import DELETE_GROUP, KEPT, MAKE_TOPIC, QUEUES, TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
-from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, new_message
+from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, plain_message
 from dledger.testing.brokers.parts.accounts import DELAYED, PLAIN, RETRY_PREFIX, ProducedMessage, require_pair
 from dledger.testing.brokers.traffic import BACK_GROUP, POP_GROUP, PRODUCER
 from protocols.wire.remoting import RemotingCommand
@@ -170,7 +170,7 @@ class OperatorStories:
         """A producer of an earlier version, whose requests have long names."""
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.5) + 1e-6)
-            sent = new_message(self._world, self._draws, self._draws.choice(KEPT))
+            sent = plain_message(self._world, self._draws, self._draws.choice(KEPT))
             named = {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number)}
             if self._draws.random() < 0.3:
                 del named["UNIQ_KEY"]  # the broker makes one
