@@ -16,7 +16,7 @@ from dledger.client.client import LogClient
 from dledger.ledger.membership import PROMOTE
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
 from dledger.testing.brokers.parts.asking import ClientMachine
-from dledger.testing.group.checks.machines import is_refused
+from dledger.testing.group.checks.sim_machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
 from protocols.wire.remoting import RemotingCommand

@@ -45,7 +45,7 @@ class FocusTests(SynchronousTestCase):
             self.assertGreater(outcome.steps, 0, name)
 
     def test_group_smaller_than_drawn(self) -> None:
-        """A preferred leader that is no member of the smaller group is preferred no more."""
+        """A leader that the seed prefers, and that the smaller group lacks, is preferred no more."""
         options = GroupOptions(members=7, settings={"preferred_leader_ids": ("n6",)})
         narrow = FOCUSES["former-leaders-of-five"][1].narrow
         self.assertNotIn("preferred_leader_ids", narrow(options, Load())[0].settings)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_inspections -*-
-"""Looks at damaged files of a simulated group: that they happen, and what they would notice."""
+"""Looks at damaged files of a simulated group: that they happen, and notice a fault."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class InspectionTests(SynchronousTestCase):
 
     def test_start_that_forgets(self) -> None:
         """It is noticed."""
-        start = Inspections._start
+        start = Inspections.start_on
 
         def forgetful(self: Inspections, member: object, files: object, what: str) -> int | None:
             found = start(self, member, files, what)  # type: ignore[arg-type]
             return found if found is None or what == "what is sound" else -1
 
-        with mock.patch.object(Inspections, "_start", forgetful):
+        with mock.patch.object(Inspections, "start_on", forgetful):
             outcome, _ = self.play()
         self.assertIn("and owes none", outcome.failure)

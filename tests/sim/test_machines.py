@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
 from dledger.machine.writing import SnapshotWriter
-from dledger.testing.group.checks.machines import POISON, MachineRules, RegisterMachine, register_of
+from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.require import InvariantError
+from dledger.testing.group.checks.sim_machines import POISON, RegisterMachine, register_of
 from dledger.testing.group.clients import SimClient
 from dledger.testing.group.injection import machine_faults
 from dledger.testing.group.members.cluster import SimCluster

@@ -13,7 +13,7 @@ from dledger.machine.requests import MachineDesk
 from dledger.machine.writing import SnapshotWriter
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.scrub import SegmentScrub
-from dledger.testing.group.checks.machines import ANOTHER_DIGEST, NO_MACHINE
+from dledger.testing.group.checks.sim_machines import ANOTHER_DIGEST, NO_MACHINE
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import visits
 from dledger.testing.group.injection.moods import Moods

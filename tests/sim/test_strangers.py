@@ -59,7 +59,7 @@ class StrangerTests(SynchronousTestCase):
         cluster.judge()
 
     def test_crowds_are_turned_away(self) -> None:
-        """More than have a place, with bodies that are too long and many waits: the members say so, and go on."""
+        """More than have a place, with bodies that are too long and many waits: members refuse, and go on."""
         cluster = SimCluster(GroupOptions(settings={"max_connections": 8}), 1)
         cluster.start()
         cluster.run(4)

@@ -241,8 +241,7 @@ class Scenario:
                 for call in calls:
                     history.end(call, "failed")
 
-        given = tuple(body.encode() for body in bodies)
-        self._ask(member_id, bodies[0], lambda node: node.append(given), told, failed)
+        self._ask(member_id, bodies[0], lambda one: one.append(tuple(map(str.encode, bodies))), told, failed)
 
     def _do_read(self, member_id: str, index: str, label: str) -> None:
         """C{read n0 3 r}: a linearizable get of entry 3 at n0; the answer is labelled r."""
@@ -275,12 +274,10 @@ class Scenario:
 
         self._cluster.transfer(member_id, done)
 
-    def _do_call(self, what: str, *words: str) -> None:
+    def _do_call(self, *words: str) -> None:
         """C{call batch|change|hand|stream ...}: see L{ScriptCalls}."""
         assert self._group is not None
-        if what not in ("batch", "change", "hand", "stream"):
-            raise ScriptFailed(f"there is no call {what!r}")
-        getattr(ScriptCalls(self._group, self._cluster.run), what)(*words)
+        ScriptCalls(self._group, self._cluster.run).call(*words)
 
     # -- faults -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 
 from dledger.ledger.membership import ADD, MOVE
 from dledger.node.requests.appends import AppendResult
-from dledger.testing.group.expectations import ScriptedGroup, member_of
+from dledger.testing.group.expectations import ScriptedGroup, ScriptFailed, member_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
@@ -30,6 +30,13 @@ class ScriptCalls:
         """@param advance: lets simulated seconds pass."""
         self._group = group
         self._advance = advance
+
+    def call(self, what: str, *words: str) -> None:
+        """One of the methods below. @raise ScriptFailed: there is no such call."""
+        method: Callable[..., None] | None = getattr(self, what, None)
+        if what not in ("batch", "change", "hand", "stream") or method is None:
+            raise ScriptFailed(f"there is no call {what!r}")
+        method(*words)
 
     def _note(self, label: str, response: Response) -> None:
         self._group.answers[label] = (response.code.name, response.term, ())

@@ -19,8 +19,9 @@ from dledger.client.answers.errors import CommandRefused, OutOfSequence
 from dledger.client.answers.values import AppendError, AppendFailed
 from dledger.client.client import LogClient
 from dledger.testing.group.checks.history import Call
-from dledger.testing.group.checks.machines import POISON, REGISTERS, MachineRules
+from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.require import require
+from dledger.testing.group.checks.sim_machines import POISON, REGISTERS
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.index import key_index
+from dledger.rocketmq.broker.store.index.index_directory import index_file_name
 from dledger.rocketmq.broker.store.index.index_file import ENTRY, HEADER, IndexHeader
 from dledger.rocketmq.broker.store.index.key_index import (
     INDEX_MARK_NAME,
@@ -19,7 +20,6 @@ from dledger.rocketmq.broker.store.index.key_index import (
     KeyIndex,
     decode_index_mark,
     encode_index_mark,
-    index_file_name,
 )
 from tests.broker.support import config_of, inline
 

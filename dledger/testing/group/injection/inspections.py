@@ -10,8 +10,8 @@ then; and a manifest that a program of another version may have written, with th
 
 Rule 1: whoever reads it comes to an end, or says why not: no other exception leaves.
 Rule 2: a look finds each change of a record of a ledger that was sound.
-Rule 3: what starts on it has entries that the member had, byte for byte, or says which it has lost. If it
-lost what it knew to be committed, it says so.
+Rule 3: a start on it finds entries that the member had, byte for byte, or says which are lost. If a committed
+entry is lost, the member says so.
 Rule 4: a copy that is made of it, or continued with it, has committed entries alone.
 """
 
@@ -78,7 +78,7 @@ class Inspections:
         path = member.config.self_path
         if member.is_away or not member.disk.exists(f"{path}/{IDENTITY_NAME}"):
             return
-        committed_index, is_sound = self._start(member, member.disk.clone(), "what is sound"), False
+        committed_index, is_sound = self.start_on(member, member.disk.clone(), "what is sound"), False
         if not self._keeper.knows_damage:
             report = self._verify(member, member.disk.clone(), "what is sound")
             is_sound = report is not None and report.is_clean and member.is_up
@@ -94,14 +94,14 @@ class Inspections:
                         f"{member.member_id}: {what}, and a look finds nothing")
             self._count("clean" if report is not None and report.is_clean else "found")
             self._copy(member, files, what)
-            found = self._start(member, files, what)
+            found = self.start_on(member, files, what)
             if is_record and found is not None and committed_index is not None:
                 require(found >= committed_index, COPIES, f"{member.member_id}: {what}, and it starts with "
                         f"{found} of {committed_index} committed entries, and owes none")
 
     def _spoil_record(self, member: SimMember, files: SimDisk) -> str:
         """
-        Change a record in front of the end that is on record: one behind it looks like a torn write.
+        Change a record in front of the end that is on record: one after it looks like a torn write.
 
         @return: what was done; empty: nothing.
         """
@@ -214,7 +214,7 @@ class Inspections:
         assert report is None or isinstance(report, VerifyReport)
         return report
 
-    def _start(self, member: SimMember, files: SimDisk, what: str) -> int | None:
+    def start_on(self, member: SimMember, files: SimDisk, what: str) -> int | None:
         """
         Rule 3.
 

@@ -18,14 +18,9 @@ from twisted.python.failure import Failure
 
 from dledger.machine.guarded import SnapshotFailed
 from dledger.machine.runner import MachineRunner
-from dledger.testing.group.checks.machines import (
-    ANOTHER_DIGEST,
-    MOODS,
-    NO_MACHINE,
-    UNANSWERED,
-    MachineRules,
-)
+from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.require import require
+from dledger.testing.group.checks.sim_machines import ANOTHER_DIGEST, MOODS, NO_MACHINE, UNANSWERED
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.values.errors import DLedgerError

@@ -172,7 +172,8 @@ class Stranger:
         for _ in range(2 + int(rng.random() * 6)):
             wait = PullRequest(**base, begin_index=end + 1 + int(rng.random() * 40), end_index=INDEX_MAX,
                                max_bytes=1 << 20, wait_ms=rng.choice((500, 1 << 20)))
-            words = b"".join(encode_request_frame(wait, number + 1) for number in range(rng.choice((1, 1, 1, 300))))
+            count = rng.choice((1, 1, 1, 300))
+            words = b"".join(encode_request_frame(wait, number + 1) for number in range(count))
             large = rng.choice((
                 AppendRequest(**base, bodies=(b"small", body)), SubmitRequest(**base, command=body),
                 AppendOnceRequest(**base, bodies=(body,), producer="stranger", sequence=1),

@@ -21,7 +21,6 @@ Source: IndexService.java (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -29,6 +28,12 @@ from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.broker.store.index.index_directory import (
+    NAME_SIZE,
+    find_files,
+    index_file_name,
+    set_files_aside,
+)
 from dledger.rocketmq.broker.store.index.index_file import IndexFile, IndexHeader, IndexShape
 from dledger.rocketmq.broker.store.index.index_mark import (
     INDEX_MARK_NAME,
@@ -38,7 +43,6 @@ from dledger.rocketmq.broker.store.index.index_mark import (
 )
 from dledger.rocketmq.broker.store.records.checkpoint import read_small
 from dledger.rocketmq.broker.store.records.message_log import MessageLog
-from dledger.rocketmq.broker.store.records.set_aside import next_directory
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.errors import StoreError
 
@@ -48,18 +52,8 @@ MARK_BYTES = 64 * 1024 * 1024
 PENDING_BYTES_MAX = 1024 * 1024
 #: Files with changes above which no further one is begun: their slots are in memory.
 CHANGED_FILES_MAX = 4
-#: Digits of a name, a time; and the latest time with four digits of year.
-_NAME_SIZE = 17
-_TIME_MS_MAX = 253_000_000_000_000
 #: What a header's seconds may lack of the time of a record, ms.
 _ROUNDED_MS = 999
-
-
-def index_file_name(timestamp_ms: int) -> int:
-    """The name of a file that is made at a time, in local time: C{yyyyMMddHHmmssSSS} without colons."""
-    timestamp_ms = min(max(timestamp_ms, 0), _TIME_MS_MAX)
-    seconds, rest = divmod(timestamp_ms, 1000)
-    return int(time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))) * 1000 + rest
 
 
 class KeyIndex:
@@ -138,30 +132,18 @@ class KeyIndex:
         self.end_timestamp = self.last_put[0]
 
     def _list(self) -> None:
-        """Find the files; set those of another size aside. (A crash can leave an empty last one.)"""
-        disk, size, other = self._disk, self.shape.file_size, []
-        for name in disk.listdir(self.directory):
-            if len(name) == _NAME_SIZE and name.isascii() and name.isdecimal():
-                path = f"{self.directory}/{name}"
-                if disk.file_size(path) == size:
-                    self.files.append(IndexFile(disk, path, self.shape, IndexHeader()))
-                else:
-                    other.append(path)
-                self._last_name = int(name)
-        if other and int(other[-1].rpartition("/")[2]) == self._last_name and not disk.file_size(other[-1]):
-            disk.unlink(other.pop())
-        if not other:
+        """Find the files; set those of another size aside."""
+        shape = self.shape
+        paths, others, self._last_name = find_files(self._disk, self.directory, shape.file_size)
+        self.files = [IndexFile(self._disk, path, shape, IndexHeader()) for path in paths]
+        if not others:
             return
         self._lower_to_begin()
-        aside = next_directory(disk, self.directory)
-        disk.makedirs(aside)
-        for path in other:
-            disk.rename(path, f"{aside}/{path.rpartition('/')[2]}")
         self.log_events.warn(
             "index: {count} files do not have the {size} bytes of maxHashSlotNum={slots} and "
             "maxIndexNum={entries}: they are in {path} now, and the index is built again",
-            count=len(other), size=size,
-            slots=self.shape.slots, entries=self.shape.entries, path=aside,
+            count=len(others), size=shape.file_size, slots=shape.slots, entries=shape.entries,
+            path=set_files_aside(self._disk, self.directory, others),
         )
         self._delete(0)
 
@@ -255,7 +237,7 @@ class KeyIndex:
                 last.write()
             return last
         self._last_name = max(index_file_name(timestamp), self._last_name + 1)
-        path = f"{self.directory}/{self._last_name:0{_NAME_SIZE}d}"
+        path = f"{self.directory}/{self._last_name:0{NAME_SIZE}d}"
         made = IndexFile.create(self._disk, path, self.shape, None if last is None else last.header)
         self._has_new_file = True
         self.files.append(made)
