@@ -108,14 +108,7 @@ class PairWorld(ClientWorld):
         self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION
-        self.faults = focus.faults or (
-            *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if self.ages else ()),
-            *(READS if draws(seed, "reads") else ()),
-        )
-        if not focus.faults and draws(seed, "losses"):
-            self.faults += LOSSES
-        if not focus.faults and draws(seed, "bad log pages"):
-            self.faults += BAD_LOGS
+        self.faults = focus.faults or _drawn_faults(seed, has_power=has_power, ages=self.ages)
         if "spoil_log" in self.faults and not self.ages:
             self.options["mapped_file_size_commit_log"] = 4 * PAGE_BYTES  # a page is a part of a file
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
@@ -369,6 +362,15 @@ def _offer(slave: BrokerMachine) -> None:
     if isinstance(replication, HAReplication) and replication.following is not None:
         if replication.following.offers is not None:
             replication.following.offers.tick()
+
+
+def _drawn_faults(seed: int, *, has_power: bool, ages: bool) -> tuple[str, ...]:
+    """The mix of a seed, one of which is drawn each time."""
+    return (
+        *FAULTS, *(POWER if has_power else ()), *ROLES, *(("age", "age") if ages else ()),
+        *(READS if draws(seed, "reads") else ()), *(LOSSES if draws(seed, "losses") else ()),
+        *(BAD_LOGS if draws(seed, "bad log pages") else ()),
+    )
 
 
 def run_pair_schedule(

@@ -35,7 +35,7 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual(decode_queue_list(encode_queue_list({})), {})
 
     def test_a_list_without_indexes_is_read(self) -> None:
-        """An earlier program wrote the names alone: no first file of such a queue is missed."""
+        """An earlier program wrote the names alone: no first file of it is missed."""
         disk = MemoryDisk()
         disk.write_file(_PATH, b"%08x\nT/0\n" % crc32(b"T/0\n"))
         queues = QueueList(disk, "base/consumequeue")

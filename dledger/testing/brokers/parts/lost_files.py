@@ -24,7 +24,7 @@ class LostFiles:
 
     def lose(self, disk: MachineDisk, path: str, rng: random.Random) -> None:
         """
-        Some queues lose all files, their first ones, or any one; some files are what they were the last time.
+        Some queues lose all files, their first ones, or any one; some files are as they were the last time.
 
         @param path: of the directories of queues.
         """
