@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import LostFiles
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, SMALL, BrokerMachine
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
 from dledger.testing.brokers.parts.states import OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
@@ -32,7 +32,7 @@ KEPT_LINES = 40
 RETENTION: Mapping[str, object] = {
     "fileReservedTime": 1, "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
 }
-QUEUE_FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
+QUEUES_PATH = "/store/consumequeue"
 
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_brokers", "cut_client", "break", "darken",
@@ -221,20 +221,14 @@ class PairFaults:
         machine.disk.arm(reads=1)
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:
-        """
-        A page of a file of a consume queue cannot be read until the whole of it is written; until then no
-        part of it can be written, which ends the broker.
-        """
+        """A page of a queue cannot be read until all of it is written; writing a part ends the broker."""
         machine.may_fail = True
-        paths = sorted(machine.disk.files_below("/store/consumequeue"))
-        if paths:
-            path = self.fault_rng.choice(paths)
-            machine.disk.spoil(path, int(self.fault_rng.random() * QUEUE_FILE_BYTES))
+        self.lost_files.spoil(machine.disk, QUEUES_PATH, self.fault_rng)
 
     def _lose_files(self, machine: BrokerMachine) -> None:
         """A broker ends, and its queues have lost files when it starts, or some are older copies."""
         machine.kill()
-        self.lost_files.lose(machine.disk, "/store/consumequeue", self.fault_rng)
+        self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
         self.again(machine)
 
     def _age(self, machine: BrokerMachine) -> None:

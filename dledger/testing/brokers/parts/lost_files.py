@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import random
 
+from dledger.testing.brokers.parts.machine import SMALL
 from dledger.testing.world.host import MachineDisk
 
 #: Of the queues, those that lose files, about; and of all files, those that become older copies.
 _SHARE, _OLDER_SHARE = 0.4, 0.3
+_FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 
 class LostFiles:
@@ -21,6 +23,13 @@ class LostFiles:
     def __init__(self) -> None:
         self._copies: dict[MachineDisk, dict[str, bytes]] = {}
         self.lost = self.older = 0
+
+    @staticmethod
+    def spoil(disk: MachineDisk, path: str, rng: random.Random) -> None:
+        """The disk cannot read a page of a file any more. @param path: of the directories of queues."""
+        files = sorted(disk.files_below(path))
+        if files:
+            disk.spoil(rng.choice(files), int(rng.random() * _FILE_BYTES))
 
     def lose(self, disk: MachineDisk, path: str, rng: random.Random) -> None:
         """
