@@ -32,18 +32,20 @@ class FailedEntry:
         if index >= 0:
             self._scanned_to = index
 
-    def skipped(self, applied_index: int) -> int:
+    def skipped(self, applied_index: int) -> int | None:
         """
         Look whether there is an order by now.
 
         @param applied_index: last entry in the state.
-        @return: the entry without which the state is to be made; -1: none yet.
+        @return: the entry without which the state is to be made; None: there is no order yet; -1: the log
+            begins after entries that may have it, as that of a leader does which this member has taken: only
+            a snapshot of another member shows it.
         """
         try:
             for _ in range(SCANS):
                 batch = self._entries.read_committed(self._scanned_to + 1, max_bytes=READ_BYTES)
                 if batch is None:
-                    return -1
+                    return None
                 found = list(iterate_records(batch))
                 self._scanned_to = found[-1][0].index
                 made_with = self._skips.look(found, applied_index)
@@ -51,6 +53,8 @@ class FailedEntry:
                     made_with = self.index
                 if made_with >= 0:
                     return made_with
-        except DLedgerError:
-            pass  # damaged, or gone: the next start, or a peer, finds it
-        return -1
+        except DLedgerError as error:  # damaged, or gone
+            begin_index = error.facts.get("ledger_begin_index")
+            if isinstance(begin_index, int) and begin_index > self._scanned_to + 1:
+                return -1
+        return None

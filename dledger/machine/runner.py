@@ -377,19 +377,21 @@ class MachineRunner(AnsweringMachine):
     # -- entries that are skipped -------------------------------------------------------------
 
     def _make_again(self, index: int) -> None:
-        """The state was made with an entry that is skipped, or could not be: make it without that entry."""
-        self.log.warn(
-            "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
-            machine=self.machine.name, self_id=self._host.self_id, index=index,
-        )
+        """
+        The state was made with an entry that is skipped, or could not be: make it without that entry. -1: the
+        log no longer says which; a snapshot of another member does.
+        """
+        does = f"skips the entry {index}, and makes its state" if index >= 0 else "waits for a snapshot"
+        self.log.warn("the state machine {machine} of member {self_id} {does}",
+                      machine=self.machine.name, self_id=self._host.self_id, does=does)
         self._skips.begin_again(index)
-        if self._snapshots is not None:
+        if index >= 0 and self._snapshots is not None:
             self._snapshots.refuse_from(index, f"it has the entry {index}, which is skipped")
         self.state = "starting"
         self.reason = ""
         self._failed_at.note(-1)
         self._rest()
-        self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
+        self._waits.end(f"the state machine {does}", ResponseCode.LEADER_NOT_READY)
         self.applied_index = -1
         self.is_applying = False
         self.digests.clear()
@@ -510,10 +512,8 @@ class MachineRunner(AnsweringMachine):
         self.calls.watch(self.machine)
         self.committed()
         self._go_on_installing()
-        if self.failed_index >= 0:
-            made_with = self._failed_at.skipped(self.applied_index)
-            if made_with >= 0:
-                self._make_again(made_with)
+        if self.failed_index >= 0 and (index := self._failed_at.skipped(self.applied_index)) is not None:
+            self._make_again(index)
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)

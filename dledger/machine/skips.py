@@ -72,8 +72,9 @@ class Skips:
         return -1
 
     def begin_again(self, index: int) -> None:
-        """There is no state: the next one is made without C{index}."""
-        self.ordered.setdefault(index, UNSEEN)
+        """There is no state: the next one is made without C{index}, if that is no -1."""
+        if index >= 0:
+            self.ordered.setdefault(index, UNSEEN)
         self.left_out.clear()
 
     def results_in(self, batch: Sequence[tuple[EntryHeader, bytes]]) -> dict[int, bytes]:

@@ -15,6 +15,7 @@ from dledger.machine import skips as skips_module
 from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
+from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest
@@ -189,6 +190,24 @@ class SkipTests(SynchronousTestCase):
         rig.pass_turns()
         self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"0"]))
         self.assertEqual(rig.runner.digests[2], rig.runner.digests[3])  # (both of the state without it)
+
+    def test_an_order_that_the_log_no_longer_has(self) -> None:
+        """The log begins after it: the machine needs another member's snapshot, as after a start."""
+        self.rig.append(b"1", b"bad", b"3")
+        self.assertEqual(self.rig.runner.state, "failed")
+
+        def gone(first_index: int, *, max_bytes: int) -> None:
+            raise DLedgerError(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ledger_begin_index=begin_index)
+
+        self.rig.node.read_committed = gone  # type: ignore[method-assign]
+        begin_index = self.rig.runner.failed_index + 1
+        self.look(self.rig)
+        self.assertEqual(self.rig.runner.state, "failed", "the order may still come")
+        begin_index += 5
+        self.look(self.rig)
+        self.assertEqual(self.rig.runner.failed_index, -1)
+        self.assertIn("the log begins at 12, the state ends at 5", self.rig.runner.reason)
+        self.flushLoggedErrors()
 
     def test_a_second_order_changes_nothing(self) -> None:
         """A second order for the same entry changes nothing, also in a process that began between the two."""

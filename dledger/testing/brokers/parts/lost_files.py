@@ -46,7 +46,7 @@ class LostFiles:
                 for file in gone:
                     disk.unlink(file)
                 self.lost += len(gone)
-        left = {file: disk.read_file(file) for file in sorted(disk.files_below(path))}
+        left = dict(disk.files_below(path))
         for file, data in self._copies.get(disk, {}).items():
             if len(left.get(file, b"")) == len(data) and rng.random() < _OLDER_SHARE:
                 disk.write_file(file, data)
