@@ -74,8 +74,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "ack = Ack(popped.point.key, tuple(sorted(popped.open)))"),
     ), _RETRY_TESTS),
     ("pop-lost-group", "popped messages are dropped if a crash took their group", (
-        Patch(REVIVE, "        if self._is_over(topic, popped):",
-              "        if group is None or self._is_over(topic, popped):"),
+        Patch(REVIVE, "        if self._past.is_over(popped):",
+              "        if group is None or self._past.is_over(popped):"),
     ), {"test": "tests.broker.popping.test_revive.ReviveTests.test_a_lost_group_gets_its_messages"}),
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),

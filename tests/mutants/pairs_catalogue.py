@@ -22,6 +22,7 @@ OFFSETS = f"{BROKER}.metadata.offsets"
 METADATA_LOG = "dledger.raft_broker.metadata_log"
 POPPED = f"{BROKER}.popping.popped"
 PULLS = f"{BROKER}.consuming.pull_reading"
+LOSSES = f"{BROKER}.store.queues.queue_losses"
 QUEUE = f"{BROKER}.store.queues.consume_queue"
 QUEUES = f"{BROKER}.store.queues.consume_queues"
 REVIVE = f"{BROKER}.popping.revive"
@@ -90,9 +91,16 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(EXPIRY, "        if age_s < rules.reserved_hours * _HOUR_S:\n", "        if False:\n"),
     ), {}, ("age",)),
     ("pair-gap-closed", "records go to lower places of a queue than their own after earlier ones expired", (
-        Patch(QUEUE, "elif index != self.next_index and self._begin_index == self.next_index:",
+        Patch(QUEUE, "elif index != self.next_index and self.is_empty:",
               "elif index > self.next_index == 0:"),
     ), {}, ("age", "lose_power")),
+    ("pair-first-files-unmissed", "first files of a queue that are lost are taken for expired ones", (
+        Patch(LOSSES, "offsets[0] > first * UNIT_SIZE and _is_in_log(disk, directory, offsets[0], log_begin)",
+              "False"),
+    ), {}, ("lose_files",)),
+    ("pair-older-copy-unmissed", "units that an older copy of a file does not have are not missed", (
+        Patch(LOSSES, "        if not _has_unit(", "        if False and not _has_unit("),
+    ), {}, ("lose_files",)),
     ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (
         Patch(UNITS, "found.units.get(at, _GONE)", "_GONE"),
         Patch(UNITS, "sorted(found.units)", "()"),
