@@ -326,11 +326,12 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(bench.role, "leader")
 
     def test_compare_beside_the_hole(self) -> None:
-        """An entry of a hole cannot be compared: the one after it is, or the one before it."""
-        bench = self.leading(1, 1, 1, 1, 1, 1, first=2, last=3, committed_index=5)
-        request = self.compared(bench, ResponseCode.INCONSISTENT_STATE, end_index=3)
-        assert request.entries is not None
-        self.assertEqual((request.type, request.entries.first_index), (PushType.COMPARE, 4))
+        """An entry of a hole cannot be compared: the one before it is, or one after it that is there."""
+        for end_index, asked in ((4, 4), (3, 1), (2, 1)):
+            bench = self.leading(1, 1, 1, 1, 1, 1, first=2, last=3, committed_index=5)
+            request = self.compared(bench, ResponseCode.INCONSISTENT_STATE, end_index=end_index)
+            assert request.entries is not None
+            self.assertEqual((request.type, request.entries.first_index), (PushType.COMPARE, asked))
 
     def test_a_leader_with_an_unproven_end_steps_down(self) -> None:
         """A leader's entries would continue from a checksum that nothing vouches for."""
