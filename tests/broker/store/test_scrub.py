@@ -96,6 +96,17 @@ class ScrubTests(SynchronousTestCase):
         self.rounds(scrub, 2)
         self.assertEqual(self.bad.offsets(), [first])
 
+    def test_what_came_since_is_read_slowly(self) -> None:
+        """The log of a new slave is read at the usual rate; one that was there at the start, faster."""
+        there = self.scrub(rate=400)
+        there.tick()
+        with mock.patch.object(type(self.log), "record_end", 0):
+            since = self.scrub(rate=400)
+        self.assertEqual(since.offset, 0)
+        since.tick()
+        self.assertGreater(there.offset, 2000)
+        self.assertTrue(0 < since.offset <= 400, since.offset)
+
     def test_a_damaged_length_skips_the_file(self) -> None:
         """The rest of its file cannot be checked; the next file is."""
         messages = messages_in(self.log)

@@ -23,7 +23,8 @@ from dledger.rocketmq.broker.store.records.records import problem_of
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 START_FILES = 3
-#: The first files are read at this many times the usual rate.
+#: The log of the start is read at this many times the usual rate at first. Later records were checked before
+#: they were written, and a slave that copies a whole log has no time for more.
 START_FACTOR = 8
 #: The longest record that is believed in, bytes.
 _RECORD_BYTES_MAX = 64 * 1024 * 1024 + 64 * 1024
@@ -91,6 +92,7 @@ class Scrub:
         last = max(commit_log.record_end - 1, 0)
         self.offset = max(last - last % size - (START_FILES - 1) * size, commit_log.begin_offset)
         self.rounds = 0
+        self._start_end = commit_log.record_end
 
     def tick(self) -> None:
         """Check the next piece. Called once a second."""
@@ -112,7 +114,8 @@ class Scrub:
             self._needs = 0
             return
         self._is_reading = True
-        rate = self._rate * (1 if self.rounds else START_FACTOR)
+        is_start = not self.rounds and self.offset < self._start_end
+        rate = self._rate * (START_FACTOR if is_start else 1)
         room = log.file_size - self.offset % log.file_size
         size = min(max(rate, self._needs), room, end - self.offset)
         reading = Deferred.fromCoroutine(self._check(self.offset, size))
