@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 import attrs
@@ -61,11 +62,8 @@ def _pump(source: TextIO, out: TextIO, kept: list[str]) -> None:
 
 def _kill(process: subprocess.Popen[str]) -> None:
     """Kill the stage and everything that it started: it leads its own process group."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 #: The stages under way; they are killed when this program is ended.
@@ -73,7 +71,10 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def end_all() -> None:
-    """Kill the stages under way, with all their children."""
+    """
+    Kill the stages under way, with all their children. A signal's handler calls it, so it does not wait: the
+    wait that the signal interrupted may hold the lock that another wait needs.
+    """
     for process in tuple(_running):
         _kill(process)
 
@@ -113,6 +114,7 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float | None = None) -> Res
     finally:
         # Also after an orderly end: a child that outlives its stage holds ports, and our pipe.
         _kill(process)
+        process.wait()
         _running.discard(process)
     pump.join(timeout=10)
     output = "".join(kept)

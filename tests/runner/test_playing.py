@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
@@ -109,3 +112,18 @@ class OnceMoreTests(SynchronousTestCase):
         names = [f"{A}{number}" for number in range(AGAIN_MAX + 1)]
         result = self.look_again(failure("FAIL", "1 != 2", *names) + END + "\n", Count(failed=len(names)))
         self.assertEqual((self.asked, result.count.failed), ([], len(names)))
+
+
+class EndTests(SynchronousTestCase):
+    """The end by a signal."""
+
+    def test_the_end_waits_for_no_stage(self) -> None:
+        """A handler's wait would need the lock of the wait that it interrupts: stages are killed only."""
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        assert process.stdin is not None
+        self.addCleanup(process.stdin.close)
+        self.patch(playing, "_running", {process})
+        with mock.patch.object(process, "wait", side_effect=AssertionError("a handler waits")):
+            playing.end_all()
+        self.assertEqual(process.wait(timeout=60), -signal.SIGKILL)

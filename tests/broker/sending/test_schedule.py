@@ -119,6 +119,12 @@ class DeliveryTests(ScheduleCase):
         self.wait(5.0)
         self.assertEqual((self.bodies(), self.schedule.waiting), ([b"five", b"ten"], {1: 0, 2: 0, 3: 0}))
 
+    def test_a_level_far_above_the_others(self) -> None:
+        """A record of another program has any number of a queue: no level is looked at that has none."""
+        self.schedule.arrived({(SCHEDULE_TOPIC, 1_000_000)})
+        self.wait(1)
+        self.assertEqual(self.schedule.waiting, {1: 0, 2: 0, 3: 0, 1_000_001: 0})
+
     def test_told(self) -> None:
         """Where each message goes is reported when it is delivered, and where and when it was stored."""
         self.put(delayed(b"one", 1, topic="T2", queue_id=3))

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.queues import consume_queues, queue_losses
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues, is_topic
-from dledger.rocketmq.broker.store.queues.queue_files import first_unit_of
+from dledger.rocketmq.broker.store.queues.queue_files import unit_at
 from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, decode_queue_list
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
@@ -176,12 +176,12 @@ class ConsumeQueuesTests(SynchronousTestCase):
             self.queues = ConsumeQueues(config_of(), self.disk)
             self.filled()
             self.disk.unlink(paths[0])
-            with mock.patch.object(queue_losses, "first_unit_of", fail if code else first_unit_of):
+            with mock.patch.object(queue_losses, "unit_at", fail if code else unit_at):
                 again = self.opened(log_begin, is_lost=is_lost)
             self.assertEqual([self.disk.exists(path) for path in paths[1:]], [not is_lost] * 2)
             self.assertEqual(again.bounds("T", 0), (25, 25) if is_lost else (11, 25))
         code = errno.EMFILE
-        with mock.patch.object(queue_losses, "first_unit_of", fail):
+        with mock.patch.object(queue_losses, "unit_at", fail):
             self.assertRaises(StoreError, self.opened, 900, is_lost=True)
         self.assertTrue(self.disk.exists(paths[1]), "too few descriptors are no loss")
 

@@ -98,7 +98,7 @@ class ScheduleMessageService:
         self._wall_ms = wall_ms
         self._delivers = delivers
         self._delays_ms = store.config.delay_levels_ms
-        self._levels = len(self._delays_ms)
+        self._levels = list(range(1, len(self._delays_ms) + 1))
         self._call: IDelayedCall | None = None
         self._is_running = self._is_putting = self._has_arrived = False
         self._problem = ""
@@ -126,14 +126,14 @@ class ScheduleMessageService:
 
     def _add_levels(self, queues: Iterable[tuple[str, int]]) -> None:
         """Serve the level of each queue: it may be one of a longer list, which this broker had before."""
-        ids = (queue_id for topic, queue_id in queues if topic == SCHEDULE_TOPIC)
-        self._levels = max(self._levels, max(ids, default=-1) + 1)
+        found = {queue_id + 1 for topic, queue_id in queues if topic == SCHEDULE_TOPIC}
+        self._levels = sorted(found.union(self._levels))
 
     @property
     def waiting(self) -> dict[int, int]:
         """By level: the number of messages that wait."""
         found = {}
-        for level in range(1, self._levels + 1):
+        for level in self._levels:
             begin, end = self._store.queues.bounds(SCHEDULE_TOPIC, level - 1) or (0, 0)
             found[level] = max(0, end - max(self._offsets.get(level), begin))
         return found
@@ -157,7 +157,7 @@ class ScheduleMessageService:
         moves: dict[int, int] = {}
         wait_ms, size = -1, 0
         try:
-            for level in range(1, self._levels + 1):
+            for level in self._levels:
                 if len(messages) >= TURN_MESSAGES or size >= TURN_BYTES:
                     wait_ms = 0
                     break

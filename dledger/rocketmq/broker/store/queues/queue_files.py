@@ -124,28 +124,28 @@ class QueueSegments(SegmentList):
         self._shed(offset)
 
 
-def first_unit_of(disk: Disk, directory: str, offset: int) -> Unit | None:
+def unit_at(disk: Disk, directory: str, index: int, base: int) -> Unit | None:
     """
-    The first unit of a file; None if there is none yet.
+    A unit of a file that is not open; None if there is none.
 
-    @param offset: of the file's first byte in the queue.
+    @param base: of the file's first byte in the queue.
     @raise OSError: reading failed.
     """
-    file = disk.open(f"{directory}/{file_name(offset)}")
+    file = disk.open(f"{directory}/{file_name(base)}")
     try:
-        data = file.pread(UNIT_SIZE, 0)
+        data = file.pread(UNIT_SIZE, index * UNIT_SIZE - base)
     finally:
         file.close()
     if len(data) < UNIT_SIZE:
         return None
-    unit = Unit(offset // UNIT_SIZE, *UNIT.unpack(data))
+    unit = Unit(index, *UNIT.unpack(data))
     return unit if unit.offset >= 0 and unit.size > 0 else None
 
 
 def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
     """Whether a file begins with the unit of a record before C{log_end}, or with one that cannot be read."""
     try:
-        unit = first_unit_of(disk, directory, offset)
+        unit = unit_at(disk, directory, offset // UNIT_SIZE, offset)
     except OSError as error:
         if not is_unreadable(error):
             raise

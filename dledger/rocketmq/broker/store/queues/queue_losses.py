@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.segment import file_name
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, first_unit_of
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, unit_at
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 
 
@@ -52,7 +51,7 @@ def loss_of(
 def _is_in_log(disk: Disk, directory: str, offset: int, log_begin: int) -> bool:
     """Whether the log has the record of a file's first unit; yes, if that cannot be read."""
     try:
-        unit = first_unit_of(disk, directory, offset)
+        unit = unit_at(disk, directory, offset // UNIT_SIZE, offset)
     except OSError as error:
         if not is_unreadable(error):
             raise
@@ -62,13 +61,9 @@ def _is_in_log(disk: Disk, directory: str, offset: int, log_begin: int) -> bool:
 
 def _has_unit(disk: Disk, directory: str, index: int, base: int) -> bool:
     """Whether a file has a unit at an index of the queue; yes, if it cannot be read."""
-    file = disk.open(f"{directory}/{file_name(base)}")
     try:
-        data = file.pread(UNIT_SIZE, index * UNIT_SIZE - base)
+        return unit_at(disk, directory, index, base) is not None
     except OSError as error:
         if not is_unreadable(error):
             raise
         return True
-    finally:
-        file.close()
-    return len(data) == UNIT_SIZE and int(UNIT.unpack(data)[1]) > 0
