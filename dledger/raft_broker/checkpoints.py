@@ -9,7 +9,6 @@ Rule: C{dispatched} covers metadata in the log only after the tables with them w
 from __future__ import annotations
 
 from typing import NamedTuple
-from zlib import crc32
 
 from construct import Int32ub, Int64sb, Struct
 
@@ -19,6 +18,7 @@ from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroun
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
 from dledger.values.errors import StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
 #: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.

@@ -16,13 +16,13 @@ Source: DLedgerCommitLog.asyncPutMessage (4.9.8).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from zlib import crc32
 
 import attrs
 from construct import Int64sb, Struct
 
 from dledger.storage.files.body_stamps import BodyStamps, Stamp
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

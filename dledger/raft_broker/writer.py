@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
-from zlib import crc32
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -29,6 +28,7 @@ from dledger.rocketmq.broker.puts.puts import NotPut, Put
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage, size_of
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 

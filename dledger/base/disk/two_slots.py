@@ -15,13 +15,13 @@ This module does not know the meaning of a mark. An absent file is no error; a f
 from __future__ import annotations
 
 from typing import Generic, Self, TypeVar
-from zlib import crc32
 
 import attrs
 from construct import Int16ub, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, File
 from dledger.values.errors import DirectoryError
+from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.layout import struct_of
 

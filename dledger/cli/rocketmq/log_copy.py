@@ -19,11 +19,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from zlib import crc32
 
 import attrs
 
 from dledger.base.disk.disk import OsDisk
+from protocols.wire.checksums import crc32
 
 LOG_NAME, COPY_NAME = "commitlog", "commitlog.copying"
 #: The log, and all that is made from it, and would speak of another one.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, overload
-from zlib import crc32
 
 from dledger.client.answers.values import Entry, entries_after
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from zlib import crc32
 
 import attrs
 
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch

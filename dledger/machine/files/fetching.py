@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
-from zlib import crc32
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -30,6 +29,7 @@ from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.node.host import MachineHost
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 

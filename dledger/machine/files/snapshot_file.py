@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
-from zlib import crc32
 
 import attrs
 from construct import Int16ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk, File
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
-from zlib import crc32
 
 import attrs
 from twisted.internet.defer import Deferred, fail
@@ -26,6 +25,7 @@ from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, Hosted
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,

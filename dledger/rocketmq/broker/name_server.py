@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
-from zlib import crc32
 
 import attrs
 from attrs.validators import ge, instance_of
@@ -38,6 +37,7 @@ from twisted.python.failure import Failure
 from dledger.rocketmq.answering.java_json import DataVersion, wire_json
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import JsonObject, as_int, as_object
 from protocols.wire.remoting import RemotingCommand
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import NoReturn
-from zlib import crc32
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -65,6 +64,7 @@ from dledger.rocketmq.namesrv.routes import (
 from dledger.values.hosts import ChangeHosts, host_text
 from dledger.values.rights import BROKER_URI, named_uri
 from protocols.rocketmq.commands import CommandConnection, hosts_of
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import read_object
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand

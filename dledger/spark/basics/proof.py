@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeAlias
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 
 #: C{group_id}; C{term}, C{pos}, C{size} and C{crc} of a record; or C{bytes} and C{crc} of a range. The

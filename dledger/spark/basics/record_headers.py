@@ -6,11 +6,9 @@ places of the records, and with their checksums where that is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from itertools import chain
 from struct import Struct
-from zlib import crc32 as zlib_crc32
 
 import attrs
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from dledger.spark.basics.log import Chunk, DamageError, FixedParts
 from dledger.spark.basics.options import ScanOptions
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
 
@@ -38,17 +37,6 @@ def gather(
     # As opaque bytes: numpy would copy the fields one by one, which takes fifteen times as long.
     view: FixedParts = np.ndarray((room,), dtype=f"V{dtype.itemsize}", buffer=data, strides=(1,))
     return view[starts].view(dtype)
-
-
-@cache
-def crc32_of() -> Callable[[bytes | memoryview], int]:
-    """The function of isal, which is three times as fast on long bodies, if it is installed; else zlib's."""
-    try:
-        from isal.isal_zlib import crc32
-    except ImportError:
-        return zlib_crc32
-    faster: Callable[[bytes | memoryview], int] = crc32
-    return faster
 
 
 def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
@@ -84,7 +72,6 @@ def check_bodies(chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_])
     Which of the sound records have a body with the recorded CRC. A record with neither C{chain_crc} nor
     C{body_crc} is of a writer that records no checksums, such as Java's.
     """
-    crc32 = crc32_of()
     # Unsound records do not count, so the edges, which come from the index, bound the bodies.
     found = np.fromiter(map(crc32, _bodies(chunk)), dtype=np.uint32, count=chunk.count)
     recorded = headers["body_crc"].astype(np.int32).view(np.uint32)
@@ -102,7 +89,6 @@ def check_chain(headers: FixedParts, before: int | None) -> NDArray[np.bool_]:
 
     @param before: C{chain_crc} of the record before the first; None: not known.
     """
-    crc32 = crc32_of()
     recorded = headers["chain_crc"]
     pieces = np.zeros((len(headers), 4 + ENTRY_HEADER_SIZE), dtype=np.uint8)
     raw = np.frombuffer(headers.tobytes(), dtype=np.uint8).reshape(len(headers), ENTRY_HEADER_SIZE)

@@ -26,7 +26,6 @@ from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
-from zlib import crc32
 
 import attrs
 import numpy as np
@@ -41,6 +40,7 @@ from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart,
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
+from protocols.wire.checksums import crc32
 
 #: The engine without Spark.
 ARROW = "arrow"

@@ -17,7 +17,6 @@ proved that the checkpoint's number is the one that Java wrote, nor that a missi
 from __future__ import annotations
 
 import time
-from zlib import crc32
 
 import attrs
 import numpy as np
@@ -30,6 +29,7 @@ from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, decode_ledg
 from dledger.storage.files.reader import require_ledger
 from dledger.storage.start.identity import IDENTITY_NAME, read_identity
 from dledger.values.errors import DirectoryError
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import (
     BLANK,

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from dledger.spark.basics.log import Chunk, FixedParts, Offsets, ReadError, ScannedLog
 from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.record_headers import HEADER_DTYPE, crc32_of, damage, gather
+from dledger.spark.basics.record_headers import HEADER_DTYPE, damage, gather
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.ledger.own.own_entries import (
     KINDS_BY_WORDS,
@@ -235,7 +236,7 @@ def _matches(header: FixedParts, body: memoryview) -> bool:
     """Whether a body matches its recorded checksum, if there is one."""
     recorded = int(header["body_crc"])
     is_bare = recorded == 0 and int(header["chain_crc"]) == 0
-    return is_bare or recorded & 0xFFFFFFFF == crc32_of()(body)
+    return is_bare or recorded & 0xFFFFFFFF == crc32(body)
 
 
 def kinds_of(chunk: Chunk, headers: FixedParts, own: OwnRows) -> pa.Array:

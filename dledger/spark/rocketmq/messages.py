@@ -13,7 +13,6 @@ Topics that are not UTF-8 are looked at one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import attrs
 import numpy as np
@@ -27,6 +26,7 @@ from dledger.spark.basics.record_headers import Place, gather, sound_headers
 from dledger.spark.ledger.columns import Column, Decoder, native, slices
 from dledger.spark.rocketmq.choice import by_properties, by_time, by_topic, has_choice
 from dledger.spark.rocketmq.properties import MAP, PropertyColumns
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

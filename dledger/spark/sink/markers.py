@@ -21,12 +21,12 @@ from __future__ import annotations
 import json
 import re
 from enum import StrEnum
-from zlib import crc32
 
 import attrs
 import numpy as np
 
 from dledger.spark.basics.log import Chunk
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.own_entries import (
     MARKER_BYTES,

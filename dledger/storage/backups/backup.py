@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from zlib import crc32
 
 import attrs
 
@@ -36,6 +35,7 @@ from dledger.storage.manifests.backup_manifest import (
 from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
 from dledger.storage.start.identity import IDENTITY_NAME, read_identity
 from dledger.values.errors import DirectoryError, StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 

@@ -18,10 +18,10 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from zlib import crc32
 
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.entry import (

@@ -14,7 +14,6 @@ Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
 from __future__ import annotations
 
 from typing import NamedTuple
-from zlib import crc32
 
 import attrs
 from construct import Int32sb, Struct
@@ -24,6 +23,7 @@ from dledger.ledger.config import MAX_RECORD_BYTES
 from dledger.storage.files.body_stamps import Stamp
 from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from itertools import chain
 from struct import Struct
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from protocols.wire.ledger.runs import (
     CRC_AT,

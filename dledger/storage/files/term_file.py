@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from zlib import crc32
 
 import attrs
 from construct import Int32sb, Int64sb, Struct
@@ -31,6 +30,7 @@ from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.two_slots import SlotFile, SlotForm
 from dledger.storage.files.properties import java_long, property_pairs
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 
 TERM_FILE_NAME = "currterm"

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from zlib import crc32
 
 from construct import Int32sb, Int32ub, Struct
 
@@ -33,6 +32,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError, StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import as_int, as_list, as_object, read_object, write_object

@@ -19,7 +19,6 @@ Source: DLedgerMmapFileStore.recover (0.3.1.2); differs in rules 1 to 3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from zlib import crc32
 
 import attrs
 
@@ -29,6 +28,7 @@ from dledger.storage.files.commit_mark import CommitMark
 from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
 from dledger.storage.start.scanner import FoundLedger, Scanner
 from dledger.values.errors import DirectoryError
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

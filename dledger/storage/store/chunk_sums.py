@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from zlib import crc32
 
 import attrs
 from construct import Int32sb, Int32ub, Int64sb, Struct
@@ -33,6 +32,7 @@ from dledger.base.disk.segment import file_name, offsets_in
 from dledger.ledger.chunks import UNIT_BYTES, ChunkSum
 from dledger.storage.files.records import Layout
 from dledger.storage.start.open_ledger import OpenLedger
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.entry import (

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from zlib import crc32
 
 from construct import Int32sb, Int32ub, Struct
 
@@ -30,6 +29,7 @@ from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import as_int, as_list, read_object, write_object

@@ -15,8 +15,6 @@ system may answer from its memory; that says nothing about the disk.
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import attrs
 
 from dledger.base.disk.disk import is_no_room
@@ -25,6 +23,7 @@ from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

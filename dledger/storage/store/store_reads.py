@@ -15,7 +15,6 @@ Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from dledger.storage.files.recent import PIECE_BYTES, RecentBatches, RecentEntries
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, walk_records
@@ -24,6 +23,7 @@ from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.values.errors import DamagedEntryError
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK,

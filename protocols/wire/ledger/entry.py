@@ -15,10 +15,10 @@ Source: DLedgerEntryCoder.java (0.3.1.2); the checksums are ours (Java leaves bo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from zlib import crc32
 
 from construct import Int32sb, Int64sb, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from zlib import crc32
 
 from construct import Int8ub, Int16ub, Int32ub, Int64sb, Int64ub, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
 #: 0xFF, C{DLENV}, carriage return, line feed: never the beginning of a text in UTF-8.

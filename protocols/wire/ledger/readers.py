@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from typing import NamedTuple
-from zlib import crc32
 
 import attrs
 from construct import Int8ub, Int16ub, Int32sb, Int32ub, Int64sb, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.layout import struct_of
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.

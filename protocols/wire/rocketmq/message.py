@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import attrs
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
     BATCH_ITEM,
@@ -220,7 +221,7 @@ class _Parts:
 
 def body_crc_of(body: bytes | memoryview) -> int:
     """The checksum of a body, as in its record; 0 for an empty body."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 def java_hash(text: str) -> int:

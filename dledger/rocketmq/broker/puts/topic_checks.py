@@ -10,7 +10,6 @@ Source: AbstractSendMessageProcessor.msgCheck, TopicValidator, TopicConfigManage
 from __future__ import annotations
 
 from collections.abc import Callable
-from zlib import crc32
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.basics.events import BrokerEvents
@@ -25,6 +24,7 @@ from dledger.rocketmq.broker.metadata.tables import (
     TopicConfig,
 )
 from dledger.rocketmq.broker.store.queues.consume_queues import is_topic
+from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import shown
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
 

@@ -14,10 +14,10 @@ Source: none, this is ours; docs/membership.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from zlib import crc32
 
 from construct import Int32sb, Int32ub, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.layout import struct_of

@@ -19,8 +19,8 @@ Source: none, this is ours; docs/readers.md and docs/spark.md.
 from __future__ import annotations
 
 from enum import StrEnum
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_MAGIC
 from protocols.wire.ledger.own.time_entries import TIME_MAGIC

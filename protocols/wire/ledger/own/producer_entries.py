@@ -8,10 +8,10 @@ Source: none, this is ours; docs/exactly-once.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from zlib import crc32
 
 from construct import Int16ub, Int32sb, Int32ub, Int64sb, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.producers import (

@@ -11,10 +11,9 @@ Source: none, this is ours; docs/times.md.
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 

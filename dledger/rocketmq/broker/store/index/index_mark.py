@@ -5,12 +5,11 @@ The mark of the index by keys: the state of its files that is on stable storage,
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import attrs
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
 from dledger.rocketmq.broker.store.index.index_file import HEADER, IndexHeader, IndexShape
+from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
 INDEX_MARK_NAME = "indexed"

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from zlib import crc32
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -42,6 +41,7 @@ from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMes
 from dledger.rocketmq.broker.store.records.records import MIN_BLANK_SIZE, NewMessage, problem_of, size_of
 from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_MAX, StoreConfig
 from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import START, START_SIZE

@@ -11,8 +11,6 @@ Source: GroupCommitService, FlushRealTimeService in CommitLog.java (4.9.8).
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import attrs
 from twisted.internet.defer import Deferred, succeed
 
@@ -22,6 +20,7 @@ from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.store.log.log_mark import LogMark, LogMarkFile
 from dledger.rocketmq.broker.store.log.open_log import OpenLog
 from dledger.values.errors import StoreError
+from protocols.wire.checksums import crc32
 
 
 @attrs.define(eq=False, kw_only=True)

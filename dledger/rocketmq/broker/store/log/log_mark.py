@@ -19,12 +19,11 @@ files cannot change atomically, of the one before).
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import attrs
 from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.two_slots import SlotFile, SlotForm
+from protocols.wire.checksums import crc32
 
 LOG_MARK_NAME = "commitlogmark"
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Set
 from functools import partial
 from threading import Lock
 from typing import NamedTuple
-from zlib import crc32
 
 from dledger.base.disk.disk import Disk
+from protocols.wire.checksums import crc32
 
 SUFFIX = ".list"
 

@@ -10,9 +10,8 @@ Source: CommitLog.checkMessageAndReturnSize (4.9.8), which RocketMQ's slaves do 
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from dledger.rocketmq.broker.store.records.equal_bodies import are_bodies_right, equal_records
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
     BODY_PART,

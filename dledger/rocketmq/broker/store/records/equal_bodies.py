@@ -14,8 +14,8 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.rocketmq.layout import BODY_PART, MAGIC_BLANK, SysFlag
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.

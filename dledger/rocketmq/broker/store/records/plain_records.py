@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from zlib import crc32
 
 from dledger.rocketmq.broker.store.records.records import (
     MIN_BLANK_SIZE,
@@ -24,6 +23,7 @@ from dledger.rocketmq.broker.store.records.records import (
     size_of,
     topic_part_of,
 )
+from protocols.wire.checksums import crc32
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import Host
 

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from zlib import crc32
 
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
     FIXED_PARTS,
