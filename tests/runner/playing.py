@@ -26,6 +26,8 @@ from tests.slowness import patient
 
 #: With more failed tests than that, a stage is broken, not unsteady: none is run again.
 AGAIN_MAX = 10
+#: The nice value of a stage that runs beside another one.
+_BESIDE_NICE = 15
 #: Seconds after which a test that is run again, alone, is taken to hang.
 AGAIN_S = 400.0
 
@@ -66,6 +68,14 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _give_way(pid: int) -> None:
+    """Let a stage's process, which leads its session, and all that it starts use idle processors only."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, _BESIDE_NICE)
+    with suppress(OSError), open(f"/proc/{pid}/autogroup", "w", encoding="ascii") as file:
+        file.write(str(_BESIDE_NICE))  # Linux may weigh whole sessions; a nice value counts within one only
+
+
 #: The stages under way; they are killed when this program is ended.
 _running: set[subprocess.Popen[str]] = set()
 
@@ -102,6 +112,8 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float | None = None) -> Res
     except OSError as error:
         return Result(stage=stage, count=Count(failed=1), seconds=0.0, note=f"cannot start: {error}")
     _running.add(process)
+    if stage.joins:
+        _give_way(process.pid)
     assert process.stdout is not None
     kept: list[str] = []
     pump = threading.Thread(target=_pump, args=(process.stdout, out, kept), daemon=True)

@@ -53,8 +53,8 @@ class Stage:
     @ivar read: from the whole output and the exit status to the count.
     @ivar counts: name of one unit of the count, for the table.
     @ivar skips_fail: a skipped test has failed, because the machine lacks a requirement of it.
-    @ivar joins: it runs beside the stage before it. Only for stages in which nothing depends on the time of
-        day, and which give way if the other one's tests do depend on it.
+    @ivar joins: it runs beside the stage before it, and uses the processors that the other one leaves idle.
+        Only for stages in which nothing depends on the time of day.
     """
 
     name: str
@@ -98,10 +98,10 @@ def _unit(suites: Sequence[str], *, budget_s: int) -> Stage:
                  read=read_trial if suites else read_total(SUMMARY))
 
 
-def _simulated(*, within_s: int, pairs_within_s: int) -> list[Stage]:
+def _simulated(*, within_s: int, pairs_within_s: int, joins: bool = False) -> list[Stage]:
     """Groups, the logs of masters and slaves, and whole masters and slaves with their clients."""
     return [
-        Stage(name=name, budget_s=seconds + 10, read=read_total(SCHEDULES), counts="schedules",
+        Stage(name=name, budget_s=seconds + 10, read=read_total(SCHEDULES), counts="schedules", joins=joins,
               command=_program(*words, "--schedules", "1000", "--seed", "1", "--jobs", "2", "--within",
                                str(seconds)))
         for name, words, seconds in (
@@ -134,7 +134,6 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=200),
-        *_simulated(within_s=25, pairs_within_s=15),
         Stage(name="mutants", command=_program("tests.mutants", "--within", "40", "--drawn", "1"),
               budget_s=50, read=read_total(MUTANTS), counts="mutants"),
         Stage(name="damage", command=_program("tests.damage", *damage), budget_s=40, counts="cases",
@@ -146,6 +145,8 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
                   **summed_up)
             for name, budget_s in (("processes", 110), ("hostile", 90), ("spark", 110), ("interop", 130))
         ),
+        # Brokers of Java's mostly wait for each other.
+        *_simulated(within_s=85, pairs_within_s=85, joins=True),
     ]
 
 
@@ -160,8 +161,6 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=300),
-        *_simulated(within_s=300, pairs_within_s=300),
-        _simulated_raft_brokers(within_s=300),
         Stage(name="mutants", command=_program("tests.mutants"), budget_s=400, read=read_total(MUTANTS),
               counts="mutants"),
         Stage(name="damage", command=_program("tests.damage", "--cases", "10000", "--seed", "1"),
@@ -175,4 +174,6 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         # Without PySpark the test modules cannot be imported, which counts as a failure.
         Stage(name="spark", command=(*LANES, "spark"), budget_s=900, counts="tests", **summed_up),
         Stage(name="interop", command=_program("tests.interop"), budget_s=1400, counts="tests", **summed_up),
+        *_simulated(within_s=300, pairs_within_s=300),
+        _simulated_raft_brokers(within_s=300),
     ]

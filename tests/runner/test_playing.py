@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -62,6 +63,23 @@ class StageTests(SynchronousTestCase):
         self.assertEqual([each.count.passed for each in run_together([first, second], out)], [1, 1])
         said = [line for line in out.getvalue().splitlines() if line.startswith(("first ", "second "))]
         self.assertEqual(said, ["first one", "first two", "second one", "second two"])
+
+
+    def test_stages_beside_others_give_way(self) -> None:
+        """By the nice value of the process, which its children inherit; the first one keeps ours."""
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        wait = (
+            "import os, time\n"
+            "deadline = time.monotonic() + 20\n"
+            "while os.getpriority(os.PRIO_PROCESS, 0) < 15 and time.monotonic() < deadline:\n"
+            "    time.sleep(0.01)\n"
+        )
+        say = "import os; print('{} is', os.getpriority(os.PRIO_PROCESS, 0))"
+        beside = attrs.evolve(stage(wait + say.format("beside")), name="other", joins=True)
+        out = io.StringIO()
+        run_together([stage(say.format("first")), beside], out)
+        self.assertIn(f"first is {ours}\n", out.getvalue())
+        self.assertIn(f"beside is {max(15, ours)}\n", out.getvalue())
 
 
 class OnceMoreTests(SynchronousTestCase):
