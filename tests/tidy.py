@@ -16,6 +16,7 @@ import tokenize
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 
@@ -301,16 +302,28 @@ def plain_english(source: str) -> Iterator[Complaint]:
     return _odd(source, _ODD)
 
 
-def _prose(source: str) -> Iterator[tuple[int, str]]:
+class _Text(NamedTuple):
+    """A comment or a text in three quotes. @ivar is_inside: it is a part of an expression: it may be code."""
+
+    line: int
+    text: str
+    is_inside: bool
+
+
+@lru_cache(maxsize=2)
+def _prose(source: str) -> tuple[_Text, ...]:
     """The comments and docstrings of a module, each with its first line."""
+    found, before = [], tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        is_docstring = token.type == tokenize.STRING and token.string.startswith('"""')
-        if is_docstring or token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+        is_text = token.type == tokenize.STRING and token.string.startswith('"""')
+        if is_text or token.type == tokenize.COMMENT:
+            found.append(_Text(token.start[0], token.string, is_text and before == tokenize.OP))
+        before = token.type
+    return tuple(found)
 
 
 def _odd(source: str, phrases: Collection[tuple[re.Pattern[str], str]]) -> Iterator[Complaint]:
-    for line, text in _prose(source):
+    for line, text, _ in _prose(source):
         for pattern, better in phrases:
             for found in pattern.finditer(text):
                 yield line + text.count("\n", 0, found.start()), f"{found[0].strip()!r}: write {better}"
@@ -321,7 +334,7 @@ def pointers(source: str) -> Iterator[Complaint]:
     A sentence says what it means, and does not point at an earlier one: the earlier one may be moved, and the
     reader does not know how much of it is meant.
     """
-    for line, text in _prose(source):
+    for line, text, _ in _prose(source):
         for pattern, better in _POINTERS:
             for found in pattern.finditer(text):
                 yield line + text.count("\n", 0, found.start()), f"{found[0].strip()!r}: {better}"
@@ -347,16 +360,11 @@ def telling(source: str) -> Iterator[Complaint]:
     """
     Comments and docstrings say what reports, names, shows or informs; nothing tells, and nobody is told.
     """
-    before = tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        is_text = token.type == tokenize.STRING and token.string.startswith('"""')
-        is_docstring = is_text and before != tokenize.OP  # (else it is a program)
-        before = token.type
-        if is_docstring or token.type == tokenize.COMMENT:
-            bare = _NAMES.sub(lambda name: " " * len(name[0]), token.string)
-            for found in _TELLING.finditer(bare):
-                line = token.start[0] + token.string.count("\n", 0, found.start())
-                yield line, f"{found[0]!r}: write reports, says, names, shows or informs"
+    for line, text, is_inside in _prose(source):
+        bare = "" if is_inside else _NAMES.sub(lambda name: " " * len(name[0]), text)
+        for found in _TELLING.finditer(bare):
+            yield (line + text.count("\n", 0, found.start()),
+                   f"{found[0]!r}: write reports, says, names, shows or informs")
 
 
 def telling_pages(source: str) -> Iterator[Complaint]:
