@@ -65,6 +65,7 @@ class RecordRules:
     """
     The rules of one member, for all its processes.
 
+    @ivar found: what the start that is under way finds; None: it is not judged.
     @ivar failed: calls of its disk that had failed when the process started: if others have since, something
         may not be recorded yet.
     """
@@ -72,7 +73,7 @@ class RecordRules:
     def __init__(self, member: RecordingMember, invariants: GroupInvariants) -> None:
         self._member = member
         self._invariants = invariants
-        self._found: Found | None = None
+        self.found: Found | None = None
         self._settled: deque[tuple[int, int]] = deque()
         self._looks = 0
         self.failed = 0
@@ -153,7 +154,7 @@ class RecordRules:
 
     def before_start(self) -> None:
         """A process will start: see what it will find."""
-        self._found = None
+        self.found = None
         self._settled.clear()
         self.failed = self._member.disk.errors + self._member.disk.refusals
         if not self._is_judged or self._invariants.mirror(self._member.member_id).lost:
@@ -163,7 +164,7 @@ class RecordRules:
             decode_term(self._content(member.term_path.rpartition("/")[2]) or b""),
             decode_term_twin(self._content(member.twin_path.rpartition("/")[2]) or b""),
         ) if one is not None]
-        self._found = Found(
+        self.found = Found(
             identity=decode_identity(self._content(IDENTITY_NAME) or b""),
             mark=mark_in(self._content(COMMIT_MARK_NAME)),
             vote=later_term(votes[0], votes[-1]) if votes else None, last_whole=self._last_whole(),
@@ -186,7 +187,7 @@ class RecordRules:
 
     def after_start(self) -> None:
         """A process has started, and its log is read."""
-        found, self._found = self._found, None
+        found, self.found = self.found, None
         if found is None:
             return
         member = self._member
