@@ -14,7 +14,7 @@ from dledger.core.state import inputs as ev
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.watching.outcomes import SOON_TICKS, OutcomeRules, WaiterRules
-from dledger.testing.group.watching.words import commits_at_once, standing_of
+from dledger.testing.group.watching.words import before_step, commits_at_once
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType, VoteResult
@@ -68,12 +68,12 @@ class MessageTests(GroupOfThree):
         other = next(one for one in self.cluster.members if one != member.member_id)
         state = member.core.member
         whole = attrs.evolve(request, remote_id=other, leader_id=request.leader_id or state.self_id)
-        self.cluster.world.words.asks(member, standing_of(state), other, whole)
+        self.cluster.world.words.asks(member, before_step(state), other, whole)
 
     def answers(self, request: Request, response: Response) -> None:
         """The follower answers."""
         self.cluster.world.words.answers(
-            self.follower, standing_of(self.state), request, response, is_at_once=True
+            self.follower, before_step(self.state), request, response, is_at_once=True
         )
 
     def push(self, **fields: object) -> PushEntryRequest:
@@ -179,7 +179,7 @@ class OutcomeTests(GroupOfThree):
         super().setUp()
         state = self.leader.core.member
         self.rules = OutcomeRules(self.leader, self.cluster.invariants)
-        self.rules.before = standing_of(state)._replace(committed_index=0)
+        self.rules.before = before_step(state)._replace(committed_index=0)
         pos = self.leader.ledger.position_of(1)
         self.answer = fx.AnswerAppend(token=5, code=ResponseCode.SUCCESS, term=state.term, count=1,
                                       first_index=1, pos=pos, leader_id=state.self_id)

@@ -411,7 +411,7 @@ class SimCluster:
 
     def start_again(self) -> None:
         """
-        All members that run end, are killed or lose power, and start again: each has what it had (20).
+        All members that run end, are killed or lose power, and start again, and no start may forget (20).
 
         @raise NotLive: one does not start.
         """

@@ -22,7 +22,7 @@ from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.producer_folds import LastEntry, fold
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.watching.words import Standing
+from dledger.testing.group.watching.words import BeforeStep
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -55,7 +55,7 @@ class WaitingReads(Protocol):
 @attrs.define
 class WaiterRules:
     """
-    Who waits for entries at a member hears of them soon.
+    A reader that waits for entries at a member hears of them soon.
 
     @ivar known: the commit index at the last ticks.
     """
@@ -75,7 +75,7 @@ class WaiterRules:
 
 
 @attrs.frozen
-class Asked:
+class AskedOfCore:
     """
     An append or a read that the core was given.
 
@@ -102,8 +102,8 @@ class OutcomeRules:
 
     member: CheckedMember
     invariants: GroupInvariants
-    asked: dict[int, Asked] = attrs.Factory(dict)
-    before: Standing = Standing()
+    asked: dict[int, AskedOfCore] = attrs.Factory(dict)
+    before: BeforeStep = BeforeStep()
     now_ms: int = 0
     _awake_ms: int = 0
     _ticked_ms: int = 0
@@ -112,13 +112,13 @@ class OutcomeRules:
         """Appends came."""
         behind = 1  # (a producer entry may come first)
         for proposal in proposals:
-            self.asked[proposal.token] = Asked(self.now_ms, self._awake_ms, proposal, behind)
+            self.asked[proposal.token] = AskedOfCore(self.now_ms, self._awake_ms, proposal, behind)
             behind += len(proposal.bodies) + 1
 
     def requested(self, tokens: Sequence[int]) -> None:
         """Reads came."""
         for token in tokens:
-            self.asked[token] = Asked(self.now_ms, self._awake_ms)
+            self.asked[token] = AskedOfCore(self.now_ms, self._awake_ms)
 
     def _says(self, answer: fx.AnswerAppend | fx.AnswerRead, why: str, is_so: object) -> None:
         if not is_so:
@@ -173,7 +173,7 @@ class OutcomeRules:
         place = term, ENTRY_HEADER.unpack_from(invariants.records[first, term][0])[4]
         self._says(answer, f"term and position are {place}", (answer.term, answer.pos) == place)
 
-    def _is_in_conflict(self, answer: fx.AnswerAppend, asked: Asked, proposal: ev.Proposal) -> None:
+    def _is_in_conflict(self, answer: fx.AnswerAppend, asked: AskedOfCore, proposal: ev.Proposal) -> None:
         end_index = self.invariants.mirror(self.member.member_id).end_index
         is_end = end_index <= answer.end_index <= end_index + asked.behind
         self._says(answer, f"the log ends at {end_index}, expected is {proposal.expected_end}",

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_records_on_disk -*-
 """
-What the disk of a member has of what its process knows, looked at while it runs; and what a start makes of
-what it finds there.
+The records on the disk of a member, compared with its process while it runs; and a start, compared with the
+records that it finds.
 
 A member that remembers too little is seldom wrong: its peers give the rest back, or it does not vote for a
 while. So nobody else sees that something was not recorded, or was recorded and not read.
@@ -41,9 +41,9 @@ class RecordingMember(CheckedMember, Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundByStart:
     """
-    What the disk of a member has before a start.
+    The records of a member before a start.
 
     @ivar last_whole: the last entry that lies on it as the process before held it, after others that do.
     """
@@ -65,7 +65,7 @@ class RecordRules:
     """
     The rules of one member, for all its processes.
 
-    @ivar found: what the start that is under way finds; None: it is not judged.
+    @ivar found: the records before the start that is under way; None: it is not judged.
     @ivar failed: calls of its disk that had failed when the process started: if others have since, something
         may not be recorded yet.
     """
@@ -73,7 +73,7 @@ class RecordRules:
     def __init__(self, member: RecordingMember, invariants: GroupInvariants) -> None:
         self._member = member
         self._invariants = invariants
-        self.found: Found | None = None
+        self.found: FoundByStart | None = None
         self._settled: deque[tuple[int, int]] = deque()
         self._looks = 0
         self.failed = 0
@@ -121,7 +121,7 @@ class RecordRules:
         self._look_at_mark(mark_in(self._content(COMMIT_MARK_NAME)), is_undisturbed=is_undisturbed)
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
-        """It says no more than is so, and what has been so for a while."""
+        """It says no more than is so, and says it soon."""
         member = self._member
         state, mirror = member.core.member, self._invariants.mirror(member.member_id)
         flushed = min(state.flushed_index, mirror.end_index)
@@ -153,7 +153,7 @@ class RecordRules:
     # -- starts -----------------------------------------------------------------------------------
 
     def before_start(self) -> None:
-        """A process will start: see what it will find."""
+        """A process will start: read the records first."""
         self.found = None
         self._settled.clear()
         self.failed = self._member.disk.errors + self._member.disk.refusals
@@ -164,14 +164,14 @@ class RecordRules:
             decode_term(self._content(member.term_path.rpartition("/")[2]) or b""),
             decode_term_twin(self._content(member.twin_path.rpartition("/")[2]) or b""),
         ) if one is not None]
-        self.found = Found(
+        self.found = FoundByStart(
             identity=decode_identity(self._content(IDENTITY_NAME) or b""),
             mark=mark_in(self._content(COMMIT_MARK_NAME)),
             vote=later_term(votes[0], votes[-1]) if votes else None, last_whole=self._last_whole(),
         )
 
     def _last_whole(self) -> int:
-        """See L{Found}."""
+        """Compare the records on the disk with those that the last process held."""
         member, mirror = self._member, self._invariants.mirror(self._member.member_id)
         size, found, base, content = member.config.mapped_file_size_for_entry_data, -1, -1, b""
         for index, (term, end) in enumerate(zip(mirror.terms, mirror.ends, strict=True), mirror.begin_index):

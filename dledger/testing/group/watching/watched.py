@@ -28,7 +28,7 @@ from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
 from dledger.testing.group.watching.records_on_disk import RecordRules
-from dledger.testing.group.watching.words import WordRules, commits_at_once, standing_of
+from dledger.testing.group.watching.words import WordRules, before_step, commits_at_once
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode
@@ -126,7 +126,8 @@ class WatchedDriver(Driver):
         """Let the core take an input; see L{DLedgerCore.step}."""
         member = self.member
         world, outcomes = member.world, self.outcomes
-        outcomes.now_ms, outcomes.before = now_ms, standing_of(self.watched.member)
+        outcomes.now_ms = now_ms
+        outcomes.before = before_step(self.watched.member)
         self.present = happened
         self._is_stopping = self._is_stopping or type(happened) in _STOPPING
         self._before(happened)
@@ -184,12 +185,17 @@ class WatchedDriver(Driver):
             for token in happened.tokens:
                 self.reads[token] = invariants.known_index
         elif type(happened) is ev.Ticked:
-            self.outcomes.ticks()
-            self._waiters.look(member.member_id, member.node.desks.reads, self.watched.committed_index)
-            if self._ticks % BOUNDED_TICKS == 0:
-                member.records.look()
+            self._before_tick()
         elif isinstance(happened, ev.RequestAbandoned):
             self.asked.pop(happened.token, None)
+
+    def _before_tick(self) -> None:
+        """All that the last step wanted has been done."""
+        member = self.member
+        self.outcomes.ticks()
+        self._waiters.look(member.member_id, member.node.desks.reads, self.watched.committed_index)
+        if self._ticks % BOUNDED_TICKS == 0:
+            member.records.look()
 
     def _step(self, happened: ev.Input) -> None:
         super()._step(happened)

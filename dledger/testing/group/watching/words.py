@@ -46,8 +46,8 @@ WORDS = 18
 Said = tuple[str, object, bool]
 
 
-class Standing(NamedTuple):
-    """What a member was when its present step began: a message may be made before the step changes that."""
+class BeforeStep(NamedTuple):
+    """The state of a member when its present step began: messages are made before it changes, or after."""
 
     term: int = 0
     role: Role = Role.FOLLOWER
@@ -55,14 +55,14 @@ class Standing(NamedTuple):
     committed_index: int = -1
 
 
-def standing_of(state: MemberState) -> Standing:
-    """What a member is now."""
-    return Standing(state.term, state.role, state.leader_id, state.committed_index)
+def before_step(state: MemberState) -> BeforeStep:
+    """The present state of a member, for the step that begins."""
+    return BeforeStep(state.term, state.role, state.leader_id, state.committed_index)
 
 
 def commits_at_once(core: DLedgerCore, mirror: Mirror, name: str) -> None:
     """
-    A leader commits what it knows a majority to hold, in the step in which it learns that.
+    A leader commits an entry that it knows a majority to hold, in the step in which it learns that.
 
     @raise InvariantError: it does not.
     """
@@ -91,7 +91,7 @@ class WordRules:
     """
     The rules of one group.
 
-    @ivar invariants: what its members hold.
+    @ivar invariants: the records of its members.
     @ivar leaders: who has sent heartbeats in a term.
     """
 
@@ -116,7 +116,7 @@ class WordRules:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def asks(self, member: CheckedMember, before: Standing, peer_id: str, request: Request) -> None:
+    def asks(self, member: CheckedMember, before: BeforeStep, peer_id: str, request: Request) -> None:
         """A member sends a request to another."""
         if isinstance(self.invariants, ApartInvariants):
             return
@@ -142,7 +142,7 @@ class WordRules:
             said.append(("index", index, index == state.ledger_end_index))
         self._judge(member, request, said)
 
-    def _of_leader(self, before: Standing, state: MemberState, request: Request) -> list[Said]:
+    def _of_leader(self, before: BeforeStep, state: MemberState, request: Request) -> list[Said]:
         return [
             ("leader", request.leader_id, request.leader_id == state.self_id),
             ("term", request.term, request.term in (before.term, state.term)),
@@ -174,7 +174,7 @@ class WordRules:
     # -- answers --------------------------------------------------------------------------------
 
     def answers(
-        self, member: CheckedMember, before: Standing, request: Request, response: Response, *,
+        self, member: CheckedMember, before: BeforeStep, request: Request, response: Response, *,
         is_at_once: bool,
     ) -> None:
         """A member answers. @param is_at_once: in the step in which the request came."""
@@ -204,7 +204,7 @@ class WordRules:
         is_at_once: bool,
     ) -> list[Said]:
         """
-        Where its log begins and ends; SUCCESS: it knows the commit that came with what it has now; a refused
+        Where its log begins and ends; SUCCESS: it knows the commit that came with the entries; a refused
         COMPARE: it has another entry.
         """
         state, mirror = member.core.member, self.invariants.mirror(member.member_id)
@@ -226,7 +226,7 @@ class WordRules:
         return said
 
     def _of_voter(
-        self, member: CheckedMember, before: Standing, request: VoteRequest, response: VoteResponse
+        self, member: CheckedMember, before: BeforeStep, request: VoteRequest, response: VoteResponse
     ) -> list[Said]:
         """The reason of a voter is one."""
         state, result, candidate = member.core.member, response.vote_result, request.leader_id
@@ -254,7 +254,7 @@ class WordRules:
         return [("vote", result.name, is_so)]
 
     def _of_heart(
-        self, member: CheckedMember, before: Standing, request: Request, response: HeartBeatResponse
+        self, member: CheckedMember, before: BeforeStep, request: Request, response: HeartBeatResponse
     ) -> list[Said]:
         """Whom it follows, and whether its disk is full."""
         state, code, leader_id = member.core.member, response.code, request.leader_id
@@ -272,7 +272,7 @@ class WordRules:
         return [("heartbeat", code.name, is_so), ("full", is_full, is_full == state.is_full)]
 
     def _of_facts(
-        self, member: CheckedMember, before: Standing, response: MetadataResponse
+        self, member: CheckedMember, before: BeforeStep, response: MetadataResponse
     ) -> list[Said]:
         state, mirror = member.core.member, self.invariants.mirror(member.member_id)
         name = state.group_name
