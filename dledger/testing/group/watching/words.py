@@ -135,7 +135,7 @@ class WordRules:
             said.append(("interval", interval_ms,
                          interval_ms == state.config.heart_beat_time_interval_ms))
         elif isinstance(request, VoteRequest):
-            said += self._of_candidate(member, request)
+            said += self._of_candidate(member, before, request)
         elif isinstance(request, LeadershipTransferRequest):
             said += self._of_leader(before, state, request)
             index = request.take_leadership_ledger_index
@@ -161,14 +161,17 @@ class WordRules:
             ("last term", entries.term, entries.term == mirror.term_of(last)),
         ]
 
-    def _of_candidate(self, member: CheckedMember, request: VoteRequest) -> list[Said]:
+    def _of_candidate(
+        self, member: CheckedMember, before: BeforeStep, request: VoteRequest
+    ) -> list[Said]:
         state, mirror = member.core.member, self.invariants.mirror(member.member_id)
         end = request.ledger_end_index, request.ledger_end_term
-        term = state.term + 1 if request.pre_vote else state.term
+        above = 1 if request.pre_vote else 0
         return [
             ("candidate", request.leader_id, request.leader_id == state.self_id),
             ("end", end, end == (mirror.end_index, mirror.term_of(mirror.end_index))),
-            ("term", request.term, request.term in (term, PROBE_TERM)),
+            ("term", request.term,
+             request.term in (before.term + above, state.term + above, PROBE_TERM)),
         ]
 
     # -- answers --------------------------------------------------------------------------------
