@@ -25,6 +25,7 @@ from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
 from tests.mutants.readers_catalogue import READER_MUTANTS
 from tests.mutants.times_catalogue import TIME_MUTANTS
 from tests.mutants.trials_catalogue import TRIAL_MUTANTS
+from tests.mutants.words_catalogue import WORD_MUTANTS
 
 ELECTOR = "dledger.core.election.elector"
 VOTER = "dledger.core.election.voter"
@@ -404,7 +405,7 @@ _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
     for name, says, patches, fields in (
         *MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS, *MACHINE_MUTANTS,
-        *READER_MUTANTS, *TIME_MUTANTS, *TRIAL_MUTANTS,
+        *READER_MUTANTS, *TIME_MUTANTS, *TRIAL_MUTANTS, *WORD_MUTANTS,
     )
 )
 

@@ -30,11 +30,13 @@ from dledger.client.reading.tail import Tail
 from dledger.testing.group.checks.history import Call, History
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.sim_commands import SimCommands
+from dledger.testing.group.watching.outcomes import OUTCOMES
 from dledger.testing.world.process import ProcessReactor, SimProcess
 from dledger.testing.world.streams import StreamClient
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
@@ -259,9 +261,20 @@ class SimClient:
 
     def _appended(self, calls: list[Call], runs: Iterable[Appended]) -> None:
         for run in runs:
+            self._is_at(run)
             self._highest = max(self._highest, run.index + run.count - 1)
             for at in range(run.count):
                 self._history.end(calls[run.offset + at], "ok", index=run.index + at)
+
+    def _is_at(self, run: Appended) -> None:
+        """Term and position are those of the entry, as far as they are known."""
+        invariants = self._cluster.invariants
+        term = invariants.committed.get(run.index)
+        if term is None or run.term < 0 or self._cluster.history.era:
+            return  # (the entry was lost since; or it has expired, and was found again by its producer)
+        pos = ENTRY_HEADER.unpack_from(invariants.records[run.index, term][0])[4]
+        require(run.term == term and run.pos in (-1, pos), OUTCOMES,
+                f"{self.name} appended {run}; the entry is of t{term} at {pos}")
 
     def _not_appended(self, calls: list[Call], failure: Failure) -> None:
         error = failure.value
@@ -364,3 +377,5 @@ class SimClient:
             at = entry.index
             require(at in invariants.committed and invariants.body_of(at) == entry.body, 4,
                     f"{self.name} was shown an entry at {at} that is not committed")
+            require(entry.term == invariants.committed[at], OUTCOMES,
+                    f"{self.name} was shown {at} of t{entry.term}, not of t{invariants.committed[at]}")

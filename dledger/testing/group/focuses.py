@@ -51,6 +51,15 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         faults=("change_members", "change_members", "transfer", "depose", "heal_slowly"), pace_s=0.6,
         group=_OURS,
     )),
+    "changes-of-members-that-are-cut": (2, Focus(
+        faults=("change_apart", "change_apart", "change_members", "kill"), pace_s=2.0,
+        load={"clients": 1, "think_us": 1_500_000}, group={**_OURS, "members": 3},
+    )),
+    "appends-that-share-a-turn": (2, Focus(
+        faults=("transfer", "isolate", "pause", "kill"), pace_s=2.0,
+        load={"clients": 8, "think_us": 150_000, "appends": 0.9, "bodies_max": 4},
+        group={**_OURS, "turn_us": 60_000},
+    )),
     "repeats-over-a-change-of-leader": (3, Focus(
         faults=("transfer", "transfer", "kill", "cut_client", "break_late", "twice"), pace_s=0.7,
         load={**_MUCH, "exact": 1.0, "single": 0.3, "bodies_max": 12},

@@ -243,6 +243,7 @@ def run_schedule(
             if troubles is not None:
                 troubles.judge()
             nemesis.visits.judge()
+            cluster.start_again()
     except AssertionError as error:
         failure = str(error) or "".join(traceback.format_exception(error)[-12:])
     except Exception as error:  # any other exception of a simulated member is a bug as well

@@ -64,7 +64,7 @@ class SimDisk(SimVolume):
         self.used_ratio = 0.5
         self.countdown = 0
         self.keeps_failed_writes = False
-        self.errors = 0
+        self.errors = self.refusals = 0
         self._death: type[MemberDied] = PowerLoss
 
     # -- faults ----------------------------------------------------------------------------
@@ -153,19 +153,19 @@ class SimDisk(SimVolume):
             inode.write(data[: int(self.rng.random() * len(data))], position, self.count())
         self.before_change(path, "write")
         if self.is_full and (self.copies_on_write or position + len(data) > inode.reserved):
-            raise _no_room(path)
+            raise self._no_room(path)
 
     def before_create(self, path: str, *, takes_room: bool) -> None:
         """Die or fail if that is armed."""
         self.before_change(path, "create")
         if self.is_full and takes_room:
-            raise _no_room(path)
+            raise self._no_room(path)
 
     def before_reserve(self, path: str) -> None:
         """Die or fail if that is armed."""
         self.before_change(path, "reserve")
         if self.is_full:
-            raise _no_room(path)
+            raise self._no_room(path)
 
     def before_sync(self, path: str, inode: Inode) -> None:
         """Die or fail if that is armed."""
@@ -227,6 +227,10 @@ class SimDisk(SimVolume):
         """The content of a file as processes see it; no armed fault hits this read."""
         return bytes(self._inode(path).data)
 
+    def _no_room(self, path: str) -> OSError:
+        self.refusals += 1
+        return OSError(errno.ENOSPC, "No space left on device", path)
+
     # -- looking, for checks -----------------------------------------------------------------
 
     def is_durable(self, path: str, start: int, end: int) -> bool:
@@ -274,7 +278,3 @@ class SimDisk(SimVolume):
                 copy.put(name, fresh)
             copy.sync()
         return twin
-
-
-def _no_room(path: str) -> OSError:
-    return OSError(errno.ENOSPC, "No space left on device", path)

@@ -347,6 +347,11 @@ class Nemesis:
             if added is not None:
                 cluster.change_members(ADD, added.member_id)
 
+    def _change_apart(self) -> None:
+        """A leader is cut off, and asked for a change of the members at once: its entry is cut later."""
+        self._heal_slowly()
+        self._change_members()
+
     # -- disks --------------------------------------------------------------------------------
 
     def _disk_error(self) -> None:

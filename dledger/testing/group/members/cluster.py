@@ -409,6 +409,21 @@ class SimCluster:
         check(self.history.calls, invariants.body_of, invariants.last_committed,
               next_change=None if rules is None else rules.next_change)
 
+    def start_again(self) -> None:
+        """
+        All members that run end, are killed or lose power, and start again, and no start may forget (20).
+
+        @raise NotLive: one does not start.
+        """
+        rng = self.random("last start")
+        self.restarts_us = None
+        for member in self.members.values():
+            if member.is_up and not member.is_paused and member.config.store_type == "file":
+                (member.lose_power if rng.random() < 0.5 else member.kill)()
+                if not member.start():
+                    raise NotLive(f"{member.member_id} does not start again: {member.start_error}")
+                self.bugs.tell()
+
     def _judge_machines(self) -> None:
         """Every machine comes to the end of the log; an operator may start members again for that."""
         rules, deadline_us = self.world.machines, self.clock.now_us + MACHINES_END_US

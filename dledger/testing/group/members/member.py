@@ -30,10 +30,12 @@ from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import InvariantError
-from dledger.testing.group.checks.spans import TracedWatchedDriver, WatchedSpans
 from dledger.testing.group.checks.times import TimeRules
-from dledger.testing.group.checks.watched import WatchedDriver
 from dledger.testing.group.members.network import GroupNetwork
+from dledger.testing.group.watching.records_on_disk import RecordRules
+from dledger.testing.group.watching.spans import TracedWatchedDriver, WatchedSpans
+from dledger.testing.group.watching.watched import WatchedDriver
+from dledger.testing.group.watching.words import WordRules
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import PowerLoss
@@ -85,6 +87,7 @@ class World:
     readers: ReaderRules | None = None
     times: TimeRules = attrs.Factory(TimeRules)
     names: NameRules = attrs.Factory(NameRules)
+    words: WordRules = attrs.Factory(lambda self: WordRules(self.invariants), takes_self=True)
 
 
 class SimMember:
@@ -122,6 +125,7 @@ class SimMember:
         self.persisted_vote: str | None = None
         self.damaged: set[int] = set()
         self.is_small_damaged = False
+        self.records = RecordRules(self, world.invariants)
         self._slow_us = 0
         self.wall_offset_s = 0.0
         self._suspended_us = -1
@@ -160,6 +164,7 @@ class SimMember:
         self.start_error = ""
         self.disk.now_s = world.clock.now_us / 1e6
         self._errors_at_start = self.disk.errors
+        self.records.before_start()
         process = self.process = SimProcess(world.clock, rng, self)
         self._suspended_us = -1
         reactor = self.reactor = ProcessReactor(
@@ -221,6 +226,7 @@ class SimMember:
         if ledger.producers is not None:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
+        self.records.after_start()
         check_producers(self.world.invariants, self)
         self.world.times.check(self.world.invariants, self)
         check_readers(self.world.readers, self.world.invariants, self)

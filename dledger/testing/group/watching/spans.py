@@ -16,7 +16,7 @@ from dledger.driver.driver import Ledger, Surroundings, Terms
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.checks.watched import WatchedDriver, Watcher
+from dledger.testing.group.watching.watched import WatchedDriver, Watcher
 
 #: Number in docs/invariants.md.
 SPANS = 16

@@ -16,6 +16,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
+from dledger.node.node import Node
 from dledger.node.run.store import Store
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
@@ -25,6 +26,9 @@ from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
+from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
+from dledger.testing.group.watching.records_on_disk import RecordRules
+from dledger.testing.group.watching.words import WordRules, before_step, commits_at_once
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode
@@ -33,6 +37,10 @@ from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 
 #: The bounds of queues and tables are checked once in this number of ticks.
 BOUNDED_TICKS = 10
+#: Inputs after which a leader may know of another commit, and those that change the end of the log.
+_COMMITTING = (ev.ResponseReceived, ev.EntriesFlushed, ev.EntriesWritten)
+_WRITTEN = (ev.EntriesWritten, ev.LedgerTruncated)
+_STOPPING = (ev.StopRequested, ev.StoreFailed)
 
 
 class WatchedWorld(Protocol):
@@ -44,6 +52,7 @@ class WatchedWorld(Protocol):
     readers: ReaderRules | None
     times: TimeRules
     names: NameRules
+    words: WordRules
     trace: Trace
 
 
@@ -51,10 +60,15 @@ class Watcher(CheckedMember, Protocol):
     """The member whose steps these are."""
 
     number: int
+    records: RecordRules
 
     @property
     def world(self) -> WatchedWorld:
         """Its surroundings."""
+
+    @property
+    def node(self) -> Node:
+        """The node of its process."""
 
     @property
     def is_dying(self) -> bool:
@@ -65,6 +79,7 @@ class WatchedDriver(Driver):
     """
     Invariant: C{asked}, C{appends} and C{reads} have the tokens that the core was given and has not answered.
 
+    @ivar outcomes: the rules for the answers to appends and reads. @ivar present: the input of this step.
     @ivar asked: token to the request. @ivar appends: token to the bodies.
     @ivar reads: token to the index that was known to be in the log when the read came.
     @ivar pushes: number of pushes of a kind that were sent to a member.
@@ -79,6 +94,10 @@ class WatchedDriver(Driver):
         self.appends: dict[int, tuple[bytes, ...]] = {}
         self.reads: dict[int, int] = {}
         self.pushes: dict[tuple[str, PushType], int] = {}
+        self.outcomes = OutcomeRules(member, member.world.invariants)
+        self.present: ev.Input | None = None
+        self._is_stopping = False
+        self._waiters = WaiterRules()
         self._seen: tuple[object, ...] = ()
         self._ticks = 0
         self._awaited: list[tuple[Request, Callable[[Response], None]]] = []
@@ -106,9 +125,15 @@ class WatchedDriver(Driver):
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
         """Let the core take an input; see L{DLedgerCore.step}."""
         member = self.member
-        world = member.world
+        world, outcomes = member.world, self.outcomes
+        outcomes.now_ms = now_ms
+        outcomes.before = before_step(self.watched.member)
+        self.present = happened
+        self._is_stopping = self._is_stopping or type(happened) in _STOPPING
         self._before(happened)
         effects = self.watched.step(happened, now_ms)
+        if type(happened) in _COMMITTING:
+            commits_at_once(self.watched, world.invariants.mirror(member.member_id), member.member_id)
         if type(happened) is ev.Ticked:
             self._ticks += 1
             if self._ticks % BOUNDED_TICKS == 0:
@@ -118,6 +143,8 @@ class WatchedDriver(Driver):
                 return effects
         state = self.watched.member
         world.trace.step(world.clock.now_us, member.number, member.member_id, self.watched, happened, effects)
+        if type(happened) in _WRITTEN:
+            world.words.sees_its_end(member)
         seen = (state.term, state.role, state.leader_id, state.committed_index, state.repair_end_index)
         if seen != self._seen:
             is_elected = state.role is Role.LEADER and self._seen[:2] != seen[:2]
@@ -150,13 +177,25 @@ class WatchedDriver(Driver):
                     self._listeners[happened.token] = awaited[1]
                     break
         elif isinstance(happened, ev.AppendProposed):
+            self.outcomes.proposed(happened.proposals)
             for proposal in happened.proposals:
                 self.appends[proposal.token] = proposal.bodies
         elif isinstance(happened, ev.ReadRequested):
+            self.outcomes.requested(happened.tokens)
             for token in happened.tokens:
                 self.reads[token] = invariants.known_index
+        elif type(happened) is ev.Ticked:
+            self._before_tick()
         elif isinstance(happened, ev.RequestAbandoned):
             self.asked.pop(happened.token, None)
+
+    def _before_tick(self) -> None:
+        """All that the last step wanted has been done."""
+        member = self.member
+        self.outcomes.ticks()
+        self._waiters.look(member.member_id, member.node.desks.reads, self.watched.committed_index)
+        if self._ticks % BOUNDED_TICKS == 0:
+            member.records.look()
 
     def _step(self, happened: ev.Input) -> None:
         super()._step(happened)
@@ -175,6 +214,7 @@ class WatchedDriver(Driver):
         require(is_right, 7, f"{who} answered {answer.count} of {len(bodies)}")
         if answer.code is ResponseCode.SUCCESS:
             self.member.world.invariants.acknowledged(self.member, answer.first_index, bodies[: answer.count])
+        self.outcomes.appended(answer, is_stopping=self._is_stopping)
 
     def answered_read(self, answer: fx.AnswerRead) -> None:
         """Check the answer to a linearizable read."""
@@ -183,6 +223,7 @@ class WatchedDriver(Driver):
         assert known_index is not None
         if answer.code is ResponseCode.SUCCESS:
             self.member.world.invariants.shows(self.member, answer.read_index, known_index)
+        self.outcomes.read(answer, is_stopping=self._is_stopping)
 
 
 class WatchedTerms:
@@ -223,6 +264,7 @@ class WatchedAround:
         if not self._member.is_dying:
             self._member.world.invariants.asks(self._member, request)
             self._member.world.chunks.asks(self._member, request)
+            self._member.world.words.asks(self._member, self._driver.outcomes.before, peer_id, request)
             if isinstance(request, PushEntryRequest):
                 pushes, key = self._driver.pushes, (peer_id, request.type)
                 pushes[key] = pushes.get(key, 0) + 1
@@ -235,6 +277,12 @@ class WatchedAround:
             world = self._member.world
             world.invariants.answers(self._member, request, response)
             world.chunks.answers(self._member, request, response, world.invariants)
+            if not self._driver.why_mute:
+                happened = self._driver.present
+                world.words.answers(
+                    self._member, self._driver.outcomes.before, request, response,
+                    is_at_once=isinstance(happened, ev.RequestReceived) and happened.token == token,
+                )
             self._driver.heard(token, response)
         self._around.reply(token, response)
 
