@@ -33,13 +33,19 @@ from protocols.wire.rocketmq.message import Message, decode_message
 OffsetKey = tuple[str, str, int]
 #: A master's offset that goes back is at its slave after this time.
 COPIED_US = 25_000_000
-#: Age of a file that is old enough, seconds: longer than the shortest retention, which is an hour.
-AGED_S = 4000.0
+#: Age of a file that is old enough, seconds: longer than the shortest retention, which is an hour, and than
+#: that of a member under a broker, which keeps its files for an hour more.
+AGED_S = 8000.0
+#: Begins the body of an entry of a raft log that is no message.
+NO_MESSAGE = b"no message"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
 
 def records_of(parts: BrokerParts) -> Iterator[Message]:
-    """All messages in the log of a broker, a plain one or a raft log, those without a queue among them."""
+    """
+    All messages in the log of a broker, a plain one or a raft log, those without a queue among them. An entry of
+    a raft log may be none.
+    """
     log = parts.store.log
     at, lead = log.begin_offset, log.record_lead
     while at + lead + START_SIZE <= log.record_end:
@@ -49,8 +55,11 @@ def records_of(parts: BrokerParts) -> Iterator[Message]:
         if is_blank:
             at += log.file_size - at % log.file_size
             continue
-        yield decode_message(log.read(at + lead, size - lead))
+        record = log.read(at + lead, size - lead)
         at += size
+        if lead and record[:len(NO_MESSAGE)] == NO_MESSAGE:
+            continue
+        yield decode_message(record)
 
 
 def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
