@@ -8,14 +8,19 @@ from collections.abc import Callable, Collection
 from dledger.testing.brokers.exams.examiner import Examiner, ExamVoid, Paper
 from dledger.testing.brokers.exams.filter_papers import filter_paper
 from dledger.testing.brokers.exams.late_papers import delay_paper, end_paper
-from dledger.testing.brokers.exams.popping_papers import back_paper, order_paper, pop_paper
+from dledger.testing.brokers.exams.popping_papers import (
+    back_paper,
+    order_paper,
+    pop_paper,
+    share_paper,
+)
 from dledger.testing.brokers.exams.reading_papers import place_paper, read_paper, refusal_paper
 
 #: By name.
 PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (
-        read_paper, place_paper, refusal_paper, filter_paper, pop_paper, order_paper, back_paper, delay_paper,
-        end_paper,
+        read_paper, place_paper, refusal_paper, filter_paper, pop_paper, share_paper, order_paper, back_paper,
+        delay_paper, end_paper,
     )
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from dledger.testing.brokers.exams.examiner import SEND, Examiner, messages_in
+from dledger.testing.brokers.exams.examiner import PULL, SEND, Examiner, messages_in
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import BatchItem, Message, encode_batch, encode_properties
 
@@ -49,6 +49,8 @@ async def read_paper(exam: Examiner) -> None:
     await _bounds(exam, topic, messages)
     await _filtered(exam, topic)
     await _looked_up(exam, topic, messages)
+    await _several_keys(exam, topic)
+    await _refused(exam, topic, messages[-1].physical_offset)
 
 
 def _found(exam: Examiner, answer: RemotingCommand, at: int, following: int, end: int) -> list[Message]:
@@ -147,6 +149,45 @@ async def _by_key(exam: Examiner, fields: dict[str, object], *, is_there: bool) 
             return []
         exam.prompt(began_ms, f"the index of {fields['key']}", 3000)  # it is a little behind
         await exam.client.pause(0.2)
+
+
+async def _several_keys(exam: Examiner, topic: str) -> None:
+    """A message is found by each of its keys, and the newest ones by one that several have."""
+    for number in range(3):
+        await exam.done(SEND, exam.send_fields(topic, 1, {
+            "KEYS": f"one{number} all", "UNIQ_KEY": f"u{number}", "TAGS": "A",
+        }))
+    for key, most, named, wanted in (
+        ("one1", 8, {}, [1]), ("all", 8, {}, [0, 1, 2]), ("u2", 1, {"_UNIQUE_KEY_QUERY": "true"}, [2]),
+        ("all", 2, {}, [1, 2]), ("al", 8, {}, []), ("one1 all", 8, {}, []), ("k" * 40_000, 8, {}, []),
+    ):
+        fields = {"topic": topic, "key": key, "maxNum": most, "beginTimestamp": 0, "endTimestamp": 1 << 60, **named}
+        began_ms = exam.now_ms()
+        while True:  # the index is a little behind
+            answer = await exam.ask(QUERY_MESSAGE, fields)
+            found = [one.queue_offset for one in messages_in(answer.body)] if answer.code == 0 else []
+            if found == wanted:
+                break
+            exam.prompt(began_ms, f"of {wanted} {found} are found by {key:.20}, and the rest", 3000)
+            await exam.client.pause(0.2)
+
+
+async def _refused(exam: Examiner, topic: str, offset: int) -> None:
+    """Pulls and views that must be refused."""
+    pull = {
+        "consumerGroup": "EC", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 8, "sysFlag": 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+    }
+    for what, code, fields in (
+        ("a pull of no topic", PULL, {**pull, "topic": "nothing"}), ("a pull of no queue", PULL, {**pull, "queueId": 9}),
+        ("a pull of a queue below 0", PULL, {**pull, "queueId": -1}),
+        ("a pull of a consumer without a subscription", PULL, {**pull, "sysFlag": 0, "consumerGroup": "nobody"}),
+        ("a pull with a strange filter", PULL, {**pull, "expressionType": "XPATH"}),
+        ("a view of the middle of a message", VIEW_MESSAGE, {"offset": offset + 1}),
+        ("a view of what is not there yet", VIEW_MESSAGE, {"offset": 1 << 40}),
+    ):
+        answer = await exam.ask(code, fields)
+        exam.require(answer.code not in (0, 19, 20, 21), f"{what} is answered with {answer.code}")
 
 
 async def place_paper(exam: Examiner) -> None:
