@@ -21,7 +21,7 @@ class LostFilesTests(SynchronousTestCase):
         paths = [f"/q/T/{queue}/{number}" for queue in range(2) for number in range(3)]
         disk.write_file("/other", b"stays")
         left = set()
-        for turn in range(40):
+        for turn in range(300):
             for path in paths:
                 disk.makedirs(path.rpartition("/")[0])
                 disk.write_file(path, b"%04d" % turn)

@@ -166,6 +166,13 @@ class Examiner:
         """@return: the next offset of a queue."""
         return int((await self.done(MAX_OFFSET, {"topic": topic, "queueId": queue_id}))["offset"])
 
+    async def reaches(self, topic: str, end: int, queue_id: int = 0) -> None:
+        """A queue soon has the messages before C{end}, and no more: it may be a turn behind the log."""
+        began_ms = self.now_ms()
+        while (found := await self.end_of(topic, queue_id)) != end:
+            self.prompt(began_ms, f"queue {queue_id} of {topic} ends at {found}, and {end}")
+            await self.client.pause(0.05)
+
 
 def messages_in(body: bytes) -> list[Message]:
     """The records of an answer."""

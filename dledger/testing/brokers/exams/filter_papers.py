@@ -65,6 +65,7 @@ async def filter_paper(exam: Examiner) -> None:
     topic = await exam.topic(1)
     for number, named in enumerate(_MESSAGES):
         await exam.send(topic, f"f{number}", **named)
+    await exam.reaches(topic, len(_MESSAGES))
     for expression, passes in _EXPRESSIONS:
         answer = await exam.pull(topic, 0, sub=expression, kind="SQL92")
         found = [one.queue_offset for one in messages_in(answer.body)] if answer.code == 0 else []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 
-from dledger.testing.brokers.exams.examiner import Examiner, messages_in
+from dledger.testing.brokers.exams.examiner import SEND, Examiner, messages_in
 from dledger.testing.brokers.parts.accounts import RETRY_PREFIX
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message
@@ -59,6 +59,7 @@ async def pop_paper(exam: Examiner) -> None:
     topic = await exam.topic(1)
     for number in range(6):
         await exam.send(topic, f"p{number}")
+    await exam.reaches(topic, 6)
     one = _receipts(exam, await _pop(exam, topic, 2), [0, 1])
     two = _receipts(exam, await _pop(exam, topic, 3), [2, 3, 4])
     for _, receipt in two[:2]:
@@ -117,6 +118,7 @@ async def share_paper(exam: Examiner) -> None:
     topic = await exam.topic(3)
     for number in range(9):
         await exam.send(topic, f"s{number}", queue_id=number % 3)
+    await exam.reaches(topic, 3, 2)
     found: list[str] = []
     for most in (1, 4, 2, 32):
         answer = await _pop(exam, topic, most, invisible_ms=60_000, group="EH")
@@ -131,6 +133,7 @@ async def order_paper(exam: Examiner) -> None:
     topic = await exam.topic(1)
     for number in range(4):
         await exam.send(topic, f"q{number}")
+    await exam.reaches(topic, 4)
 
     async def pops(most: int, wait_ms: int = 0) -> RemotingCommand:
         return await _pop(exam, topic, most, wait_ms=wait_ms, group=ORDER_GROUP, in_order=True, queueId=0)
@@ -169,6 +172,7 @@ async def back_paper(exam: Examiner) -> None:
     """A message that is sent back twice, then given up; and one that a consumer sends itself."""
     topic = await exam.topic(1)
     await exam.send(topic, "b0", body=b"back", n="3")
+    await exam.reaches(topic, 1)
     (message,) = messages_in((await exam.pull(topic, 0, group=BACK_GROUP)).body)
     retries, graves = RETRY_PREFIX + BACK_GROUP, "%DLQ%" + BACK_GROUP
     origin = message.message_id
@@ -198,12 +202,23 @@ async def back_paper(exam: Examiner) -> None:
 
 
 async def _by_tries(exam: Examiner, message: Message) -> None:
-    """Without a level of its own, a message that has come again once waits for the level after the first one."""
+    """
+    Without a level of its own, a message that has come again once waits for the level after the first one. One
+    that a consumer sends itself is a dead letter if it has no tries left.
+    """
     waiting = "SCHEDULE_TOPIC_XXXX"
     before = await exam.end_of(waiting, 3)
     await exam.done(SEND_BACK, {
         "group": "ER", "offset": message.physical_offset, "delayLevel": 0, "originMsgId": "b0",
         "originTopic": message.topic, "unitMode": "false", "maxReconsumeTimes": 9,
     }, version=VERSION)
-    exam.require(await exam.end_of(waiting, 3) == before + 1, "the second retry does not wait on level 4")
+    await exam.reaches(waiting, before + 1, 3)
+    ends = {name: await exam.end_of(name) for name in (f"{RETRY_PREFIX}ER", "%DLQ%ER")}
+    for times, name in ((1, f"{RETRY_PREFIX}ER"), (2, "%DLQ%ER"), (3, "%DLQ%ER")):
+        named = {"KEYS": "b1", "UNIQ_KEY": f"b{times}", "RETRY_TOPIC": message.topic}
+        fields = exam.send_fields(f"{RETRY_PREFIX}ER", 0, named, a="CLIENT_INNER_PRODUCER", d=1, j=times, l=2)
+        await exam.done(SEND, fields, version=VERSION)
+        ends[name] += 1
+        for one, end in ends.items():
+            await exam.reaches(one, end)
 
