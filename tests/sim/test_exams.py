@@ -61,7 +61,8 @@ class ExamTests(PairCase):
         self.assertFound("read_paper", "a search for", offset_commands, "offset_at",
                          lambda *arguments: offset_at(*arguments) + 1)
         self.assertFound("read_paper", "the index of", key_queries, "hash_of_key", lambda topic, key: 1)
-        self.assertFound("read_paper", "a pull that waits", PullCommands, "arrived", lambda self, arrived: None)
+        self.assertFound("read_paper", "a pull that waits", PullCommands, "arrived",
+                         lambda self, arrived: None)
 
     def test_wrong_places_are_found(self) -> None:
         """A queue that is lent to everybody."""
@@ -80,7 +81,8 @@ class ExamTests(PairCase):
 
     def test_wrong_times_are_found(self) -> None:
         """A message that does not wait, and a question that has been asked more often."""
-        self.assertFound("delay_paper", "was due", long_sends, "timed", lambda message, config, now_ms: message)
+        self.assertFound("delay_paper", "was due", long_sends, "timed",
+                         lambda message, config, now_ms: message)
         self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 5)
 
     def test_new_master_voids_a_paper(self) -> None:

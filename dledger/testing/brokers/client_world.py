@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import attrs
@@ -24,6 +24,7 @@ from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US,
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
+from dledger.testing.brokers.parts.states import OffsetKey
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
@@ -97,6 +98,14 @@ class ClientWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         machine = self.machines[target.partition(":")[0]]
         return machine.disks, machine.boots
+
+    def reign(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        raise NotImplementedError
+
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        raise NotImplementedError
 
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""

@@ -224,7 +224,8 @@ class PairFaults:
         """A broker ends, and its disk fails once while the next process starts."""
         machine.kill()
         machine.may_fail = True
-        machine.disk.arm(**{self.fault_rng.choice(("opens", "reads", "writes", "syncs")): 1})
+        kind = self.fault_rng.randrange(4)
+        machine.disk.arm(opens=kind == 0, reads=kind == 1, writes=kind == 2, syncs=kind == 3)
         self.again(machine)
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:

@@ -40,6 +40,7 @@ from dledger.testing.brokers.parts.states import (
     NO_MESSAGE,
     OffsetKey,
     check_by_key,
+    check_expired,
     check_queues,
     log_difference,
     records_of,
@@ -256,6 +257,7 @@ class RaftClientsWorld(ClientWorld):
             parts = machine.parts
             assert parts is not None
             check_queues(name, parts)
+            check_expired(name, parts)
             records = {record.physical_offset: record for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, records.keys())

@@ -2,9 +2,9 @@
 """
 Asks a master in peace, and compares each answer with the only right one.
 
-B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those of
-the messages; who waits hears at once; what is delayed, popped or sent back comes at its time and not before;
-what must be refused is refused, and stores nothing.
+B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those
+of the messages; who waits hears at once; what is delayed, popped or sent back comes at its time and not
+before; what must be refused is refused, and stores nothing.
 
 While faults happen, most answers may be one of several. After them each has one right value, in a store that
 has lived through crashes, cuts and expired files. So small faults of plain logic come out here.
@@ -97,7 +97,7 @@ class Examiner:
         answer = await self.ask(code, fields, body, version=version)
         self.require(answer.code == 0, f"request {code} with {dict(fields)} is answered with {answer.code} "
                                        f"{answer.remark}")
-        return answer.ext_fields
+        return dict(answer.ext_fields)
 
     @staticmethod
     def begin(asking: Coroutine[Deferred[object], object, RemotingCommand]) -> Deferred[RemotingCommand]:
@@ -110,10 +110,8 @@ class Examiner:
         """@return: the name of a new topic."""
         self._names += 1
         name = f"exam{self._names}"
-        fields = {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-                  "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
         while True:  # connections of before may have ended unseen
-            answer = await self.client.ask(self._world.master(), MAKE_TOPIC, fields)
+            answer = await self.client.ask(self._world.master(), MAKE_TOPIC, topic_fields(name, queues))
             if answer is not None and answer.code == 0:
                 self._reign = self._world.reign()
                 return name
@@ -129,10 +127,11 @@ class Examiner:
         }
 
     async def send(
-        self, topic: str, key: str, *, queue_id: int = 0, tag: str = "A", body: bytes = b"", **more: str
+        self, topic: str, key: str, more: Mapping[str, str] | None = None, *, queue_id: int = 0,
+        tag: str = "A", body: bytes = b"",
     ) -> dict[str, str]:
-        """Send a message. @return: the fields of the answer."""
-        named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": tag, **more}
+        """Send a message. @param more: its properties. @return: the fields of the answer."""
+        named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": tag, **(more or {})}
         began_ms = self.now_ms()
         fields = await self.done(SEND, self.send_fields(topic, queue_id, named), body)
         self.prompt(began_ms, f"the answer to the send of {key}", 1500)
@@ -149,7 +148,8 @@ class Examiner:
     ) -> RemotingCommand:
         """Pull from a queue. @return: the answer."""
         return await self.ask(PULL, {
-            "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": at, "maxMsgNums": most,
+            "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": at,
+            "maxMsgNums": most,
             "sysFlag": 6 if wait_ms else 4, "commitOffset": 0, "suspendTimeoutMillis": wait_ms,
             "subVersion": 0, "subscription": sub, "expressionType": kind,
         })
@@ -172,6 +172,12 @@ class Examiner:
         while (found := await self.end_of(topic, queue_id)) != end:
             self.prompt(began_ms, f"queue {queue_id} of {topic} ends at {found}, and {end}")
             await self.client.pause(0.05)
+
+
+def topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
+    """Of a request that makes or changes a topic."""
+    return {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
 
 
 def messages_in(body: bytes) -> list[Message]:

@@ -57,14 +57,15 @@ _EXPRESSIONS: tuple[tuple[str, Callable[[_Named], bool]], ...] = (
     ("missing IS NULL AND n > 0", lambda one: _n(one) > 0), ("missing = 1", lambda one: False),
     ("s > 3", lambda one: False),
 )
-_WRONG = ("n >", "n > 'a'", "n ? 1", "(n > 1", "n IN (1)", "n BETWEEN 9 AND 1", "s = NULL", "n IS 5", "'a'", "")
+_WRONG = ("n >", "n > 'a'", "n ? 1", "(n > 1", "n IN (1)", "n BETWEEN 9 AND 1",
+          "s = NULL", "n IS 5", "'a'", "")
 
 
 async def filter_paper(exam: Examiner) -> None:
     """Pull with every expression."""
     topic = await exam.topic(1)
     for number, named in enumerate(_MESSAGES):
-        await exam.send(topic, f"f{number}", **named)
+        await exam.send(topic, f"f{number}", named)
     await exam.reaches(topic, len(_MESSAGES))
     for expression, passes in _EXPRESSIONS:
         answer = await exam.pull(topic, 0, sub=expression, kind="SQL92")

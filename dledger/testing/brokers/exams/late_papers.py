@@ -52,7 +52,7 @@ async def _delayed(
     """Send a message. @param due_ms: by key, since 1970; 0: it has come, or will not."""
     now_ms = due_ms[key] = exam.now_ms()
     due_ms[key] += wait_ms
-    fields = await exam.send(topic, key, body=key.encode(), **{name: value or str(now_ms + wait_ms)})
+    fields = await exam.send(topic, key, {name: value or str(now_ms + wait_ms)}, body=key.encode())
     if key == "d6":
         due_ms[key] = 0
         await exam.done(RECALL, {
@@ -111,7 +111,8 @@ async def end_paper(exam: Examiner) -> None:
 def _committed(exam: Examiner, answer: RemotingCommand, at: int, key: str) -> None:
     messages: list[Message] = messages_in(answer.body) if answer.code == 0 else []
     found = [(one.keys, one.queue_offset, one.body) for one in messages]
-    exam.require(found == [((key,), at, key.encode())], f"{key} is committed, and a pull got {answer.code} {found}")
+    exam.require(found == [((key,), at, key.encode())],
+                 f"{key} is committed, and a pull got {answer.code} {found}")
 
 
 def _right(exam: Examiner, question: RemotingCommand, count: int) -> int:
@@ -119,7 +120,9 @@ def _right(exam: Examiner, question: RemotingCommand, count: int) -> int:
     fields, message = question.ext_fields, decode_message(question.body)
     places = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
     exam.require(message.keys == ("open",) and places == (message.queue_offset, message.physical_offset),
-                 f"a question about {message.keys} at {message.queue_offset}, {message.physical_offset} names {places}")
-    exam.require(message.properties.get("TRANSACTION_CHECK_TIMES") == str(count) and fields["msgId"] == "open",
-                 f"question {count} says {message.properties.get('TRANSACTION_CHECK_TIMES')} {fields}")
+                 f"a question about {message.keys} at {message.queue_offset}, {message.physical_offset} "
+                 f"names {places}")
+    times = message.properties.get("TRANSACTION_CHECK_TIMES")
+    exam.require(times == str(count) and fields["msgId"] == "open",
+                 f"question {count} says {times} {fields}")
     return places[1]

@@ -81,7 +81,8 @@ async def pop_paper(exam: Examiner) -> None:
     late = await exam.ask(ACK, _place(topic, one[0][1]))
     exam.require(late.code != 0, "the receipt of a message that came again counts")
     answer = await _pop(exam, topic, 32, wait_ms=1500)
-    exam.require(answer.code == 210 and not answer.body, f"after all acknowledgements a pop got {answer.code}")
+    exam.require(answer.code == 210 and not answer.body,
+                 f"after all acknowledgements a pop got {answer.code}")
 
 
 async def _again(exam: Examiner, topic: str, visible_ms: dict[str, int]) -> None:
@@ -110,7 +111,8 @@ async def _again(exam: Examiner, topic: str, visible_ms: dict[str, int]) -> None
             receipt = message.properties["POP_CK"]
             named = topic if receipt.split(" ")[4] != "1" else f"{RETRY_PREFIX}{GROUP}_{topic}"
             await exam.done(ACK, {**_place(named, receipt), "queueId": receipt.split(" ")[6]})
-        exam.require(all(now_ms <= one + LATE_MS for one in left.values()), f"{left} do not come again: {now_ms}")
+        exam.require(all(now_ms <= one + LATE_MS for one in left.values()),
+                     f"{left} do not come again: {now_ms}")
 
 
 async def share_paper(exam: Examiner) -> None:
@@ -171,7 +173,7 @@ def _of_order(exam: Examiner, answer: RemotingCommand) -> list[tuple[Message, st
 async def back_paper(exam: Examiner) -> None:
     """A message that is sent back twice, then given up; and one that a consumer sends itself."""
     topic = await exam.topic(1)
-    await exam.send(topic, "b0", body=b"back", n="3")
+    await exam.send(topic, "b0", {"n": "3"}, body=b"back")
     await exam.reaches(topic, 1)
     (message,) = messages_in((await exam.pull(topic, 0, group=BACK_GROUP)).body)
     retries, graves = RETRY_PREFIX + BACK_GROUP, "%DLQ%" + BACK_GROUP
@@ -195,16 +197,18 @@ async def back_paper(exam: Examiner) -> None:
         at[place] += 1
         exam.require(due_ms <= came_ms <= due_ms + 1500, f"b0 was due at {due_ms}, and came at {came_ms}")
         named = message.properties
-        found = (message.body, message.reconsume_times, named["RETRY_TOPIC"], named["ORIGIN_MESSAGE_ID"], named["n"])
-        exam.require(found == (b"back", times, topic, origin, "3"), f"b0 came back as {found}, not of {origin}")
+        found = (message.body, message.reconsume_times, named["RETRY_TOPIC"], named["ORIGIN_MESSAGE_ID"],
+                 named["n"])
+        exam.require(found == (b"back", times, topic, origin, "3"),
+                     f"b0 came back as {found}, not of {origin}")
         if times == 1:
             await _by_tries(exam, message)
 
 
 async def _by_tries(exam: Examiner, message: Message) -> None:
     """
-    Without a level of its own, a message that has come again once waits for the level after the first one. One
-    that a consumer sends itself is a dead letter if it has no tries left.
+    Without a level of its own, a message that has come again once waits for the level after the first one.
+    One that a consumer sends itself is a dead letter if it has no tries left.
     """
     waiting = "SCHEDULE_TOPIC_XXXX"
     before = await exam.end_of(waiting, 3)

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import json
 
-from dledger.testing.brokers.exams.examiner import PULL, SEND, Examiner, messages_in
+from dledger.testing.brokers.exams.examiner import (
+    MAKE_TOPIC,
+    PULL,
+    SEND,
+    Examiner,
+    messages_in,
+    topic_fields,
+)
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import BatchItem, Message, encode_batch, encode_properties
 
@@ -23,7 +30,7 @@ async def read_paper(exam: Examiner) -> None:
     waiting = exam.begin(exam.pull(topic, 0, wait_ms=2500))
     await exam.client.pause(0.2)
     sent_ms = exam.now_ms()
-    answered = await exam.send(topic, "e0", body=b"first", n="7")
+    answered = await exam.send(topic, "e0", {"n": "7"}, body=b"first")
     answer = await waiting
     exam.prompt(sent_ms, "the answer to a pull that waits")
     (first,) = _found(exam, answer, 0, 1, 1)
@@ -32,7 +39,8 @@ async def read_paper(exam: Examiner) -> None:
     exam.require((named["n"], first.tags, first.reconsume_times, first.flag) == ("7", "A", 0, 0),
                  f"e0 has {named}")
     exam.require(0 <= first.store_timestamp - sent_ms <= 900 and abs(first.born_timestamp - sent_ms) <= 1,
-                 f"e0 was sent at {sent_ms}, born at {first.born_timestamp}, stored at {first.store_timestamp}")
+                 f"e0 was sent at {sent_ms}, born at {first.born_timestamp}, stored at "
+                 f"{first.store_timestamp}")
     keys = [f"e{number}" for number in range(1, 4)]
     batch = encode_batch([BatchItem(flag=5, body=key.encode(), properties_data=encode_properties(
         {"KEYS": key, "UNIQ_KEY": key, "TAGS": "A"})) for key in keys])
@@ -47,7 +55,8 @@ async def read_paper(exam: Examiner) -> None:
     exam.require([one.keys for one in messages] == [(f"e{number}",) for number in range(5)],
                  f"the queue has {[one.keys for one in messages]}")
     for one, key, place in zip(messages[1:4], keys, places, strict=True):
-        exam.require(one.body == key.encode() and one.flag == 5 and one.physical_offset == int(place[-16:], 16),
+        is_there = one.physical_offset == int(place[-16:], 16)
+        exam.require(one.body == key.encode() and one.flag == 5 and is_there,
                      f"{key} of the batch has flag {one.flag}, and is at {one.physical_offset}, not {place}")
     _same(exam, messages[4], more, "e4", b"last")
     await _bounds(exam, topic, messages)
@@ -65,7 +74,8 @@ def _found(exam: Examiner, answer: RemotingCommand, at: int, following: int, end
     exam.require(answer.code == 0 and [one.queue_offset for one in messages] == list(range(at, following)),
                  f"a pull at {at} got {answer.code} {[one.queue_offset for one in messages]}")
     bounds = tuple(int(fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset"))
-    exam.require(bounds == (following, 0, end), f"a pull at {at} says {bounds}, {(following, 0, end)} is right")
+    exam.require(bounds == (following, 0, end),
+                 f"a pull at {at} says {bounds}, {(following, 0, end)} is right")
     return messages
 
 
@@ -90,7 +100,8 @@ async def _bounds(exam: Examiner, topic: str, messages: list[Message]) -> None:
     exam.require(await exam.end_of(topic) == end, "the end of a queue is wrong")
     exam.require((await exam.done(MIN_OFFSET, place))["offset"] == "0", "the begin of a queue is wrong")
     times = [one.store_timestamp for one in messages]
-    exam.require((await exam.done(EARLIEST, place))["timestamp"] == str(times[0]), "the earliest time is wrong")
+    exam.require((await exam.done(EARLIEST, place))["timestamp"] == str(times[0]),
+                 "the earliest time is wrong")
     for time_ms in sorted({times[0] - 1, *times, *(one + 1 for one in times)}):
         wanted = next((at for at, one in enumerate(times) if one >= time_ms), end)
         found = int((await exam.done(SEARCH_OFFSET, {**place, "timestamp": time_ms}))["offset"])
@@ -124,8 +135,8 @@ async def _filtered(exam: Examiner, topic: str) -> None:
     await exam.send(topic, "e7", tag="C")
     answer = await waiting
     exam.prompt(sent_ms, "the answer to a pull that waits for a tag")
-    found = [one.keys for one in messages_in(answer.body)]
-    exam.require(found == [("e7",)], f"a pull that waits for a tag got {found}")
+    keys = [one.keys for one in messages_in(answer.body)]
+    exam.require(keys == [("e7",)], f"a pull that waits for a tag got {keys}")
 
 
 async def _looked_up(exam: Examiner, topic: str, messages: list[Message]) -> None:
@@ -139,8 +150,9 @@ async def _looked_up(exam: Examiner, topic: str, messages: list[Message]) -> Non
             (0, 1 << 60, True), (at_ms - 1500, at_ms + 1500, True), (at_ms + 2500, 1 << 60, False),
             (0, at_ms - 2500, False),
         ):
-            fields = {"topic": topic, "key": key, "maxNum": 8, "beginTimestamp": begin_ms, "endTimestamp": end_ms}
-            found = await _by_key(exam, fields, is_there=is_there)
+            found = await _by_key(exam, {
+                "topic": topic, "key": key, "maxNum": 8, "beginTimestamp": begin_ms, "endTimestamp": end_ms,
+            }, is_there=is_there)
             exam.require(found == ([one] if is_there else []),
                          f"{key} of {at_ms}, from {begin_ms} to {end_ms}: {[each.keys for each in found]}")
 
@@ -167,10 +179,10 @@ async def _several_keys(exam: Examiner, topic: str) -> None:
         ("one1", 8, {}, [1]), ("all", 8, {}, [0, 1, 2]), ("u2", 1, {"_UNIQUE_KEY_QUERY": "true"}, [2]),
         ("all", 2, {}, [1, 2]), ("al", 8, {}, []), ("one1 all", 8, {}, []), ("k" * 40_000, 8, {}, []),
     ):
-        fields = {"topic": topic, "key": key, "maxNum": most, "beginTimestamp": 0, "endTimestamp": 1 << 60, **named}
+        fields = {"topic": topic, "key": key, "maxNum": most, "beginTimestamp": 0, "endTimestamp": 1 << 60}
         began_ms = exam.now_ms()
         while True:  # the index is a little behind
-            answer = await exam.ask(QUERY_MESSAGE, fields)
+            answer = await exam.ask(QUERY_MESSAGE, {**fields, **named})
             found = [one.queue_offset for one in messages_in(answer.body)] if answer.code == 0 else []
             if found == wanted:
                 break
@@ -194,9 +206,10 @@ async def _refused(exam: Examiner, topic: str, offset: int) -> None:
         "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
     }
     for what, code, fields in (
-        ("a pull of no topic", PULL, {**pull, "topic": "nothing"}), ("a pull of no queue", PULL, {**pull, "queueId": 9}),
+        ("a pull of no topic", PULL, {**pull, "topic": "nothing"}),
+        ("a pull of no queue", PULL, {**pull, "queueId": 9}),
         ("a pull of a queue below 0", PULL, {**pull, "queueId": -1}),
-        ("a pull of a consumer without a subscription", PULL, {**pull, "sysFlag": 0, "consumerGroup": "nobody"}),
+        ("a pull without a subscription", PULL, {**pull, "sysFlag": 0, "consumerGroup": "nobody"}),
         ("a pull with a strange filter", PULL, {**pull, "expressionType": "XPATH"}),
         ("a view of the middle of a message", VIEW_MESSAGE, {"offset": offset + 1}),
         ("a view of what is not there yet", VIEW_MESSAGE, {"offset": 1 << 40}),
@@ -245,7 +258,8 @@ async def refusal_paper(exam: Examiner) -> None:
     await exam.send(topic, "r0")
     named = {"KEYS": "rx", "UNIQ_KEY": "rx", "TAGS": "A"}
     item = encode_batch([BatchItem(flag=0, body=b"x", properties_data=encode_properties(named))])
-    late = encode_batch([BatchItem(flag=0, body=b"x", properties_data=encode_properties({**named, "DELAY": "1"}))])
+    later = encode_properties({**named, "DELAY": "1"})
+    late = encode_batch([BatchItem(flag=0, body=b"x", properties_data=later)])
     half = {**named, "TRAN_MSG": "true", "PGROUP": "EG"}
     cases: tuple[tuple[str, int, dict[str, object], bytes], ...] = (
         ("a body that no file holds", SEND, exam.send_fields(topic, 0, named), bytes(5 << 20)),
@@ -273,7 +287,16 @@ async def refusal_paper(exam: Examiner) -> None:
     for what, code, fields, body in cases:
         answer = await exam.ask(code, fields, body)
         exam.require(answer.code != 0, f"{what} is taken")
-    fields = await exam.send(topic, "r1")
+    answered = await exam.send(topic, "r1")
+    changes: tuple[tuple[str, int, dict[str, object]], ...] = (
+        ("a queue that is there no more", 1, {"readQueueNums": 1, "writeQueueNums": 1}),
+        ("a topic that may only be read", 0, {"perm": 4}),
+    )
+    for what, queue_id, changed in changes:
+        await exam.done(MAKE_TOPIC, {**topic_fields(topic), **changed})
+        answer = await exam.ask(SEND, exam.send_fields(topic, queue_id, named))
+        exam.require(answer.code != 0, f"a message for {what} is taken")
+        await exam.done(MAKE_TOPIC, topic_fields(topic))
     await exam.reaches(topic, 2)
     await exam.reaches(topic, 0, 1)
-    exam.require(fields["queueOffset"] == "1", f"after refusals a message is answered with {fields}")
+    exam.require(answered["queueOffset"] == "1", f"after refusals a message is answered with {answered}")

@@ -45,7 +45,9 @@ class LostFiles:
         takes_whole = rng.random() < _WHOLE_SHARE
         for files in by_queue.values():
             if rng.random() < _SHARE:
-                gone = files if takes_whole else rng.choice((files, files[: rng.randrange(len(files)) + 1], [rng.choice(files)]))
+                gone = files if takes_whole else rng.choice((
+                    files, files[: rng.randrange(len(files)) + 1], [rng.choice(files)],
+                ))
                 for file in gone:
                     disk.unlink(file)
                 self.lost += len(gone)
