@@ -263,6 +263,8 @@ async def refusal_paper(exam: Examiner) -> None:
     half = {**named, "TRAN_MSG": "true", "PGROUP": "EG"}
     cases: tuple[tuple[str, int, dict[str, object], bytes], ...] = (
         ("a body that no file holds", SEND, exam.send_fields(topic, 0, named), bytes(5 << 20)),
+        ("a record that no file of the log holds", SEND, exam.send_fields(topic, 0, named), bytes(200_000)),
+        ("a zero byte in a property", SEND, exam.send_fields(topic, 0, {**named, "zero": "a\0b"}), b""),
         ("a queue that is not there", SEND, exam.send_fields(topic, 9, named), b""),
         ("a topic with a bad name", SEND, exam.send_fields("a topic", 0, named), b""),
         ("a topic with a long name", SEND, exam.send_fields("t" * 200, 0, named), b""),
