@@ -279,6 +279,7 @@ def _pair_kinds() -> list[Callable[[], object]]:
         PairFocus(faults=("nothing",), groups=True),
         PairFocus(groups=True), PairFocus(groups=True, slaves=2),
         PairFocus(faults=("kill", "promote", "cut_client"), groups=True, pace_s=1.5),
+        PairFocus(faults=("fail_start", "stop", "lose_files", "spoil_queue"), pace_s=0.7),
     )
     return [functools.partial(run_pair_schedule, seed, focus=focus) for seed, focus in enumerate(focuses, 1)]
 
@@ -291,6 +292,8 @@ def _raft_client_kinds() -> list[Callable[[], object]]:
         (("spoil_queue", "read_error", "kill"), False), (("age", "hand_over", "cut_off", "fill_disk"), False),
         (("nothing",), True), ((), True), ((), True),
         (("spoil_log", "spoil_log", "kill", "hand_over"), False),
+        (("append_strangely", "kill", "hand_over"), False), (("age", "age", "kill", "spoil_log"), False),
+        (("spoil_log", "lose_files", "kill"), False), (("fail_start", "stop", "lose_files"), False),
     )
     return [functools.partial(run_raft_clients, seed, faults=faults, groups=groups)
             for seed, (faults, groups) in enumerate(kinds, 1)]

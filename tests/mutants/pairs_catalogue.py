@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
 Mutants of whole brokers, which their clients notice, as rows: name, what is wrong, patches, settings, faults.
-They break the promises B1 to B21, or bring back a bug that the schedules found.
+They break the promises B1 to B25, or bring back a bug that the schedules found.
 
 Settings and faults of masters and slaves are those of
 L{dledger.testing.brokers.pair_schedule.PairFocus}; brokers on raft logs have faults only.
@@ -17,6 +17,7 @@ COPY = f"{BROKER}.metadata.slave_synchronize"
 ENDS = f"{BROKER}.transactions.ends"
 EXPIRY = "dledger.base.disk.expiry"
 FILES = f"{BROKER}.store.queues.queue_files"
+LOCKS = f"{BROKER}.consuming.queue_locks"
 INDEX = f"{BROKER}.store.index.key_index"
 OFFSETS = f"{BROKER}.metadata.offsets"
 METADATA_LOG = "dledger.raft_broker.metadata_log"
@@ -34,6 +35,7 @@ WRITER = "dledger.raft_broker.writer"
 
 _NOTHING = ("nothing",)
 _SYNC = {"role": "SYNC_MASTER"}
+_GROUPS = {"groups": True}
 
 PAIR_MUTANTS: tuple[Row, ...] = (
     ("pair-filter-open", "a consumer gets messages that its filter excludes", (
@@ -101,6 +103,25 @@ PAIR_MUTANTS: tuple[Row, ...] = (
     ("pair-older-copy-unmissed", "units that an older copy of a file does not have are not missed", (
         Patch(LOSSES, "        if not _has_unit(", "        if False and not _has_unit("),
     ), {}, ("lose_files",)),
+    ("pair-comes-too-often", "a popped message comes again more often than its group says", (
+        Patch(REVIVE, "forms[int(message.reconsume_times >= tries_max) :]:",
+              "forms[int(message.reconsume_times > tries_max) :]:"),
+    ), _GROUPS, _NOTHING),
+    ("pair-lent-twice", "a queue is lent to two clients of a group", (
+        Patch(LOCKS, "if found.client_id != client_id and now_ms - found.asked_ms <= EXPIRED_MS:",
+              "if found.client_id != client_id and now_ms - found.asked_ms > EXPIRED_MS:"),
+    ), _GROUPS, _NOTHING),
+    ("pair-option-forgotten", "an option that was changed has its old value after the next start", (
+        Patch(f"{BROKER}.parts", "        restore_options(config, metadata.changed_options)\n", ""),
+    ), _GROUPS, ("stop",)),
+    ("pair-search-one-later", "a search by time passes over the message of that time", (
+        Patch(f"{BROKER}.store.queries", "stored_ms(store, unit) < timestamp_ms:",
+              "stored_ms(store, unit) <= timestamp_ms:"),
+    ), {}, _NOTHING),
+    ("pair-held-too-far", "a consumer that has waited in vain is sent back to where it was", (
+        Patch(f"{BROKER}.consuming.pulls", "held.pull = attrs.evolve(pull, offset=got.next_offset)",
+              "held.pull = attrs.evolve(pull, offset=pull.offset)"),
+    ), {}, _NOTHING),
     ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (
         Patch(UNITS, "found.units.get(at, _GONE)", "_GONE"),
         Patch(UNITS, "sorted(found.units)", "()"),

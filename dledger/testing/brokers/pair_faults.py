@@ -39,7 +39,7 @@ FAULTS = (
     "half_open", "slow_disk", "slow_links", "fill_disk", "disk_error",
 )
 #: Of disks that cannot read something.
-READS = ("read_error", "spoil_queue", "spoil_queue")
+READS = ("read_error", "spoil_queue", "spoil_queue", "fail_start")
 #: What queues lose while their broker is down.
 LOSSES = ("lose_files",)
 #: Pages of logs that cannot be read.
@@ -219,6 +219,14 @@ class PairFaults:
         """The next read fails, and not when it is tried again. (Files that are read as a whole are not.)"""
         machine.may_fail = True
         machine.disk.arm(reads=1)
+
+    def _fail_start(self, machine: BrokerMachine) -> None:
+        """A broker ends, and its disk fails once while the next process starts."""
+        machine.kill()
+        machine.may_fail = True
+        kind = self.fault_rng.randrange(4)
+        machine.disk.arm(opens=kind == 0, reads=kind == 1, writes=kind == 2, syncs=kind == 3)
+        self.again(machine)
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:
         """A page of a queue cannot be read until all of it is written; writing a part ends the broker."""

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate,
-while machines fail and roles change; then the promises B1 to B18 and B21 to B24 are judged.
+while machines fail and roles change; then the promises B1 to B18 and B21 to B25 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -45,7 +45,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
@@ -111,6 +111,8 @@ class PairWorld(ClientWorld):
         self.faults = focus.faults or _drawn_faults(seed, has_power=has_power, ages=self.ages)
         if "spoil_log" in self.faults and not self.ages:
             self.options["mapped_file_size_commit_log"] = 4 * PAGE_BYTES  # a page is a part of a file
+        elif not self.ages and draws(seed, "large files"):
+            self.options["mapped_file_size_commit_log"] = LARGE_FILE
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
         self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)

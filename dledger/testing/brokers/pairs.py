@@ -25,7 +25,7 @@ TIMING: Mapping[str, object] = {
     "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 2500, "slaveTimeout": 1500,
     "sync_flush_timeout": 2500, "ha_reconnect_min": 50, "ha_reconnect_max": 1000,
     "flushConsumerOffsetInterval": 1000, "transactionCheckInterval": 2000, "transactionTimeOut": 2000,
-    "transactionCheckMax": 1000, "messageDelayLevel": "1s 2s 4s", "stop_timeout": 2000,
+    "transactionCheckMax": 1000, "messageDelayLevel": "1s 2s 4s 5s", "stop_timeout": 2000,
 }
 
 

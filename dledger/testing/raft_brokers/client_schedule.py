@@ -5,7 +5,7 @@ transactions and administrate while brokers fail and leaders change.
 
     python -m dledger.testing.raft_brokers --clients --seeds 1..100
 
-The promises are B1 to B10, B13 to B18 and B21 to B24 of L{dledger.testing.brokers}, and stricter: an answer
+The promises are B1 to B10, B13 to B18 and B21 to B25 of L{dledger.testing.brokers}, and stricter: an answer
 of a master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
 
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
@@ -21,6 +21,7 @@ from collections.abc import Callable
 import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
@@ -34,10 +35,12 @@ from dledger.testing.brokers.client_world import (
 from dledger.testing.brokers.pair_faults import BAD_LOGS, LOSSES, POWER, READS, RETENTION, SECOND_US
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
-from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
+    NO_MESSAGE,
     OffsetKey,
     check_by_key,
+    check_expired,
     check_queues,
     log_difference,
     records_of,
@@ -45,6 +48,7 @@ from dledger.testing.brokers.parts.states import (
 )
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
+from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
 
 IDS = ("n0", "n1", "n2")
@@ -52,6 +56,8 @@ FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
 )
+#: A client of the ledger appends what is no message, or what only a later version reads.
+STRANGERS = ("append_strangely", "append_strangely")
 
 
 @attrs.frozen(kw_only=True)
@@ -82,9 +88,13 @@ class RaftClientsWorld(ClientWorld):
             self.faults += (*(("age", "age") if ages else ()), *(READS if draws(seed, "reads") else ()),
                             *(BAD_LOGS if draws(seed, "bad log pages") else ()),
                             # (An entry may expire here before the unit of its message is durable.)
-                            *(LOSSES if not ages and draws(seed, "losses") else ()))
+                            *(LOSSES if not ages and draws(seed, "losses") else ()),
+                            *(STRANGERS if draws(seed, "strangers") else ()))
         make = MakeRaftBroker(IDS, {
-            **(RETENTION if ages else {}),
+            **(RETENTION if ages else {}), **(
+                {"mapped_file_size_commit_log": LARGE_FILE}
+                if draws(seed, "large files") and not (ages or "spoil_log" in self.faults) else {}
+            ),
             **{name: value for name, value in TIMING.items() if not name.startswith(("ha", "slave", "sync"))},
             "enablePropertyFilter": True, "recallMessageEnable": True, "changeHosts": "*",
             "autoCreateTopicEnable": rng.random() < 0.5,
@@ -164,6 +174,21 @@ class RaftClientsWorld(ClientWorld):
 
         machine.call(ask)
 
+    def _append_strangely(self, _machine: BrokerMachine) -> None:
+        """Nobody gets it, and every message around it comes: B6, B7 and B20."""
+        bodies: list[bytes] = [NO_MESSAGE + bytes(self.fault_rng.randrange(200)) for _ in range(2)]
+        if self.fault_rng.random() < 0.5:
+            later = UnplacedRecord(unseen_record(METADATA_TOPIC, b'{"format": 99}', self.wall_ms()))
+            later.queue, later.place = None, PutPlaces()
+            bodies.append(later)
+
+        def append(machine: BrokerMachine) -> None:
+            node = node_of(machine)
+            if node is not None and node.is_running:
+                node.append(bodies).addErrback(lambda _: None)
+
+        self.master_machine.call(append, self.master_machine)
+
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
         return f"/store/dledger-{machine.name}/data"
@@ -232,6 +257,7 @@ class RaftClientsWorld(ClientWorld):
             parts = machine.parts
             assert parts is not None
             check_queues(name, parts)
+            check_expired(name, parts)
             records = {record.physical_offset: record for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, records.keys())

@@ -375,6 +375,18 @@ class StoppedTests(ClientCase):
         self.assertIn("the master's log begins at 4096", status.problem)
         self.assertEqual(status.difference.common_end if status.difference else -1, 0)
 
+    def test_log_that_ends_at_the_masters_begin(self) -> None:
+        """Every report would be below the master's beginning: we stop, and give up all of our log then."""
+        log = MemoryLog(stream(FILE_SIZE))
+        self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
+        client, _ = self.endpoint.succeed()
+        unplug(client)
+        self.clock.advance(1)
+        self.assertEqual(self.endpoint.attempts, [])
+        status = self.slave.status()
+        self.assertIn("begins at 4096, ours ends at 4096: there is nothing to compare", status.problem)
+        self.assertEqual(status.difference.common_end if status.difference else -1, 0)
+
     def test_master_does_not_tell(self) -> None:
         """A master that cannot be asked is tried none the less."""
         self.make(MemoryLog(stream(3000)), master_range=lambda: fail(ConnectionRefusedError()))

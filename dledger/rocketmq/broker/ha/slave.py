@@ -336,11 +336,10 @@ class HAFollower(Factory):
         assert self._endpoint is not None, "an attempt is cancelled when its master is removed"
         self._master_range = master_range
         log = self._commit_log
-        if not self.follower.is_empty and master_range.begin_offset > log.end_offset:
-            reason = (
-                f"the master's log begins at {master_range.begin_offset}, ours ends at {log.end_offset}: the "
-                "bytes between them have expired"
-            )
+        begin, end = master_range.begin_offset, log.end_offset
+        if not self.follower.is_empty and 0 < end <= begin:  # it refuses reports of what is before its log
+            why = "there is nothing to compare" if end == begin else "the bytes between them have expired"
+            reason = f"the master's log begins at {begin}, ours ends at {end}: {why}"
             raise ReplicationStopped(Difference(
                 reason=reason, offset=-1, common_end=log.begin_offset, our_begin=log.begin_offset,
                 our_end=log.end_offset,

@@ -10,6 +10,8 @@ from dledger.testing.world.host import MachineDisk
 
 #: Of the queues, those that lose files, about; and of all files, those that become older copies.
 _SHARE, _OLDER_SHARE = 0.4, 0.3
+#: Of the losses, those of whole queues alone: no file that is left says that there were others.
+_WHOLE_SHARE = 0.3
 _FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 
@@ -40,14 +42,17 @@ class LostFiles:
         by_queue: dict[str, list[str]] = {}
         for file in sorted(disk.files_below(path)):
             by_queue.setdefault(file.rpartition("/")[0], []).append(file)
+        takes_whole = rng.random() < _WHOLE_SHARE
         for files in by_queue.values():
             if rng.random() < _SHARE:
-                gone = rng.choice((files, files[: rng.randrange(len(files)) + 1], [rng.choice(files)]))
+                gone = files if takes_whole else rng.choice((
+                    files, files[: rng.randrange(len(files)) + 1], [rng.choice(files)],
+                ))
                 for file in gone:
                     disk.unlink(file)
                 self.lost += len(gone)
         left = dict(disk.files_below(path))
-        for file, data in self._copies.get(disk, {}).items():
+        for file, data in () if takes_whole else self._copies.get(disk, {}).items():
             if len(left.get(file, b"")) == len(data) and rng.random() < _OLDER_SHARE:
                 disk.write_file(file, data)
                 self.older += 1

@@ -34,6 +34,9 @@ SMALL: Mapping[str, object] = {
     "store": "/store", "brokerName": "b", "mapped_file_size_commit_log": 4096,
     "mapped_file_size_consume_queue": 20 * 16, "max_hash_slot_num": 16, "max_index_num": 256,
 }
+#: Bytes of the files of logs in some schedules: most sends take their short road only if a file has room for
+#: any record.
+LARGE_FILE = 72 * 1024
 
 
 @attrs.frozen(kw_only=True)

@@ -21,6 +21,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.parts.machine import SMALL, BrokerMachine
 from dledger.testing.world.host import MachineDisk
@@ -33,13 +34,21 @@ from protocols.wire.rocketmq.message import Message, decode_message
 OffsetKey = tuple[str, str, int]
 #: A master's offset that goes back is at its slave after this time.
 COPIED_US = 25_000_000
-#: Age of a file that is old enough, seconds: longer than the shortest retention, which is an hour.
-AGED_S = 4000.0
+#: Age of a file that is old enough, seconds: longer than the shortest retention, which is an hour, and than
+#: that of a member under a broker, which keeps its files for an hour more.
+AGED_S = 8000.0
+#: Units of a file of a queue.
+QUEUE_FILE_UNITS = int(str(SMALL["mapped_file_size_consume_queue"])) // UNIT_SIZE
+#: Begins the body of an entry of a raft log that is no message.
+NO_MESSAGE = b"no message"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
 
 def records_of(parts: BrokerParts) -> Iterator[Message]:
-    """All messages in the log of a broker, a plain one or a raft log, those without a queue among them."""
+    """
+    All messages in the log of a broker, a plain one or a raft log, those without a queue among them. An entry
+    of a raft log may be none.
+    """
     log = parts.store.log
     at, lead = log.begin_offset, log.record_lead
     while at + lead + START_SIZE <= log.record_end:
@@ -49,8 +58,11 @@ def records_of(parts: BrokerParts) -> Iterator[Message]:
         if is_blank:
             at += log.file_size - at % log.file_size
             continue
-        yield decode_message(log.read(at + lead, size - lead))
+        record = log.read(at + lead, size - lead)
         at += size
+        if lead and record[:len(NO_MESSAGE)] == NO_MESSAGE:
+            continue
+        yield decode_message(record)
 
 
 def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
@@ -84,6 +96,19 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
         latest = max(wanted.values())
         require_pair(not is_shown or latest < topics.begins_at(key[0]) or store.queues.get(*key) is not None,
                      7, f"{name}: {key} has messages up to {latest}, and no queue")
+
+
+def check_expired(name: str, parts: BrokerParts) -> None:
+    """B21, of queues: a file with units of expired messages alone is gone. @param name: of the broker."""
+    store = parts.store
+    for key in store.queues.keys():
+        queue = store.queues.get(*key)
+        assert queue is not None
+        last = queue.begin_index - queue.begin_index % QUEUE_FILE_UNITS + QUEUE_FILE_UNITS - 1
+        for unit in queue.read(last, 1) if last < queue.next_index - 1 else ():
+            require_pair(unit.offset >= store.log.begin_offset, 21,
+                         f"{name} keeps the units of queue {key} up to {last}, of a message at "
+                         f"{unit.offset}; its log begins at {store.log.begin_offset}")
 
 
 def _differing(queue: dict[int, int], wanted: dict[int, int]) -> str:

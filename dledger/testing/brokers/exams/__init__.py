@@ -1,0 +1,1 @@
+"""What a healthy group of brokers must answer, exactly and in time."""

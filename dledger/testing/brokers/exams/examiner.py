@@ -1,0 +1,189 @@
+# -*- test-case-name: tests.sim.test_exams -*-
+"""
+Asks a master in peace, and compares each answer with the only right one.
+
+B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those
+of the messages; who waits hears at once; what is delayed, popped or sent back comes at its time and not
+before; what must be refused is refused, and stores nothing.
+
+While faults happen, most answers may be one of several. After them each has one right value, in a store that
+has lived through crashes, cuts and expired files. So small faults of plain logic come out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Protocol, TypeAlias
+
+from twisted.internet.defer import Deferred
+
+from dledger.testing.brokers.parts.accounts import require_pair
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.states import OffsetKey
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
+
+MAKE_TOPIC, MAX_OFFSET, PULL, SEND, COMMIT_OFFSET = 17, 30, 11, 310, 15
+#: An answer in time has come after this time, at most, ms.
+PROMPT_MS = 900
+QUEUES = 2
+PRODUCER = "EG"
+#: The clients' machine, beside those of the load.
+EXAMINER = "10.0.1.9"
+
+Paper: TypeAlias = Coroutine[Deferred[object], object, None]
+
+
+class ExamVoid(Exception):
+    """The master has changed meanwhile: nothing can be said."""
+
+
+class ExamWorld(Protocol):
+    """What the exam knows of the schedule."""
+
+    def master(self) -> str:
+        """The port of the master."""
+
+    def wall_ms(self) -> int:
+        """Ms since 1970."""
+
+    def reign(self) -> int:
+        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+
+    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+
+
+class Examiner:
+    """
+    @ivar asked: called with each request that a broker sends us.
+    """
+
+    def __init__(self, world: ExamWorld, client: ClientMachine) -> None:
+        self._world = world
+        self.client = client
+        self._reign = world.reign()
+        self._names = 0
+        self.asked: list[Callable[[RemotingCommand], None]] = []
+        client.asked = self._hear
+
+    def _hear(self, _target: str, command: RemotingCommand) -> None:
+        for one in self.asked:
+            one(command)
+
+    def now_ms(self) -> int:
+        """Ms since 1970."""
+        return self._world.wall_ms()
+
+    def require(self, condition: bool, sentence: str) -> None:
+        """@raise ExamVoid: it may be because the master has changed. @raise PairBroken: B25."""
+        if not condition and self._world.reign() != self._reign:
+            raise ExamVoid
+        require_pair(condition, 25, sentence)
+
+    async def ask(
+        self, code: int, fields: Mapping[str, object], body: bytes = b"", *, version: int = 0
+    ) -> RemotingCommand:
+        """@return: the answer of the master, with any code."""
+        answer = await self.client.ask(self._world.master(), code, fields, body, version=version)
+        self.require(answer is not None, f"request {code} with {dict(fields)} is not answered")
+        assert answer is not None
+        return answer
+
+    async def done(
+        self, code: int, fields: Mapping[str, object], body: bytes = b"", *, version: int = 0
+    ) -> dict[str, str]:
+        """@return: the fields of an answer with success."""
+        answer = await self.ask(code, fields, body, version=version)
+        self.require(answer.code == 0, f"request {code} with {dict(fields)} is answered with {answer.code} "
+                                       f"{answer.remark}")
+        return dict(answer.ext_fields)
+
+    @staticmethod
+    def begin(asking: Coroutine[Deferred[object], object, RemotingCommand]) -> Deferred[RemotingCommand]:
+        """Ask, and look at the answer later."""
+        return Deferred.fromCoroutine(asking)
+
+    # -- topics and messages -----------------------------------------------------------------------
+
+    async def topic(self, queues: int = QUEUES) -> str:
+        """@return: the name of a new topic."""
+        self._names += 1
+        name = f"exam{self._names}"
+        while True:  # connections of before may have ended unseen
+            answer = await self.client.ask(self._world.master(), MAKE_TOPIC, topic_fields(name, queues))
+            if answer is not None and answer.code == 0:
+                self._reign = self._world.reign()
+                return name
+            await self.client.pause(0.3)
+
+    def send_fields(
+        self, topic: str, queue_id: int, properties: Mapping[str, str], **more: object
+    ) -> dict[str, object]:
+        """Of a send, by their short names."""
+        return {
+            "a": PRODUCER, "b": topic, "c": "TBW102", "d": QUEUES, "e": queue_id, "f": 0, "g": self.now_ms(),
+            "h": 0, "i": encode_properties(dict(properties)).decode(), "j": 0, "k": "false", **more,
+        }
+
+    async def send(
+        self, topic: str, key: str, more: Mapping[str, str] | None = None, *, queue_id: int = 0,
+        tag: str = "A", body: bytes = b"",
+    ) -> dict[str, str]:
+        """Send a message. @param more: its properties. @return: the fields of the answer."""
+        named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": tag, **(more or {})}
+        began_ms = self.now_ms()
+        fields = await self.done(SEND, self.send_fields(topic, queue_id, named), body)
+        self.prompt(began_ms, f"the answer to the send of {key}", 1500)
+        return fields
+
+    def prompt(self, since_ms: int, what: str, late_ms: int = PROMPT_MS) -> None:
+        """Something has come."""
+        took_ms = self.now_ms() - since_ms
+        self.require(took_ms <= late_ms, f"{what} took {took_ms} ms")
+
+    async def pull(
+        self, topic: str, at: int, *, queue_id: int = 0, most: int = 32, wait_ms: int = 0, sub: str = "*",
+        kind: str = "TAG", group: str = "EC",
+    ) -> RemotingCommand:
+        """Pull from a queue. @return: the answer."""
+        return await self.ask(PULL, {
+            "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": at,
+            "maxMsgNums": most,
+            "sysFlag": 6 if wait_ms else 4, "commitOffset": 0, "suspendTimeoutMillis": wait_ms,
+            "subVersion": 0, "subscription": sub, "expressionType": kind,
+        })
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a group."""
+        ended = self._world.committing(self._world.master(), (group, topic, queue_id), offset)
+        await self.done(COMMIT_OFFSET, {
+            "consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset,
+        })
+        ended(True)
+
+    async def end_of(self, topic: str, queue_id: int = 0) -> int:
+        """@return: the next offset of a queue."""
+        return int((await self.done(MAX_OFFSET, {"topic": topic, "queueId": queue_id}))["offset"])
+
+    async def reaches(self, topic: str, end: int, queue_id: int = 0) -> None:
+        """A queue soon has the messages before C{end}, and no more: it may be a turn behind the log."""
+        began_ms = self.now_ms()
+        while (found := await self.end_of(topic, queue_id)) != end:
+            self.prompt(began_ms, f"queue {queue_id} of {topic} ends at {found}, and {end}")
+            await self.client.pause(0.05)
+
+
+def topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
+    """Of a request that makes or changes a topic."""
+    return {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
+
+
+def messages_in(body: bytes) -> list[Message]:
+    """The records of an answer."""
+    found, at = [], 0
+    while at < len(body):
+        found.append(decode_message(body, at))
+        at += int.from_bytes(body[at : at + 4], "big")
+    return found

@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.sim.test_exams -*-
+"""The exam of a healthy master: sound code passes, and each small fault of it comes out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from dledger.rocketmq.broker.consuming import key_queries, offset_commands
+from dledger.rocketmq.broker.consuming.pulls import PullCommands
+from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
+from dledger.rocketmq.broker.popping.in_order import InOrder
+from dledger.rocketmq.broker.popping.popped import PoppedTable
+from dledger.rocketmq.broker.sending import long_sends, send_back
+from dledger.rocketmq.broker.store.queries import offset_at
+from dledger.rocketmq.broker.transactions import half_judge
+from dledger.testing.brokers.exams.exam import PAPERS, Exam
+from dledger.testing.brokers.exams.examiner import Examiner
+from dledger.testing.brokers.pair_schedule import PairFocus
+from dledger.testing.brokers.parts.asking import ClientMachine
+from protocols.wire.rocketmq.message import encode_properties
+from tests.sim.test_pairs import PairCase, calm_world
+
+CALM = PairFocus(faults=("nothing",), role="SYNC_MASTER")
+
+
+class ExamTests(PairCase):
+    """B25, in a calm world."""
+
+    def failure(self, *papers: str, **broken: Any) -> str:
+        """
+        What the exam finds.
+
+        @param papers: their names; none: all.
+        @param broken: C{what} and C{name}: of an object and what is changed in it; C{by}: what is there then.
+        """
+        world = calm_world(CALM, 2)
+        with ExitStack() as changed:
+            if broken:
+                changed.enter_context(mock.patch.object(broken["what"], broken["name"], broken["by"]))
+            changed.enter_context(world.bugs.listening())
+            try:
+                world.examine(papers or tuple(PAPERS))
+            except AssertionError as error:
+                return str(error)
+        return ""
+
+    def assertFound(self, paper: str, said: str, what: Any, name: str, by: Any) -> None:
+        """A paper finds a fault."""
+        failure = self.failure(paper, what=what, name=name, by=by)
+        self.assertTrue(failure.startswith("B25: "), failure)
+        self.assertIn(said, failure)
+
+    def test_sound_code_passes(self) -> None:
+        """All papers."""
+        self.assertEqual(self.failure(), "")
+
+    def test_wrong_reading_is_found(self) -> None:
+        """A search that finds the next message, an index without times, a pull that is not woken."""
+        self.assertFound("read_paper", "a search for", offset_commands, "offset_at",
+                         lambda *arguments: offset_at(*arguments) + 1)
+        self.assertFound("read_paper", "the index of", key_queries, "hash_of_key", lambda topic, key: 1)
+        self.assertFound("read_paper", "a pull that waits", PullCommands, "arrived",
+                         lambda self, arrived: None)
+
+    def test_wrong_places_are_found(self) -> None:
+        """A queue that is lent to everybody."""
+        self.assertFound("place_paper", "two asks", QueueLocks, "_take", lambda *arguments: True)
+
+    def test_missing_refusal_is_found(self) -> None:
+        """A batch with a delayed message is taken."""
+        self.assertFound("refusal_paper", "is taken", long_sends, "_refuse_in_batch", lambda properties: None)
+
+    def test_wrong_pops_are_found(self) -> None:
+        """A receipt that counts too long, and a queue in order that is given twice."""
+        self.assertFound("pop_paper", "counts after", PoppedTable, "settle", lambda self, ack, **named: True)
+        self.assertFound("order_paper", "twice", InOrder, "blocks", lambda self, place, attempt: False)
+        self.assertFound("back_paper", "came back", send_back, "encode_properties",
+                         lambda named: encode_properties({**named, "n": "9"}))
+
+    def test_wrong_times_are_found(self) -> None:
+        """A message that does not wait, and a question that has been asked more often."""
+        self.assertFound("delay_paper", "was due", long_sends, "timed",
+                         lambda message, config, now_ms: message)
+        self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 5)
+
+    def test_new_master_voids_a_paper(self) -> None:
+        """Another master has other answers."""
+        world = calm_world(CALM, 2)
+        client = ClientMachine("10.0.1.8", clock=world.clock, network=world.network, rng=world.rng,
+                               wrong=world.bugs.note)
+        examiner = Examiner(world, client)
+        with world.bugs.listening(), mock.patch.object(QueueLocks, "_take", lambda *arguments: True):
+            exam = Exam(examiner, ("place_paper",))
+            numbers = iter(range(1 << 30))
+            with mock.patch.object(world, "reign", lambda: next(numbers)):
+                exam.begin()
+                world.clock.run_until(world.clock.now_us + 5_000_000)
+        self.assertEqual((exam.open, exam.void), (set(), {"place_paper"}))
