@@ -219,7 +219,7 @@ class TimerTests(TimerCase):
         self.wait(2)
         self.assertEqual((self.bodies(), place()), ([b"soon"], 0))
         self.again()
-        self.assertIn(("T1", "K"), self.parts.timers._recalled)
+        self.assertEqual(len(self.parts.timers._recalled), 1)
         self.wait(60)
         self.assertEqual(place(), 2)
         self.parts.timers._add_note(0, -1, 0)
