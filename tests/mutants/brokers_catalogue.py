@@ -94,7 +94,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
 """),
     ), _TIMER_TESTS),
     ("recall-too-early", "a message that is recalled before the broker has read it is delivered", (
-        Patch(TIMERS, "            if key in self._recalled:\n                continue\n", ""),
+        Patch(TIMERS, "            if self._recalled.has(key, unit.offset):\n                continue\n", ""),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("timer-too-far", "a message waits for longer than its file of the log is kept", (
         Patch("dledger.rocketmq.broker.delays.timed", "    if at_ms - now_ms > most_ms:\n",

@@ -15,6 +15,7 @@ from dledger.rocketmq.broker.delays import timers
 from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
 from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
 from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.puts import Put
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS
@@ -225,6 +226,15 @@ class TimerTests(TimerCase):
         self.parts.timers._add_note(0, -1, 0)
         self.parts.timers.sweep()
         self.assertEqual(place(), 2)
+
+    def test_a_queue_that_is_gone(self) -> None:
+        """The topic has fewer queues by now: the message comes in one that consumers read."""
+        self.send(b"a", 1000, queueId=3)
+        self.parts.metadata.topics.put(
+            TopicConfig(topic_name="T1", read_queue_nums=2, write_queue_nums=2), WALL_MS
+        )
+        self.wait(2)
+        self.assertEqual([one.queue_id for one in self.of()], [1])
 
     def test_deleted_topic(self) -> None:
         """Messages for a topic that was deleted are skipped."""

@@ -13,8 +13,8 @@ from dledger.rocketmq.broker.delays.timed import TimedKey
 
 class RecalledMessages:
     """
-    Invariant: C{_found} has, for each key, the time of its message, ms since 1970, and the place in the log of
-    the last note of a recall.
+    Invariant: C{_found} has, for each key, the time of its message, ms since 1970, and the place in the log
+    of the last note of a recall.
     """
 
     def __init__(self) -> None:

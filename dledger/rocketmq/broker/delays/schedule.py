@@ -265,10 +265,11 @@ class ScheduleMessageService:
             self._pass_over(unit, str(error))
             return None
         self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
-        if self._topics.get(topic) is None or unit.offset < self._topics.begins_at(topic):
+        found = self._topics.get(topic)
+        if found is None or unit.offset < found.begins_at:
             self._pass_over(unit, f"topic {topic} was deleted")
             return None
-        return checked
+        return checked._replace(queue_id=found.queue_now(queue_id))
 
     def _pass_over(self, unit: Unit, reason: str) -> None:
         self.passed_over += 1

@@ -407,11 +407,11 @@ class TimerService:
             self._pass_over(offset, str(error))
             return None
         self._delivers(topic, queue_id, offset, message.store_timestamp)
-        topics = self._metadata.topics
-        if topics.get(topic) is None or offset < topics.begins_at(topic):
+        found = self._metadata.topics.get(topic)
+        if found is None or offset < found.begins_at:
             self._pass_over(offset, f"topic {topic} was deleted")
             return None
-        return checked
+        return checked._replace(queue_id=found.queue_now(queue_id))
 
     def _pass_over(self, offset: int, reason: str) -> None:
         self.passed_over += 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.answering.refusals import (
@@ -135,7 +136,7 @@ class TransactionCommands(CommandGroup):
             topic = self._metadata.topics.get(committed.topic)
             if topic is None or first_place(self._store, half) < topic.begins_at:
                 raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it was deleted")
-            messages.insert(0, committed)
+            messages.insert(0, attrs.evolve(committed, queue_id=topic.queue_now(committed.queue_id)))
         checked = [plain for message in messages for plain in self._pipeline.checked([message])]
         keep_topics(self._metadata, now_ms)
         return self._pipeline.put(checked).done
