@@ -42,6 +42,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
+from dledger.rocketmq.broker.puts.topic_checks import queue_now
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.queues.queue_begins import index_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
@@ -411,7 +412,7 @@ class TimerService:
         if found is None or offset < found.begins_at:
             self._pass_over(offset, f"topic {topic} was deleted")
             return None
-        return checked._replace(queue_id=found.queue_now(queue_id))
+        return checked._replace(queue_id=queue_now(found, queue_id))
 
     def _pass_over(self, offset: int, reason: str) -> None:
         self.passed_over += 1

@@ -146,17 +146,6 @@ class TopicConfig(_Config):
         """Whether producers may send to it."""
         return bool(self.perm & PERM_WRITE)
 
-    @property
-    def used_queues(self) -> int:
-        """Number of queues that are written and read, at least 1: others are coming or going."""
-        return max(min(self.read_queue_nums, self.write_queue_nums), 1)
-
-    def queue_now(self, queue_id: int) -> int:
-        """The queue for a message that has waited; another one if the topic has fewer queues by now."""
-        if queue_id < max(self.read_queue_nums, self.write_queue_nums):
-            return queue_id
-        return queue_id % self.used_queues
-
 
 @attrs.frozen(kw_only=True)
 class GroupConfig(_Config):

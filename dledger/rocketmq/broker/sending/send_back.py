@@ -39,7 +39,7 @@ from dledger.rocketmq.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, Gr
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, used_queues
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
@@ -128,7 +128,7 @@ class SendBack(CommandGroup):
             RETRY_PREFIX + group.group_name, queue_nums=group.retry_queue_nums,
             sys_flag=_UNIT_SUB if fields.flag("unitMode", False) else 0,
         )
-        queue_id = self._rng.randrange(min(group.retry_queue_nums, topic.used_queues))
+        queue_id = self._rng.randrange(min(group.retry_queue_nums, used_queues(topic)))
         copy = self._made(message, _writable(topic), queue_id, encode_properties(properties))
         return self._rules.delayed(copy, level or FIRST_LEVEL + message.reconsume_times)
 
