@@ -9,6 +9,7 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
@@ -20,6 +21,7 @@ from dledger.rocketmq.broker.consuming.offset_commands import (
     OffsetCommands,
 )
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked
@@ -77,11 +79,14 @@ class OffsetTests(SynchronousTestCase):
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET), 5)
 
     def test_commit_refused(self) -> None:
-        """Offsets of what is not there, or that make no sense, are not kept."""
+        """Offsets of what is not there, or is the broker's, or that make no sense, are not kept."""
+        for name in OWN_GROUPS:
+            self.asked.metadata.groups.put(GroupConfig(group_name=name), NOW_MS)
         for fields, code in (
             ({"topic": "u"}, Code.TOPIC_NOT_EXIST),
             ({"consumerGroup": "a/b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
             ({"consumerGroup": "new"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
+            *(({"consumerGroup": name}, Code.NO_PERMISSION) for name in OWN_GROUPS),
             ({"queueId": -1}, Code.SYSTEM_ERROR), ({"queueId": 65536}, Code.SYSTEM_ERROR),
             ({"commitOffset": -1}, Code.SYSTEM_ERROR), ({"commitOffset": 2**63}, Code.SYSTEM_ERROR),
         ):

@@ -32,6 +32,7 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
@@ -128,6 +129,8 @@ class OffsetCommands(CommandGroup):
         group, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id = fields.number("queueId", least=0, most=QUEUE_ID_MAX)
         offset = fields.number("commitOffset", least=0, most=LONG_MAX)
+        if group in OWN_GROUPS:
+            raise Refused(Code.NO_PERMISSION, f"the offsets of group {group} are the broker's own")
         # A slave takes the offset, because it may not have copied the group from its master yet.
         if self._metadata.groups.get(group) is None and not self._config.is_slave:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
