@@ -140,12 +140,28 @@ class OffsetTests(SynchronousTestCase):
         self.fill(3)
         for timestamp, offset in ((0, 0), (NOW_MS + 1000, 1), (NOW_MS + 1001, 2), (NOW_MS * 2, 3)):
             self.assertEqual(self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp), offset)
-        self.assertEqual(self.ask(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="UPPER").code,
+        self.assertEqual(self.ask(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="x").code,
                          Code.SYSTEM_ERROR)
         answer = self.ask(GET_EARLIEST_MSG_STORETIME)
         self.assertEqual(answer.ext_fields["timestamp"], str(NOW_MS))
         answer = self.ask(GET_EARLIEST_MSG_STORETIME, queueId=3)
         self.assertEqual(answer.ext_fields["timestamp"], "-1")
+
+    def test_the_last_message_of_a_time(self) -> None:
+        """With the upper boundary of 5.x: the last message that was stored at a time or before."""
+        self.asked.append(*(message(topic="t") for _ in range(2)))
+        self.asked.clock.advance(1)
+        self.fill(2)
+        for timestamp, lower, upper in (
+            (0, 0, 0), (NOW_MS, 0, 1), (NOW_MS + 1, 2, 1), (NOW_MS + 1000, 2, 2), (NOW_MS + 2000, 3, 3),
+            (NOW_MS * 2, 4, 3), (2**63 - 1, 4, 3),
+        ):
+            for boundary, offset in (("LOWER", lower), ("UPPER", upper), ("upper", upper)):
+                found = self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp, boundaryType=boundary)
+                self.assertEqual(found, offset, (timestamp, boundary))
+        self.assertEqual(
+            self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="UPPER", queueId=3), 0
+        )
 
     def test_view(self) -> None:
         """A record by its offset; nothing else has one."""

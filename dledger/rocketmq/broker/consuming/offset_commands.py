@@ -173,11 +173,14 @@ class OffsetCommands(CommandGroup):
     def _search(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         boundary = fields.text("boundaryType", "LOWER")
-        if boundary.upper() != "LOWER":
-            raise Refused(Code.SYSTEM_ERROR, f"boundaryType={shown(boundary)}: only LOWER is known")
+        if boundary.upper() not in ("LOWER", "UPPER"):
+            raise Refused(Code.SYSTEM_ERROR, f"boundaryType={shown(boundary)}: write LOWER or UPPER")
+        is_upper = boundary.upper() == "UPPER"
         timestamp_ms = fields.number("timestamp", least=LONG_MIN, most=LONG_MAX)
         topic, queue_id = fields.text("topic"), fields.number("queueId")
-        offset = _reading(lambda: offset_at(self._store, topic, queue_id, timestamp_ms))
+        offset = _reading(lambda: offset_at(self._store, topic, queue_id, timestamp_ms + is_upper))
+        if is_upper:  # the last message of this time, or of an earlier one
+            offset = max(offset - 1, self._queue(request)[1])
         _answer_offset(connection, request, offset)
 
     def _earliest(self, connection: CommandConnection, request: RemotingCommand) -> None:
