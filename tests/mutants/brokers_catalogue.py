@@ -101,7 +101,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "    if False:\n"),
     ), {"test": "tests.broker.sending.test_timed"}),
     ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
-        Patch(IN_ORDER, "        return self._wall_ms() < info.free_ms()\n", "        return False\n"),
+        Patch(IN_ORDER, "        return now_ms < info.free_ms() and", "        return False and"),
     ), _ORDER_TESTS),
     ("order-attempt-blocked", "an attempt whose answer is lost waits for its own messages", (
         Patch(IN_ORDER, "        if attempt and info.attempt == attempt:\n            return False\n", ""),
