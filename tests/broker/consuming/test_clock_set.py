@@ -40,10 +40,6 @@ class SetClockTests(SynchronousTestCase):
         (answer,) = self.client.send(RemotingCommand(code=LOCK_BATCH_MQ, opaque=2, body=body))
         return bool(json.loads(answer.body)["lockOKMQSet"])
 
-    def set_clock(self, away_ms: int) -> None:
-        """The time of day is another one from now on."""
-        self.broker._wall_ms += away_ms
-
     def known(self) -> tuple[int, int]:
         """Number of consumers and of producers."""
         self.parts.consumers.sweep()
@@ -52,12 +48,12 @@ class SetClockTests(SynchronousTestCase):
 
     def test_forward_ends_nothing(self) -> None:
         """Consumers, producers and locks stay: no other client may consume the queue, too."""
-        self.set_clock(_DAY_MS)
+        self.broker.set_clock(_DAY_MS)
         self.assertEqual((self.known(), self.lock("d")), ((1, 1), False))
 
     def test_back_keeps_nothing(self) -> None:
         """A client that is gone does not hold its queue for as long as the clock was set back."""
-        self.set_clock(-_DAY_MS)
+        self.broker.set_clock(-_DAY_MS)
         self.broker.clock.advance(LOCK_MS / 1000 + 1)
         self.assertTrue(self.lock("d"))
         self.broker.clock.advance((EXPIRED_MS - LOCK_MS) / 1000)

@@ -56,9 +56,9 @@ class OrderTests(OrderCase):
         """A step of less than a minute changes nothing else."""
         self.send(b"a")
         self.assertEqual(self.bodies(), [b"a"])
-        self.broker._wall_ms -= 59_000
+        self.broker.set_clock(-59_000)
         self.assertEqual(self.bodies(), [])
-        self.broker._wall_ms -= 3_600_000
+        self.broker.set_clock(-3_600_000)
         self.assertEqual(self.bodies(), [b"a"])
         self.assertEqual(self.bodies(), [])
 
