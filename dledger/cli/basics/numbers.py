@@ -6,6 +6,8 @@ that a slip is an error of the command line.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 #: The largest index, size or count: of 64 bits, as on the wire.
@@ -17,7 +19,7 @@ REAL_MAX = 1e9
 class WholeRange(click.IntRange):
     """A whole number, at most L{WHOLE_MAX}."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """@raise click.BadParameter: it is no such number."""
         found: int = super().convert(value, param, ctx)
         if not -WHOLE_MAX <= found <= WHOLE_MAX:
@@ -28,7 +30,7 @@ class WholeRange(click.IntRange):
 class RealRange(click.FloatRange):
     """A number, at most L{REAL_MAX}."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """@raise click.BadParameter: it is no such number."""
         found: float = super().convert(value, param, ctx)
         if not -REAL_MAX <= found <= REAL_MAX:
