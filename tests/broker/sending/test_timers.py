@@ -227,6 +227,13 @@ class TimerTests(TimerCase):
         self.parts.timers.sweep()
         self.assertEqual(place(), 2)
 
+    def test_each_message_with_a_time_has_a_key(self) -> None:
+        """Also one whose producer has set an empty key, or a property whose name ends like it."""
+        for name in ("UNIQ_KEY\x01", "MY_UNIQ_KEY\x01a"):
+            self.assertEqual(self.send(b"a", 1000, properties=f"{name}\x02TIMER_DELAY_MS\x011000\x02"), 0)
+        keys = {key for _, key in self.parts.timers.keys()}
+        self.assertEqual((len(keys), "" in keys), (2, False))
+
     def test_a_queue_that_is_gone(self) -> None:
         """The topic has fewer queues by now: the message comes in one that consumers read."""
         self.send(b"a", 1000, queueId=3)
