@@ -139,7 +139,7 @@ class ReactorThread:
         self._forgotten.atexit = False
 
     def when_forgotten(self, last: Callable[[], object]) -> None:
-        """@param last: called in the reactor thread if nobody calls L{stop}. It must not refer to this object."""
+        """@param last: called in the thread if nobody calls L{stop}. It must not refer to this object."""
         self._lasts.append(last)
 
     @property
