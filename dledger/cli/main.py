@@ -30,6 +30,7 @@ from dledger.cli.basics.common import (
 )
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
 from dledger.cli.basics.failures import complain, remark
+from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
 from dledger.cli.basics.target import Target
 from dledger.cli.basics.versions import version, versions
@@ -83,7 +84,7 @@ def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
               help="Members of the group; some are enough. [env DLEDGER_PEERS]")
 @_context_option("--group", envvar="DLEDGER_GROUP", default="default", show_default=True,
               help="Name of the group. [env DLEDGER_GROUP]")
-@click.option("--timeout", type=click.FloatRange(min=0.01), default=10.0, show_default=True,
+@click.option("--timeout", type=RealRange(min=0.01), default=10.0, show_default=True,
               help="Seconds in which a call has an outcome.")
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
               show_default=True, help="Format of requests.")
@@ -209,7 +210,7 @@ def _with_key(headers: dict[str, bytes], key: str) -> dict[str, bytes]:
 @click.argument("bodies", nargs=-1)
 @click.option("--file", "files", type=click.File("rb"), multiple=True,
               help="Append every line of this file; - is standard input.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
+@click.option("--window", type=WholeRange(min=1), default=1000, show_default=True,
               help="Maximum number of appends under way.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
               help="A header of each entry; may be repeated. See docs/envelopes.md.")
@@ -318,7 +319,7 @@ _headers_option = click.option(
 
 
 @cli.command()
-@click.argument("index", type=click.IntRange(min=0), required=False)
+@click.argument("index", type=WholeRange(min=0), required=False)
 @click.option("--at", "at_ms", callback=read_since, default=None, metavar="TIME",
               help="Instead of INDEX: the first entry of this time or later, see tail --since.")
 @click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
@@ -345,9 +346,9 @@ def get(
 
 @cli.command()
 @click.option("-f", "--follow", is_flag=True, help="Continue with entries that are appended later.")
-@click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
+@click.option("--from", "from_index", type=WholeRange(min=0), default=None,
               help="First index to show.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
+@click.option("-n", "--lines", type=WholeRange(min=0), default=None,
               help="Number of last entries [default: 10]; maximum with --from, --since or --broker.")
 @click.option("--since", "since_ms", callback=read_since, default=None, metavar="TIME",
               help="Entries of this time and later, where entries have times: ISO (UTC without a zone), "
@@ -440,7 +441,7 @@ def _write_all(
 
 @cli.command()
 @click.argument("to")
-@click.option("--term", type=int, default=None, help="The leader's term; needed for a Java leader.")
+@click.option("--term", type=WholeRange(), default=None, help="The leader's term; needed for a Java leader.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def transfer(target: Target, to: str, term: int | None, as_json: bool) -> None:

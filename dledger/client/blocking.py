@@ -89,6 +89,7 @@ class Log:
         except BaseException:
             reactor_thread.stop(lambda: None)
             raise
+        reactor_thread.when_forgotten(self._client.close)
         self._thread = reactor_thread
 
     @property

@@ -315,6 +315,10 @@ class Made(Settling):
         """The time of day goes on with the clock."""
         return self._wall_ms + round(self.clock.seconds() * 1000)
 
+    def set_clock(self, away_ms: int) -> None:
+        """Somebody sets the clock of the computer: the time of day is another one from now on."""
+        self._wall_ms += away_ms
+
 
 def _no_endpoint(address: str) -> Any:
     raise ValueError(f"nobody is at {address}")

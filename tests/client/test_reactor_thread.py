@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
 from pathlib import Path
@@ -19,6 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from dledger.base.process.reactor_thread import Outcome as PendingOutcome
 from dledger.base.process.reactor_thread import ReactorThread
+from dledger.client.blocking import Log
+from dledger.rocketmq.broker.client.blocking import Broker
 from dledger.values.errors import DLedgerError
 from tests.client.test_blocking import LiveGroup, interrupted_at
 
@@ -89,6 +93,34 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertRaises(DLedgerError, thread.begin, lambda: succeed(1))
         self.assertEqual(len(thread._open), 1)  # who was informed stays in it
         thread.stop(lambda: None)
+
+    def test_ends_with_its_last_reference(self) -> None:
+        """Nobody has stopped it: it ends all the same, after what its owner wants, and a warning says so."""
+        ended = threading.Event()
+        thread = ReactorThread("forgotten")
+        own = thread.thread
+        thread.when_forgotten(ended.set)
+        self.assertEqual(thread.wait(lambda: succeed(1)), 1)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", ResourceWarning)
+            del thread
+            gc.collect()
+        own.join(30)
+        self.assertEqual((own.is_alive(), ended.is_set()), (False, True))
+        self.assertIn("forgotten was not closed", [str(one.message) for one in seen])
+
+    def test_forgotten_logs_leave_no_threads(self) -> None:
+        """A program that opens one log after the other and closes none has no thread for each."""
+        for make in (lambda: Log("n0-127.0.0.1:1"), lambda: Broker("127.0.0.1:1")):
+            before = set(threading.enumerate())
+            log = make()
+            (own,) = set(threading.enumerate()) - before
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                del log
+                gc.collect()
+            own.join(30)
+            self.assertFalse(own.is_alive(), own.name)
 
     def test_an_outcome_comes_once(self) -> None:
         """Comes once, and may be asked for again, before and after."""

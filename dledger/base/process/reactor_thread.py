@@ -4,12 +4,15 @@ A private reactor in its own thread, for programs without a reactor.
 
 Rule 1: the global reactor is neither installed nor touched. A program may use this beside a reactor of its
 own, and any number of these threads may run at once.
-Rule 2: a forked process has no such thread, only a copy of its memory: every call fails at once there.
+Rule 2: the thread and its files end with the last reference to their object, also if nobody has stopped it.
+Rule 3: a forked process has no such thread, only a copy of its memory: every call fails at once there.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -122,23 +125,22 @@ class ReactorThread:
         # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a
         # close, the descriptor's number may belong to another file when it is written to.
         self._gate = threading.Lock()
-        self._is_over = False
+        self._over = threading.Event()
         self._open: set[_Settable] = set()
-        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+        # The thread has no reference to this object, whose end it would put off for ever.
+        self.thread = threading.Thread(
+            target=_run, args=(self.reactor, self._gate, self._over, self._open), name=name, daemon=True
+        )
         self.thread.start()
+        self._lasts: list[Callable[[], object]] = []
+        self._forgotten = weakref.finalize(
+            self, _end_forgotten, name, self.reactor, self._over, self._opened, self._lasts
+        )
+        self._forgotten.atexit = False
 
-    def _main(self) -> None:
-        reactor = self.reactor
-        reactor.run(installSignalHandlers=False)
-        with self._gate:
-            self._is_over = True
-            # A stopped reactor keeps its wake-up pipe and poll object until it is garbage-collected.
-            for reader in list(getattr(reactor, "_internalReaders", ())):
-                reader.connectionLost(None)
-            poller = getattr(reactor, "_poller", None)
-            if poller is not None:
-                poller.close()
-        self._tell_closed()  # includes calls that came after the reactor's last turn
+    def when_forgotten(self, last: Callable[[], object]) -> None:
+        """@param last: called in the thread if nobody calls L{stop}. It must not refer to this object."""
+        self._lasts.append(last)
 
     @property
     def is_stopped(self) -> bool:
@@ -166,9 +168,9 @@ class ReactorThread:
     def _call(self, call: Callable[..., object], *args: object) -> bool:
         """@return: False if the reactor has ended."""
         with self._gate:
-            if not self._is_over:
+            if not self._over.is_set():
                 self.reactor.callFromThread(call, *args)
-            return not self._is_over
+            return not self._over.is_set()
 
     def start(self, story: Callable[[], Deferred[_T]]) -> Future[_T]:
         """
@@ -195,10 +197,11 @@ class ReactorThread:
         return outcome
 
     def _run(self, story: Callable[[], Deferred[_T]], future: Future[_T] | Outcome[_T]) -> None:
-        self._open.add(future)
+        opened = self._open
+        opened.add(future)
 
         def settle(result: _T | Failure) -> None:
-            self._open.discard(future)
+            opened.discard(future)
             with suppress(InvalidStateError):  # the outcome was set or cancelled before
                 if isinstance(result, Failure):
                     assert result.value is not None
@@ -219,7 +222,7 @@ class ReactorThread:
         try:
             self.run(begin)
         except BaseException:
-            self._open.discard(future)
+            opened.discard(future)
             raise
 
     def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
@@ -234,6 +237,7 @@ class ReactorThread:
         if self._is_stopped:
             return
         self._is_stopped = True
+        self._forgotten.detach()
         if not self._opened.is_here:
             return  # the thread and its connections belong to the other process
 
@@ -247,13 +251,52 @@ class ReactorThread:
         self._call(end)
         if threading.current_thread() is not self.thread:
             self.thread.join(_STOP_WAIT_S)
-        self._tell_closed()
-
-    def _tell_closed(self) -> None:
-        for future in list(self._open):
-            with suppress(InvalidStateError):
-                future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))
+        _tell_closed(self._open)
 
     def _end_reactor(self) -> None:
         with suppress(Exception):
             self.reactor.stop()
+
+
+def _run(
+    reactor: Reactor, gate: threading.Lock, over: threading.Event, opened: set[_Settable]
+) -> None:
+    """The thread."""
+    reactor.run(installSignalHandlers=False)
+    with gate:
+        over.set()
+        # A stopped reactor keeps its wake-up pipe and poll object until it is garbage-collected.
+        for reader in list(getattr(reactor, "_internalReaders", ())):
+            reader.connectionLost(None)
+        poller = getattr(reactor, "_poller", None)
+        if poller is not None:
+            poller.close()
+    _tell_closed(opened)  # includes calls that came after the reactor's last turn
+
+
+def _tell_closed(opened: set[_Settable]) -> None:
+    for future in list(opened):
+        with suppress(InvalidStateError):
+            future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))
+
+
+def _end_forgotten(
+    name: str, reactor: Reactor, over: threading.Event, opened: OpenedHere,
+    lasts: list[Callable[[], object]],
+) -> None:
+    """
+    Nobody can stop a thread any more: let it end. The garbage collector calls this, in any thread and between
+    any two steps of it, so it takes no lock and does not wait.
+    """
+    if over.is_set() or not opened.is_here:
+        return
+
+    def end() -> None:
+        try:
+            for last in lasts:
+                last()
+        finally:
+            reactor.callLater(0, reactor.stop)
+
+    reactor.callFromThread(end)
+    warnings.warn(f"{name} was not closed", ResourceWarning, stacklevel=2)

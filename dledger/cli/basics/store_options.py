@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import click
 
+from dledger.cli.basics.numbers import RealRange
+
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
@@ -19,7 +21,7 @@ def of_a_store(command: _Command) -> _Command:
                      help="An option of fsspec for this kind of store, such as "
                           "endpoint_url=http://host:9000; may be repeated. No secrets here: other users of "
                           "this machine can see them."),
-        click.option("--deadline", type=click.FloatRange(min=0.1), default=120.0, show_default=True,
+        click.option("--deadline", type=RealRange(min=0.1), default=120.0, show_default=True,
                      metavar="SECONDS", help="Time in which each call of a store has to return."),
     )):
         command = option(command)

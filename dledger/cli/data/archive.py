@@ -18,6 +18,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, write_json
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.cli.data.backup import (
     RatePace,
@@ -147,9 +148,9 @@ class _Runs:
 @click.option("--verify", "verified", default=None, metavar="TARGET",
               help="Read all of this archive, and compare it with its manifest and every checksum.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with segments that close later, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
+@click.option("--interval", type=RealRange(min=0.1), default=5.0, show_default=True,
               metavar="SECONDS", help="With --follow: time between two looks at the member.")
-@click.option("--patience", type=click.FloatRange(min=0), default=600.0, show_default=True,
+@click.option("--patience", type=RealRange(min=0), default=600.0, show_default=True,
               metavar="SECONDS",
               help="With --follow: time for which a failing target, or damage, is tried again.")
 @click.option("--note", "notes", is_flag=True,
@@ -157,9 +158,9 @@ class _Runs:
 @click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
 @click.option("--expire", "expired", default=None, metavar="TARGET",
               help="Show which first segments of this archive would go by --keep-days and --keep-bytes.")
-@click.option("--keep-days", type=click.FloatRange(min=0), default=None, metavar="DAYS",
+@click.option("--keep-days", type=RealRange(min=0), default=None, metavar="DAYS",
               help="With --expire: segments that were shipped longer ago go.")
-@click.option("--keep-bytes", type=click.IntRange(min=0), default=None, metavar="BYTES",
+@click.option("--keep-bytes", type=WholeRange(min=0), default=None, metavar="BYTES",
               help="With --expire: segments go if those after them have at least so many bytes.")
 @click.option("--delete", "deletes", is_flag=True, help="With --expire: really delete them.")
 @of_a_store

@@ -21,6 +21,7 @@ from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, write_json
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
+from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.ledger.group_name import GroupName
 from dledger.remote.place import opened_place
@@ -56,7 +57,7 @@ class RatePace:
 
 
 rate_option = click.option(
-    "--rate", type=click.IntRange(min=0), default=0, metavar="BYTES",
+    "--rate", type=WholeRange(min=0), default=0, metavar="BYTES",
     help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
 )
 progress_option = click.option(

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from dledger.cli.basics.common import EXIT_INTERRUPTED, say, write_json
+from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.values.addresses import is_url, parse_members
 from dledger.values.option_values import made_of
 from dledger.values.tls_files import TlsFiles
@@ -104,21 +105,21 @@ def _pairs(flag: str, values: tuple[str, ...]) -> dict[str, str]:
               help="One folder for each value of these columns, as in Hive.")
 @click.option("--compression", type=click.Choice(["snappy", "zstd", "gzip", "none"]), default="snappy",
               show_default=True, help="Compression of Parquet.")
-@click.option("--part-bytes", type=click.IntRange(min=1), default=128 * 1024 * 1024, show_default=True,
+@click.option("--part-bytes", type=WholeRange(min=1), default=128 * 1024 * 1024, show_default=True,
               help="Approximate maximum of log bytes in one file.")
-@click.option("--from", "first", type=click.IntRange(min=0), default=None,
+@click.option("--from", "first", type=WholeRange(min=0), default=None,
               help="First index of a new export. [default: the first index of the log]")
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
               help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with entries that are committed later.")
-@click.option("--interval", type=click.FloatRange(min=0.001), default=1.0, show_default=True,
+@click.option("--interval", type=RealRange(min=0.001), default=1.0, show_default=True,
               help="With --follow: seconds between two reads of the log.")
-@click.option("--max-delay", type=click.FloatRange(min=0), default=60.0, show_default=True,
+@click.option("--max-delay", type=RealRange(min=0), default=60.0, show_default=True,
               help="With --follow: seconds after which a file is finished even if it is not full; "
                    "0: never.")
 @click.option("--compact", "compacts", is_flag=True,
               help="With --to: write small files of the table together afterwards.")
-@click.option("--expire-snapshots", "expire_days", type=click.IntRange(min=1), default=None, metavar="DAYS",
+@click.option("--expire-snapshots", "expire_days", type=WholeRange(min=1), default=None, metavar="DAYS",
               help="With --to: forget older versions of the table afterwards, and delete files that only "
                    "they need.")
 @click.option("--master", default=None, help="With --engine spark: the Spark master. [default: local[*]]")

@@ -20,6 +20,7 @@ import click
 
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_UNKNOWN, describe_error, write_json
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.values.errors import DLedgerError
 
 if TYPE_CHECKING:
@@ -97,14 +98,14 @@ def _run_client(log: dledger.Log, body: bytes, load: _Load) -> None:
 
 @click.command()
 @click.option("--yes-write", is_flag=True, help="Do not ask: the entries stay in the log.")
-@click.option("--seconds", type=click.FloatRange(min=0.1, max=3600), default=10.0, show_default=True,
+@click.option("--seconds", type=RealRange(min=0.1, max=3600), default=10.0, show_default=True,
               help="Length of the load.")
-@click.option("--rate", type=click.FloatRange(min=1, max=100_000), default=150.0, show_default=True,
+@click.option("--rate", type=RealRange(min=1, max=100_000), default=150.0, show_default=True,
               help="Appends per second.")
-@click.option("--size", type=click.IntRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
-@click.option("--clients", type=click.IntRange(min=1, max=500), default=50, show_default=True,
+@click.option("--size", type=WholeRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
+@click.option("--clients", type=WholeRange(min=1, max=500), default=50, show_default=True,
               help="Most appends under way at once.")
-@click.option("--p99", "p99_ms", type=click.FloatRange(min=0), default=100.0, show_default=True,
+@click.option("--p99", "p99_ms", type=RealRange(min=0), default=100.0, show_default=True,
               help="Longest latency of 99 of 100 appends, milliseconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context

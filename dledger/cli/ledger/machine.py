@@ -15,6 +15,7 @@ from rich.table import Table
 
 from dledger.cli.basics.common import EXIT_FAILED, write_json
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.errors import BodyError
@@ -81,7 +82,7 @@ def _row(info: MemberInfo) -> dict[str, object]:
 
 
 @machine.command("skip")
-@click.argument("index", type=click.IntRange(min=0))
+@click.argument("index", type=WholeRange(min=0))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def skip_entry(target: Target, index: int, as_json: bool) -> None:

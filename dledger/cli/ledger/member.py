@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from dledger.cli.basics.common import say, write_json
+from dledger.cli.basics.numbers import RealRange
 from dledger.client.answers.values import MemberInfo
 from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.values.errors import DLedgerError
@@ -52,7 +53,7 @@ def _changing(command: _Command) -> _Command:
 
 
 _wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
+    "--wait", "wait_s", type=RealRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
     help="How long to wait until the new member has caught up.",
 )
 

@@ -22,6 +22,7 @@ from dledger.base.process.reactor import Reactor
 from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
 from dledger.cli.basics.common import EXIT_FAILED, shown_body, write_json, write_json_line
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 
@@ -81,9 +82,9 @@ def cluster(context: click.Context, urls: tuple[str, ...], as_json: bool) -> Non
 
 @click.command()
 @admin_option
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+@click.option("--interval", type=RealRange(min=0.1), default=1.0, show_default=True,
               metavar="SECONDS", help="Time between two looks.")
-@click.option("--count", type=click.IntRange(min=1), default=None,
+@click.option("--count", type=WholeRange(min=1), default=None,
               help="End after so many looks. Default: at Ctrl-C.")
 @_json_option
 @click.pass_context
@@ -143,7 +144,7 @@ def _show_look(
 
 @click.command()
 @admin_option
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True,
+@click.option("-n", "--lines", type=WholeRange(min=1), default=50, show_default=True,
               help="Number of last events.")
 @_json_option
 @click.pass_context

@@ -17,6 +17,7 @@ import click
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, shown_body, write_json
+from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
 from dledger.client.answers.values import Entry
 from dledger.client.links.chain_marks import diverging
@@ -43,9 +44,9 @@ _INDEX_FOLDER = "index"
               help="Compare the members of the running group instead, by checksums at one committed entry.")
 @click.option("--data", "data_path", default="",
               help="The data files' directory. [default: DIRECTORY/data; of a broker DIRECTORY/commitlog]")
-@click.option("--index-slots", type=click.IntRange(min=1), default=5_000_000, show_default=True,
+@click.option("--index-slots", type=WholeRange(min=1), default=5_000_000, show_default=True,
               help="Of a broker's store: its maxHashSlotNum.")
-@click.option("--index-entries", type=click.IntRange(min=2), default=20_000_000, show_default=True,
+@click.option("--index-entries", type=WholeRange(min=2), default=20_000_000, show_default=True,
               help="Of a broker's store: its maxIndexNum.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -172,9 +173,9 @@ def _print_report(report: VerifyReport) -> None:
 
 @click.command(name="readfile")
 @click.argument("path", type=click.Path(exists=True))
-@click.option("--pos", type=click.IntRange(min=0), default=0, help="First stream offset to show.")
-@click.option("--size", type=int, default=-1, help="Length of the range to show, in bytes; -1: all.")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="Maximum number of records.")
+@click.option("--pos", type=WholeRange(min=0), default=0, help="First stream offset to show.")
+@click.option("--size", type=WholeRange(), default=-1, help="Length of the range to show, in bytes; -1: all.")
+@click.option("-n", "--count", type=WholeRange(min=1), default=None, help="Maximum number of records.")
 @click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
 @click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
               help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")

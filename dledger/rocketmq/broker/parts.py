@@ -235,7 +235,8 @@ class BrokerParts(BrokerEvents):
         )
         self.pulls.progress.trace = self._around.trace
         self.consumers = ConsumerCommands(
-            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms, rights=gate
+            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms,
+            steady_ms=self._around.steady_clock(), rights=gate,
         )
         self.replies = ReplyCommands(
             config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
@@ -269,7 +270,7 @@ class BrokerParts(BrokerEvents):
             freed=self.pops.freed, settled=self.replication.settled,
         )
         self.key_queries = KeyQueries(store, clock=clock, visible=visible)
-        self.locks = QueueLocks(wall_ms=wall_ms)
+        self.locks = QueueLocks(steady_ms=self._around.steady_clock())
         self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
         self.offsets = OffsetCommands(
             config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled

@@ -46,6 +46,15 @@ class BrokerSurroundings:
     ha_listen: IStreamServerEndpoint | None = None
     trace: MessageTrace | None = None
 
+    def steady_clock(self) -> Callable[[], int]:
+        """
+        For spans of time in this process: milliseconds since 1970 that go on evenly from the time of day of
+        this call, also when somebody sets the clock of the computer.
+        """
+        seconds = self.reactor.seconds
+        zero_ms = (self.wall_s() - seconds()) * 1000
+        return lambda: round(zero_ms + seconds() * 1000)
+
 
 @attrs.frozen(kw_only=True)
 class ReplicationNeeds:

@@ -24,6 +24,7 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminCommands,
     AdminParts,
 )
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
@@ -241,6 +242,14 @@ class ChangeTests(Case):
             self.assertEqual(answer.code, 0)
             self.assertIsNone(self.asked.metadata.groups.get("g"))
             self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "t", 0), left)
+
+    def test_own_groups_are_not_deleted(self) -> None:
+        """Their offsets say what is done of half messages, times and popped messages."""
+        for name in OWN_GROUPS:
+            self.asked.metadata.consumer_offsets.commit(name, "t", 0, 5, NOW_MS)
+            answer = self.client.ask(DELETE_SUBSCRIPTIONGROUP, {"groupName": name, "cleanOffset": "true"})
+            self.assertEqual(answer.code, Code.NO_PERMISSION)
+            self.assertEqual(self.asked.metadata.consumer_offsets.query(name, "t", 0), 5)
 
     def test_groups_that_cannot_be(self) -> None:
         """Each mistake by name."""

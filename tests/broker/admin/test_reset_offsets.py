@@ -92,6 +92,7 @@ class ResetTests(SynchronousTestCase):
             ({"topic": "u"}, "no topic"), ({"group": "h"}, "not exist"), ({"topic": "new"}, "queue 0 of new"),
             ({"isForce": "x"}, "isForce"), ({"timestamp": "x"}, "timestamp"),
             ({"offset": 4, "queueId": 0}, "Target offset 4 not in"), ({"queueId": 2}, "no such queue"),
+            ({"group": "CID_RMQ_SYS_TIMER"}, "are the broker's own"),
         ):
             answer = self.reset(**{"timestamp_ms": 0, **fields})  # type: ignore[arg-type]
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)

@@ -8,7 +8,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.common.groups import find_group
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS, find_group
 from dledger.rocketmq.broker.consuming.consumers import (
     CHECK_CLIENT_CONFIG,
     EXPIRED_MS,
@@ -48,7 +48,8 @@ class ConsumerTests(SynchronousTestCase):
     def commands_of(self, asked: Asked, table: ConsumerTable) -> ConsumerCommands:
         """The group of commands under test."""
         commands = ConsumerCommands(
-            asked.config, asked.metadata, table, self.producers, wall_ms=asked.wall_ms
+            asked.config, asked.metadata, table, self.producers, wall_ms=asked.wall_ms,
+            steady_ms=asked.wall_ms,
         )
         asked.groups = [commands]
         return commands
@@ -223,8 +224,13 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual([member.client_id for member in table.members_of("g")], ["c1"])
 
     def test_groups_that_cannot_be(self) -> None:
-        """A name that is no part of a topic makes no group; nor does any where none is to be made."""
-        for name in ("a/b", "g" * 121, ""):
+        """
+        A name that is no part of a topic makes no group, nor does any where none is to be made; and nobody
+        consumes as one of the broker's own groups, with whose offsets it knows what is done.
+        """
+        for name in OWN_GROUPS:
+            self.asked.metadata.groups.put(GroupConfig(group_name=name), NOW_MS)
+        for name in ("a/b", "g" * 121, "", *OWN_GROUPS):
             self.assertIsNone(find_group(self.asked.metadata, self.asked.config, name, NOW_MS))
         asked = Asked(auto_create_subscription_group=False)
         self.addCleanup(asked.close)

@@ -9,6 +9,7 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
@@ -20,6 +21,7 @@ from dledger.rocketmq.broker.consuming.offset_commands import (
     OffsetCommands,
 )
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked
@@ -77,11 +79,14 @@ class OffsetTests(SynchronousTestCase):
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET), 5)
 
     def test_commit_refused(self) -> None:
-        """Offsets of what is not there, or that make no sense, are not kept."""
+        """Offsets of what is not there, or is the broker's, or that make no sense, are not kept."""
+        for name in OWN_GROUPS:
+            self.asked.metadata.groups.put(GroupConfig(group_name=name), NOW_MS)
         for fields, code in (
             ({"topic": "u"}, Code.TOPIC_NOT_EXIST),
             ({"consumerGroup": "a/b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
             ({"consumerGroup": "new"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
+            *(({"consumerGroup": name}, Code.NO_PERMISSION) for name in OWN_GROUPS),
             ({"queueId": -1}, Code.SYSTEM_ERROR), ({"queueId": 65536}, Code.SYSTEM_ERROR),
             ({"commitOffset": -1}, Code.SYSTEM_ERROR), ({"commitOffset": 2**63}, Code.SYSTEM_ERROR),
         ):
@@ -135,12 +140,28 @@ class OffsetTests(SynchronousTestCase):
         self.fill(3)
         for timestamp, offset in ((0, 0), (NOW_MS + 1000, 1), (NOW_MS + 1001, 2), (NOW_MS * 2, 3)):
             self.assertEqual(self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp), offset)
-        self.assertEqual(self.ask(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="UPPER").code,
+        self.assertEqual(self.ask(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="x").code,
                          Code.SYSTEM_ERROR)
         answer = self.ask(GET_EARLIEST_MSG_STORETIME)
         self.assertEqual(answer.ext_fields["timestamp"], str(NOW_MS))
         answer = self.ask(GET_EARLIEST_MSG_STORETIME, queueId=3)
         self.assertEqual(answer.ext_fields["timestamp"], "-1")
+
+    def test_the_last_message_of_a_time(self) -> None:
+        """With the upper boundary of 5.x: the last message that was stored at a time or before."""
+        self.asked.append(*(message(topic="t") for _ in range(2)))
+        self.asked.clock.advance(1)
+        self.fill(2)
+        for timestamp, lower, upper in (
+            (0, 0, 0), (NOW_MS, 0, 1), (NOW_MS + 1, 2, 1), (NOW_MS + 1000, 2, 2), (NOW_MS + 2000, 3, 3),
+            (NOW_MS * 2, 4, 3), (2**63 - 1, 4, 3),
+        ):
+            for boundary, offset in (("LOWER", lower), ("UPPER", upper), ("upper", upper)):
+                found = self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp, boundaryType=boundary)
+                self.assertEqual(found, offset, (timestamp, boundary))
+        self.assertEqual(
+            self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="UPPER", queueId=3), 0
+        )
 
     def test_view(self) -> None:
         """A record by its offset; nothing else has one."""

@@ -29,7 +29,7 @@ class LockTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.asked = Asked()
         self.addCleanup(self.asked.close)
-        self.locks = QueueLocks(wall_ms=self.asked.wall_ms, locks_max=3)
+        self.locks = QueueLocks(steady_ms=self.asked.wall_ms, locks_max=3)
         self.asked.groups = [self.locks]
         self.client = self.asked.client()
 

@@ -52,6 +52,16 @@ class OrderTests(OrderCase):
         self.assertEqual((self.bodies(), self.committed()), ([b"c"], 2))
         self.assertEqual((self.of(REVIVE), self.parts.pop_acks.acknowledged), ([], 2))
 
+    def test_a_clock_that_is_set_back_blocks_no_queue(self) -> None:
+        """A step of less than a minute changes nothing else."""
+        self.send(b"a")
+        self.assertEqual(self.bodies(), [b"a"])
+        self.broker.set_clock(-59_000)
+        self.assertEqual(self.bodies(), [])
+        self.broker.set_clock(-3_600_000)
+        self.assertEqual(self.bodies(), [b"a"])
+        self.assertEqual(self.bodies(), [])
+
     def test_an_undone_message_comes_again_in_its_place(self) -> None:
         """What is not done comes again in its place when its time is over, and is counted."""
         self.send(b"a", b"b", b"c")

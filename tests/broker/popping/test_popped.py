@@ -23,6 +23,25 @@ class PoppedTests(SynchronousTestCase):
         self.table.add(self.one, 0, 100)
         self.table.add(self.two, 0, 101)
 
+    def test_a_clock_that_is_set_back_hides_nothing(self) -> None:
+        """After its time, and a minute, a message comes, also with a check point that is stored then."""
+        late = point(9, 9, pop_ms=5_000_000)
+        self.table.add(late, 0, 102)
+        self.assertEqual(self.table.due(5_000_000, 1)[0].point, self.one)
+        self.assertEqual(self.table.due(4_950_000, 9)[0].point, self.two)
+        self.assertEqual(self.table.due(2_000_000, 9), [])
+        later = point(10, 10, pop_ms=5_000_001)
+        self.table.add(later, 0, 103)
+        self.assertEqual(self.table.due(2_069_999, 9), [])
+        self.assertEqual({one.point for one in self.table.due(2_070_000, 9)}, {late, later})
+
+    def test_a_clock_that_was_set_back_before_the_start(self) -> None:
+        """The first look knows the time."""
+        late = point(9, 9, pop_ms=5_000_000)
+        self.table.add(late, 0, 102)
+        self.assertEqual(len(self.table.due(100_000, 9)), 2)
+        self.assertEqual([one.point for one in self.table.due(170_000, 9)], [late])
+
     def count(self) -> int:
         """Messages that are not done."""
         return self.table.count(("T", "G", 0))

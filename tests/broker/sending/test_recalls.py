@@ -6,12 +6,16 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from twisted.internet.defer import Deferred
+
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.delays import timers
 from dledger.rocketmq.broker.delays.recall_handle import RecallHandle
 from dledger.rocketmq.broker.delays.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
 from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
 from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.puts import Put
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import send_of
@@ -62,6 +66,36 @@ class RecallTests(TimerCase):
         self.handle(b"b", 5000, "K1b")
         self.wait(9)
         self.assertEqual(self.bodies(), [b"b"])
+
+    def test_sent_again_after_a_recall(self) -> None:
+        """A recall is for what was sent before it: with another time the same message waits again."""
+        for crash in (False, True):
+            handle = self.handle(b"first", 5000, "K1")
+            self.settle()
+            held = self.hold_note(handle)
+            self.handle(b"sooner", 4000, "K1")
+            self.settle()
+            held.callback(PutStatus.PUT_OK)
+            self.handle(b"later", 8000, "K1")
+            self.settle()
+            self.assertEqual(len(self.parts.timers), 2)
+            self.again(crash=False)
+            self.again(crash=crash)
+            self.wait(10)
+            self.assertEqual(self.bodies(), [b"sooner", b"later"] * (1 + crash))
+
+    def hold_note(self, handle: str) -> Deferred[PutStatus]:
+        """Recall a message. @return: until it fires, the put of the note has not ended."""
+        real = self.parts.timers.pipeline.put
+        held: Deferred[PutStatus] = Deferred()
+
+        def put(*arguments: Any, **named: Any) -> Put:
+            return real(*arguments, **named)._replace(done=held)
+
+        one = RecallHandle.read(handle)
+        with patch.object(self.parts.timers.pipeline, "put", put):
+            self.parts.timers.recall(one.topic, one.key, one.at_ms)
+        return held
 
     def test_a_long_key_is_kept_short(self) -> None:
         """Many messages with long keys may wait; one of a few hundred characters is recalled, too."""

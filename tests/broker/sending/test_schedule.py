@@ -105,6 +105,13 @@ class DeliveryTests(ScheduleCase):
         self.assertEqual([self.offsets.get(level) for level in (1, 2, 3)], [1, 1, 1])
         self.assertEqual(self.schedule.delivered, 3)
 
+    def test_a_queue_that_is_gone(self) -> None:
+        """The topic has fewer queues by now: the message comes in one that consumers read."""
+        self.put(*(delayed(b"%d" % queue_id, 1, queue_id=queue_id) for queue_id in range(4)))
+        self.topics.put(TopicConfig(topic_name="T1", read_queue_nums=3, write_queue_nums=2), 2)
+        self.wait(1.5)
+        self.assertEqual([one.queue_id for one in self.delivered()], [0, 1, 2, 1])
+
     def test_a_level_that_is_gone(self) -> None:
         """After a start with fewer levels, what waits in the others comes at its time, too."""
         self.put(delayed(b"ten", 3), delayed(b"five", 2))

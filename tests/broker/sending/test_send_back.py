@@ -109,6 +109,18 @@ class SendBackTests(SynchronousTestCase):
         self.broker.metadata.topics.put(TopicConfig(topic_name="%RETRY%g", perm=4), WALL_MS)
         self.assertEqual(self.back(self.put()).code, Code.NO_PERMISSION)
 
+    def test_only_queues_that_are_there(self) -> None:
+        """The group has got more queues than its topic, which nobody would read."""
+        self.broker.metadata.topics.put(
+            TopicConfig(topic_name="%RETRY%g", read_queue_nums=2, write_queue_nums=3), WALL_MS
+        )
+        self.broker.metadata.groups.put(GroupConfig(group_name="g", retry_queue_nums=8), WALL_MS)
+        queues = set()
+        for _ in range(30):
+            self.back(self.put())
+            queues.add(self.copy().properties["REAL_QID"])
+        self.assertEqual(queues, {"0", "1"})
+
     def test_no_retries(self) -> None:
         """A group without queues for retries is answered yes, and nothing comes."""
         self.broker.metadata.groups.put(GroupConfig(group_name="g", retry_queue_nums=0), WALL_MS)

@@ -15,6 +15,7 @@ from dledger.rocketmq.broker.delays import timers
 from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
 from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
 from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.puts import Put
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS
@@ -219,12 +220,28 @@ class TimerTests(TimerCase):
         self.wait(2)
         self.assertEqual((self.bodies(), place()), ([b"soon"], 0))
         self.again()
-        self.assertIn(("T1", "K"), self.parts.timers._recalled)
+        self.assertEqual(len(self.parts.timers._recalled), 1)
         self.wait(60)
         self.assertEqual(place(), 2)
         self.parts.timers._add_note(0, -1, 0)
         self.parts.timers.sweep()
         self.assertEqual(place(), 2)
+
+    def test_each_message_with_a_time_has_a_key(self) -> None:
+        """Also one whose producer has set an empty key, or a property whose name ends like it."""
+        for name in ("UNIQ_KEY\x01", "MY_UNIQ_KEY\x01a"):
+            self.assertEqual(self.send(b"a", 1000, properties=f"{name}\x02TIMER_DELAY_MS\x011000\x02"), 0)
+        keys = {key for _, key in self.parts.timers.keys()}
+        self.assertEqual((len(keys), "" in keys), (2, False))
+
+    def test_a_queue_that_is_gone(self) -> None:
+        """The topic has fewer queues by now: the message comes in one that consumers read."""
+        self.send(b"a", 1000, queueId=3)
+        self.parts.metadata.topics.put(
+            TopicConfig(topic_name="T1", read_queue_nums=2, write_queue_nums=2), WALL_MS
+        )
+        self.wait(2)
+        self.assertEqual([one.queue_id for one in self.of()], [1])
 
     def test_deleted_topic(self) -> None:
         """Messages for a topic that was deleted are skipped."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, has_unique_key
 
 
 class UniqueIdsTests(SynchronousTestCase):
@@ -36,6 +36,15 @@ class UniqueIdsTests(SynchronousTestCase):
             key = self.key()
             self.assertEqual((len(key), key[:4]), (16, b"\x0a\0\0\1"))
             self.assertEqual(int.from_bytes(key[10:14], "big"), 86_400_123, (year, month))
+
+    def test_only_a_key_of_its_own_counts(self) -> None:
+        """Not an empty one, and not the end of another name."""
+        for properties, expected in (
+            (b"", False), (b"UNIQ_KEY\x01k", True), (b"A\x01b\x02UNIQ_KEY\x01k\x02", True),
+            (b"MY_UNIQ_KEY\x01k", False), (b"MY_UNIQ_KEY\x01k\x02UNIQ_KEY\x01k", True),
+            (b"UNIQ_KEY\x01", False), (b"UNIQ_KEY\x01\x02A\x01b", False), (b"A\x01UNIQ_KEY\x01k", False),
+        ):
+            self.assertEqual(has_unique_key(properties), expected, properties)
 
     def test_differ(self) -> None:
         """Two of one millisecond, two brokers."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from dledger.rocketmq.broker.transactions.commands import immunity_ms
 from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
@@ -102,6 +103,14 @@ class EndTests(TransactionCase):
         self.broker.clock.advance(3)
         self.assertEqual(self.end(half).code, Code.ILLEGAL_OPERATION)
         self.assertEqual(self.end(half, fromTransactionCheck="true").code, 0)
+
+    def test_a_queue_that_is_gone(self) -> None:
+        """The topic has fewer queues by now: the message comes in one that consumers read."""
+        half = self.half()
+        topics = self.parts.metadata.topics
+        topics.put(TopicConfig(topic_name="T1", read_queue_nums=1, write_queue_nums=1), 1)
+        self.assertEqual(self.end(half).code, 0)
+        self.assertEqual([one.queue_id for one in self.of("T1")], [0])
 
     def test_a_full_broker_ends_nothing(self) -> None:
         """A broker that takes no messages ends nothing: its producer is asked later."""

@@ -39,7 +39,7 @@ from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
 from dledger.rocketmq.broker.admin.topic_attributes import ATTRIBUTES, altered, read_attributes, read_changes
 from dledger.rocketmq.broker.admin.topic_rates import TopicRates, topic_counts
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
+from dledger.rocketmq.broker.common.groups import GROUP_CHARACTERS_MAX, OWN_GROUPS, is_group
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.ha.service import HAStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
@@ -285,6 +285,8 @@ class AdminCommands(CommandGroup):
         self._refuse_slave()
         fields = Fields(request.ext_fields)
         name = fields.text("groupName")
+        if name in OWN_GROUPS:
+            raise Refused(Code.NO_PERMISSION, f"group {name} is the broker's own")
         now_ms, is_cleaned = self._parts.wall_ms(), fields.flag("cleanOffset", False)
         end_popped = self._parts.popped_by(name) if is_cleaned else None
         self._parts.metadata.groups.delete(name, now_ms)

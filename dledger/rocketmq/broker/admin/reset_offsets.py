@@ -33,6 +33,7 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
 from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
@@ -80,6 +81,8 @@ class ResetOffsets(CommandGroup):
         timestamp_ms = fields.number("timestamp", least=LONG_MIN, most=LONG_MAX)
         is_forced = fields.flag("isForce")
         topic = self._metadata.topics.get(name)
+        if group in OWN_GROUPS:
+            raise Refused(Code.SYSTEM_ERROR, f"the offsets of group {group} are the broker's own")
         if topic is None:
             raise Refused(Code.SYSTEM_ERROR, f"reset offset failed, no topic in this broker: {shown(name)}")
         queue_id = fields.number("queueId", -1)

@@ -132,7 +132,9 @@ class Broker:
         self._producer = BrokerProducer(
             self._link(), clock=self._thread.reactor, rng=self._rng, timeout_s=timeout, limits=limits
         )
-        self._closing.append(self._producer.close)
+        closing = self._closing
+        closing.append(self._producer.close)
+        self._thread.when_forgotten(lambda: [close() for close in closing])
 
     def _link(self) -> BrokerLink:
         reactor = self._thread.reactor

@@ -20,6 +20,12 @@ GROUP_CHARACTERS_MAX = 120
 RETRY_QUEUES_MAX = 65_535
 
 
+#: The broker's own groups: their offsets say which half messages, times and popped messages are done.
+OWN_GROUPS = frozenset({
+    "CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_TIMER", "CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_POPPED_GROUP",
+})
+
+
 def is_group(name: str) -> bool:
     """Whether a group may have this name, which becomes part of a topic's name; as TopicValidator."""
     return is_topic(name) and "+" not in name and len(name) <= GROUP_CHARACTERS_MAX
@@ -29,8 +35,10 @@ def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int
     """
     Settings of a group. A master creates it on first use; a slave only assumes the default settings.
 
-    @return: None if it is unknown and cannot be created.
+    @return: None if it is unknown and cannot be created, or is the broker's own.
     """
+    if name in OWN_GROUPS:  # a broker of RocketMQ may have left it in the table
+        return None
     found = metadata.groups.get(name)
     if found is not None or not config.auto_create_subscription_group:
         return found

@@ -305,10 +305,11 @@ class ConsumerCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, producers: ProducerTable, *,
-        wall_ms: Callable[[], int], rights: ProducerRights | None = None,
+        wall_ms: Callable[[], int], steady_ms: Callable[[], int], rights: ProducerRights | None = None,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
+        @param steady_ms: the same of a clock that nobody sets: for the silence of clients.
         @param rights: of the accounts; None: everybody may do everything. Other producers than those with
             rights are answered, as a consumer's heartbeat names groups of producers, too; they are not known.
         """
@@ -317,6 +318,7 @@ class ConsumerCommands(CommandGroup):
         self._config = config
         self._metadata = metadata
         self._wall_ms = wall_ms
+        self._steady_ms = steady_ms
         self.table = table
 
     def handlers(self) -> Handlers:
@@ -335,8 +337,9 @@ class ConsumerCommands(CommandGroup):
 
     def sweep(self) -> None:
         """Remove silent members. Called every few seconds."""
-        self.table.expire(self._wall_ms(), notifies=self._notifies)
-        self._producers.expire(self._wall_ms())
+        now_ms = self._steady_ms()
+        self.table.expire(now_ms, notifies=self._notifies)
+        self._producers.expire(now_ms)
 
     def _notifies(self, group: str) -> bool:
         found = self._metadata.groups.get(group)
@@ -344,7 +347,7 @@ class ConsumerCommands(CommandGroup):
 
     def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> None:
         said = read_heartbeat(request.body)
-        now_ms = self._wall_ms()
+        now_ms = self._steady_ms()
         rights = self._rights
         owner = "" if rights is None else rights.owner_of(connection)
         for name in said.producer_groups:
@@ -353,10 +356,10 @@ class ConsumerCommands(CommandGroup):
                     connection, said.client_id, name, now_ms, owner, kind=(request.language, request.version)
                 )
         for data in said.consumers:
-            group = find_group(self._metadata, self._config, data.group, now_ms)
+            group = find_group(self._metadata, self._config, data.group, self._wall_ms())
             if group is None:
                 continue  # its pulls are refused
-            retry_topic(self._metadata, self._config, group, now_ms)
+            retry_topic(self._metadata, self._config, group, self._wall_ms())
             self.table.register(
                 connection, said.client_id, data, now_ms=now_ms, language=request.language,
                 version=request.version, notifies=group.notify_consumer_ids_changed_enable,

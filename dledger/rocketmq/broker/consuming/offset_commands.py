@@ -32,6 +32,7 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
@@ -128,6 +129,8 @@ class OffsetCommands(CommandGroup):
         group, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id = fields.number("queueId", least=0, most=QUEUE_ID_MAX)
         offset = fields.number("commitOffset", least=0, most=LONG_MAX)
+        if group in OWN_GROUPS:
+            raise Refused(Code.NO_PERMISSION, f"the offsets of group {group} are the broker's own")
         # A slave takes the offset, because it may not have copied the group from its master yet.
         if self._metadata.groups.get(group) is None and not self._config.is_slave:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
@@ -170,11 +173,14 @@ class OffsetCommands(CommandGroup):
     def _search(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         boundary = fields.text("boundaryType", "LOWER")
-        if boundary.upper() != "LOWER":
-            raise Refused(Code.SYSTEM_ERROR, f"boundaryType={shown(boundary)}: only LOWER is known")
+        if boundary.upper() not in ("LOWER", "UPPER"):
+            raise Refused(Code.SYSTEM_ERROR, f"boundaryType={shown(boundary)}: write LOWER or UPPER")
+        is_upper = boundary.upper() == "UPPER"
         timestamp_ms = fields.number("timestamp", least=LONG_MIN, most=LONG_MAX)
         topic, queue_id = fields.text("topic"), fields.number("queueId")
-        offset = _reading(lambda: offset_at(self._store, topic, queue_id, timestamp_ms))
+        offset = _reading(lambda: offset_at(self._store, topic, queue_id, timestamp_ms + is_upper))
+        if is_upper:  # the last message of this time, or of an earlier one
+            offset = max(offset - 1, self._queue(request)[1])
         _answer_offset(connection, request, offset)
 
     def _earliest(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -47,9 +47,9 @@ class QueueLocks(CommandGroup):
 
     small_codes = frozenset({LOCK_BATCH_MQ, UNLOCK_BATCH_MQ})
 
-    def __init__(self, *, wall_ms: Callable[[], int], locks_max: int = LOCKS_MAX) -> None:
-        """@param wall_ms: milliseconds since 1970."""
-        self._wall_ms = wall_ms
+    def __init__(self, *, steady_ms: Callable[[], int], locks_max: int = LOCKS_MAX) -> None:
+        """@param steady_ms: milliseconds of a clock that nobody sets."""
+        self._steady_ms = steady_ms
         self._locks_max = locks_max
         self._locks: dict[tuple[str, _Queue], _Lock] = {}
 
@@ -63,12 +63,12 @@ class QueueLocks(CommandGroup):
 
     def sweep(self) -> None:
         """Remove expired locks. Called regularly."""
-        now_ms = self._wall_ms()
+        now_ms = self._steady_ms()
         self._locks = {at: one for at, one in self._locks.items() if now_ms - one.asked_ms <= EXPIRED_MS}
 
     def _lock(self, connection: CommandConnection, request: RemotingCommand) -> None:
         group, client_id, queues = read_queues(request.body)
-        now_ms = self._wall_ms()
+        now_ms = self._steady_ms()
         mine = [queue for queue in queues if self._take(group, queue, client_id, now_ms)]
         connection.answer(request, body=wire_json({"lockOKMQSet": [
             {"topic": topic, "brokerName": broker, "queueId": number} for topic, broker, number in mine

@@ -34,6 +34,7 @@ from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
 from dledger.rocketmq.broker.metadata.tables import Topics
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
+from dledger.rocketmq.broker.puts.topic_checks import queue_now
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
@@ -265,10 +266,11 @@ class ScheduleMessageService:
             self._pass_over(unit, str(error))
             return None
         self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
-        if self._topics.get(topic) is None or unit.offset < self._topics.begins_at(topic):
+        found = self._topics.get(topic)
+        if found is None or unit.offset < found.begins_at:
             self._pass_over(unit, f"topic {topic} was deleted")
             return None
-        return checked
+        return checked._replace(queue_id=queue_now(found, queue_id))
 
     def _pass_over(self, unit: Unit, reason: str) -> None:
         self.passed_over += 1

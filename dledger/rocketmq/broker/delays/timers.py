@@ -12,7 +12,7 @@ Rule 3: only a master delivers: a slave copies the delivered messages.
 Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
 logged.
 Rule 5: a message that its producer has recalled is not delivered: a note names its topic and unique key, and
-counts until its time, and until all messages in the queue are read.
+counts until its time, and until all messages in the queue are read. It does not count for messages after it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.delays.recalled import RecalledMessages
 from dledger.rocketmq.broker.delays.timed import (
     DONE_TOPIC,
     OUT_MS,
@@ -41,6 +42,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
+from dledger.rocketmq.broker.puts.topic_checks import queue_now
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.queues.queue_begins import index_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
@@ -63,8 +65,6 @@ TURN_BYTES = 1024 * 1024
 SLEEP_S_MAX = 1.0
 #: Pause after the store has refused messages.
 RETRY_S = 0.2
-
-
 #: Messages that were recalled before their time.
 RECALLED_MAX = 65_536
 
@@ -74,7 +74,7 @@ class TimerService:
     Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
     topics and keys, from which C{_by_key} leads back (a producer that had no answer may have sent a message
     twice); each of them is in C{_due}, or in the put that is under
-    way. C{_due} and C{_places} may have others. C{_recalled} has times until which messages are recalled.
+    way. C{_due} and C{_places} may have others.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -109,7 +109,7 @@ class TimerService:
         self._due: list[tuple[int, int, int]] = []
         self._open: dict[int, TimedKey] = {}
         self._by_key: dict[TimedKey, int | set[int]] = {}
-        self._recalled: dict[TimedKey, int] = {}
+        self._recalled = RecalledMessages()
         self._places: list[int] = []
         self._done: set[int] = set()
         self._notes: deque[tuple[int, int, int]] = deque()
@@ -200,8 +200,7 @@ class TimerService:
             at = self._noted_at = max(self._noted_at, queue.begin_index)
             for unit in queue.read(at, TURN_READS) if at < queue.next_index else ():
                 self._noted_at = unit.queue_offset + 1
-                message = self._message(unit)
-                self._noted(unit.queue_offset, message)
+                self._noted(unit, self._message(unit))
             is_dispatched = is_dispatched and self._noted_at >= queue.next_index
         if is_dispatched:
             # The former master may have been further than the log of this one: what came since this one began
@@ -211,7 +210,7 @@ class TimerService:
             self._is_loaded = True
         return is_dispatched
 
-    def _noted(self, offset: int, message: Message | None) -> None:
+    def _noted(self, unit: Unit, message: Message | None) -> None:
         """A note: of messages that are delivered, or of one that was recalled."""
         offsets: list[int] = []
         until_ms = 0
@@ -222,11 +221,12 @@ class TimerService:
                 offsets = [to_long(one, "item of offsets") for one in listed]
             if isinstance(recalled, dict):
                 until_ms = to_long(recalled.get("until"), "until")
-                self._recalled[timed_key(str(recalled.get("topic")), str(recalled.get("key")))] = until_ms
+                key = timed_key(str(recalled.get("topic")), str(recalled.get("key")))
+                self._recalled.add(key, until_ms, unit.offset)
         except BodyError as error:
             self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
         self._done.update(offsets)
-        self._add_note(offset, max(offsets, default=-1), until_ms)
+        self._add_note(unit.queue_offset, max(offsets, default=-1), until_ms)
 
     def _add_note(self, offset: int, last: int, until_ms: int) -> None:
         """
@@ -260,7 +260,7 @@ class TimerService:
             assert message is not None
             named = message.properties
             key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""))
-            if key in self._recalled:
+            if self._recalled.has(key, unit.offset):
                 continue
             self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
             heapq.heappush(self._places, unit.queue_offset)
@@ -354,11 +354,13 @@ class TimerService:
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
-                name = timed_key(topic, key)
-                self._recalled[name] = until_ms
-                found = self._by_key.get(name, set())
+                name, place = timed_key(topic, key), put.placed.offsets[0]
+                self._recalled.add(name, until_ms, place)
+                found, queue = self._by_key.get(name, set()), self._store.queues.get(TIMED_TOPIC, 0)
                 for offset in [*found] if isinstance(found, set) else [found]:
-                    self._end(offset)
+                    units = queue.read(offset, 1) if queue is not None else ()
+                    if all(self._recalled.has(name, unit.offset) for unit in units):
+                        self._end(offset)
             return status
 
         put.done.addCallback(stored)
@@ -406,11 +408,11 @@ class TimerService:
             self._pass_over(offset, str(error))
             return None
         self._delivers(topic, queue_id, offset, message.store_timestamp)
-        topics = self._metadata.topics
-        if topics.get(topic) is None or offset < topics.begins_at(topic):
+        found = self._metadata.topics.get(topic)
+        if found is None or offset < found.begins_at:
             self._pass_over(offset, f"topic {topic} was deleted")
             return None
-        return checked
+        return checked._replace(queue_id=queue_now(found, queue_id))
 
     def _pass_over(self, offset: int, reason: str) -> None:
         self.passed_over += 1
@@ -441,8 +443,7 @@ class TimerService:
             if last >= first or until_ms > now_ms or (until_ms and last < 0):
                 break
             self._commit(DONE_TOPIC, self._notes.popleft()[0] + 1)
-        for key in [key for key, until_ms in self._recalled.items() if until_ms <= now_ms]:
-            del self._recalled[key]
+        self._recalled.expire(now_ms)
 
     def _commit(self, topic: str, offset: int) -> None:
         offsets = self._metadata.consumer_offsets

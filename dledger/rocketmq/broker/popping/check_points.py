@@ -40,6 +40,9 @@ POP_RECEIPT, FIRST_POP_TIME, ORIGIN_GROUP = "POP_CK", "1ST_POP_TIME", "ORIGIN_GR
 #: A receipt is shorter, as a property: the name of a broker has 127 characters.
 RECEIPT_BYTES_MAX = 256
 
+#: A clock that is set back by more than this makes no message invisible for longer than its time and this.
+SET_BACK_MS = 60_000
+
 #: The most messages of one check point: RocketMQ keeps a bit for each.
 MESSAGES_MAX = 32
 #: A check point or ack is much shorter.

@@ -27,7 +27,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo, OrderPlace
-from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey, kind_of
+from dledger.rocketmq.broker.popping.check_points import SET_BACK_MS, Ack, CheckPoint, PopKey, kind_of
 from protocols.wire.fastjson import shown_bare
 
 #: The most characters of the name of an attempt.
@@ -50,7 +50,8 @@ class InOrder:
             return not self._infos.has_room(place)
         if attempt and info.attempt == attempt:
             return False
-        return self._wall_ms() < info.free_ms()
+        now_ms = self._wall_ms()
+        return now_ms < info.free_ms() and info.pop_ms <= now_ms + SET_BACK_MS
 
     def given(self, point: CheckPoint, attempt: str) -> str:
         """

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
+from dledger.rocketmq.broker.popping.check_points import SET_BACK_MS, Ack, CheckPoint, PopKey
 
 #: Topic, group and number of a queue.
 GroupQueue = tuple[str, str, int]
@@ -120,6 +120,7 @@ class PoppedTable:
         self.unmoved: dict[GroupQueue, int] = {}
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
+        self._now_ms: int | None = None
         self._places: dict[int, list[tuple[int, int, Popped]]] = {}
         self._last: dict[int, int] = {}
         self._counts: dict[GroupQueue, int] = {}
@@ -156,7 +157,7 @@ class PoppedTable:
         popped = Popped(point, (queue_id, offset), set(point.offsets))
         self._by_key[point.key] = popped
         self._count(popped, len(popped.open))
-        self.again(popped, point.due_ms)
+        self.again(popped, self._bounded(popped, point.due_ms))
         heapq.heappush(self._places.setdefault(queue_id, []), (offset, self._turn, popped))
 
     def passed(self, queue_id: int, offset: int) -> None:
@@ -255,6 +256,11 @@ class PoppedTable:
 
         @param count_max: the most messages; one check point at least.
         """
+        if self._now_ms is None or now_ms < self._now_ms - SET_BACK_MS:
+            self._now_ms = now_ms
+            self._due = [(self._bounded(one, due_ms), turn, one) for due_ms, turn, one in self._due]
+            heapq.heapify(self._due)
+        self._now_ms = now_ms
         found: list[Popped] = []
         count = 0
         while self._due and self._due[0][0] <= now_ms and count < count_max:
@@ -263,6 +269,12 @@ class PoppedTable:
                 found.append(popped)
                 count += len(popped.open)
         return found
+
+    def _bounded(self, popped: Popped, due_ms: int) -> int:
+        """A time that is not later than the clock allows: it may have been set back since the pop."""
+        if self._now_ms is None:
+            return due_ms
+        return min(due_ms, self._now_ms + popped.point.invisible_ms + SET_BACK_MS)
 
     def reach(self) -> dict[int, int]:
         """By queue of the revive topic: the offset of the last finished message; -1: none."""

@@ -168,6 +168,18 @@ class TopicChecks:
         return queue_id
 
 
+def used_queues(topic: TopicConfig) -> int:
+    """Number of queues that are written and read, at least 1: others are coming or going."""
+    return max(min(topic.read_queue_nums, topic.write_queue_nums), 1)
+
+
+def queue_now(topic: TopicConfig, queue_id: int) -> int:
+    """The queue for a message that has waited; another one if the topic has fewer queues by now."""
+    if queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+        return queue_id
+    return queue_id % used_queues(topic)
+
+
 def is_own(name: str) -> bool:
     """Whether it is a topic in which the broker keeps its own messages."""
     return name in FORBIDDEN or name.startswith(REVIVE_PREFIX)

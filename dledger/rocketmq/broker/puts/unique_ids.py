@@ -25,6 +25,15 @@ from dledger.rocketmq.broker.common.own_address import OwnAddress
 UNIQUE_KEY = b"UNIQ_KEY\x01"
 
 
+def has_unique_key(properties: bytes) -> bool:
+    """Whether a message has a unique key; an empty one is none, nor is a property with a longer name."""
+    at = properties.find(UNIQUE_KEY)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(UNIQUE_KEY, at + 1)
+    end = at + len(UNIQUE_KEY)
+    return at >= 0 and properties[end : end + 1] not in (b"", b"\x02")
+
+
 class UniqueIds:
     """Those of one run of a broker."""
 

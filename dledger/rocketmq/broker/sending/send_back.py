@@ -6,8 +6,10 @@ The message is stored again, in the group's topic for retries, with a delay that
 first delay has level 3 (10 s). When no tries are left, or the consumer asks for it (a level below 0), the
 message goes to the group's dead letters, which no consumer reads by default.
 
-Rule: the copy has all fields of the message; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} name the original topic
-and message, and its number of tries has risen by one.
+Rule 1: the copy goes into a queue that the topic for retries has. (In RocketMQ into one of as many as the
+group's C{retryQueueNums}, which an operator may have raised: nobody reads the others.)
+Rule 2: the copy has all fields of the message; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} name the original
+topic and message, and its number of tries has risen by one.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack (5.3.3), SendMessageProcessor (4.9.8).
 """
@@ -37,7 +39,7 @@ from dledger.rocketmq.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, Gr
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, used_queues
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
@@ -126,7 +128,7 @@ class SendBack(CommandGroup):
             RETRY_PREFIX + group.group_name, queue_nums=group.retry_queue_nums,
             sys_flag=_UNIT_SUB if fields.flag("unitMode", False) else 0,
         )
-        queue_id = self._rng.randrange(group.retry_queue_nums)
+        queue_id = self._rng.randrange(min(group.retry_queue_nums, used_queues(topic)))
         copy = self._made(message, _writable(topic), queue_id, encode_properties(properties))
         return self._rules.delayed(copy, level or FIRST_LEVEL + message.reconsume_times)
 

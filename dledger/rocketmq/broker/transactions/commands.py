@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.answering.refusals import (
@@ -43,6 +44,7 @@ from dledger.rocketmq.broker.puts.halves import (
     op_message,
 )
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
+from dledger.rocketmq.broker.puts.topic_checks import queue_now
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
@@ -135,7 +137,7 @@ class TransactionCommands(CommandGroup):
             topic = self._metadata.topics.get(committed.topic)
             if topic is None or first_place(self._store, half) < topic.begins_at:
                 raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it was deleted")
-            messages.insert(0, committed)
+            messages.insert(0, attrs.evolve(committed, queue_id=queue_now(topic, committed.queue_id)))
         checked = [plain for message in messages for plain in self._pipeline.checked([message])]
         keep_topics(self._metadata, now_ms)
         return self._pipeline.put(checked).done
