@@ -213,3 +213,6 @@ class Leadership:
     def _follower_heard(self, peer_id: str) -> None:
         if peer_id in self.dispatchers:  # else it was removed meanwhile
             self.dispatchers[peer_id].reachable()
+        if self.quorum is not None and self.quorum.quorum_index > self.member.committed_index:
+            # A voter on a new connection may be a Java member, and kept this back until it was heard.
+            self._update_committed_index()

@@ -365,6 +365,15 @@ class SyncTests(SynchronousTestCase):
         self.assertEqual(kinds(self.flushed(bench))[:2], ["RecordCommit", "AnswerAppend"])
         self.assertEqual(bench.core.committed_index, 0)
 
+    def test_kept_back_until_all_voters_are_heard(self) -> None:
+        """One that was not heard on its connection may be Java's; then it answers, and is none."""
+        bench = self.leader(members=5)
+        bench.core.member.met("n4")
+        propose(bench, 1)
+        for peer_id in ("n1", "n2", "n3"):
+            bench.match(peer_id)
+        self.assertEqual((bench.core.committed_index, kinds(bench.confirm("n4"))[0]), (-1, "RecordCommit"))
+
     def test_a_lone_member_answers_after_its_fsync(self) -> None:
         """Nothing is answered before the fsync."""
         bench = self.leader(members=1)

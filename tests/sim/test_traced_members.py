@@ -8,11 +8,11 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.run.tracing import OpenSpans
-from dledger.testing.group.checks import spans as spans_module
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.schedule import run_schedule
+from dledger.testing.group.watching import spans as spans_module
 from dledger.testing.group.watching.spans import SpanRules
 
 _, TRACED = FOCUSES["traced-members"]

@@ -28,7 +28,12 @@ from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
 from dledger.testing.group.watching.records_on_disk import RecordRules
-from dledger.testing.group.watching.words import WordRules, before_step, commits_at_once
+from dledger.testing.group.watching.words import (
+    WordRules,
+    before_step,
+    commits_at_once,
+    is_heartbeat_of_follower,
+)
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode
@@ -37,8 +42,7 @@ from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 
 #: The bounds of queues and tables are checked once in this number of ticks.
 BOUNDED_TICKS = 10
-#: Inputs after which a leader may know of another commit, and those that change the end of the log.
-_COMMITTING = (ev.ResponseReceived, ev.EntriesFlushed, ev.EntriesWritten)
+#: Inputs that change the end of the log, and those after which a member stops.
 _WRITTEN = (ev.EntriesWritten, ev.LedgerTruncated)
 _STOPPING = (ev.StopRequested, ev.StoreFailed)
 
@@ -132,7 +136,7 @@ class WatchedDriver(Driver):
         self._is_stopping = self._is_stopping or type(happened) in _STOPPING
         self._before(happened)
         effects = self.watched.step(happened, now_ms)
-        if type(happened) in _COMMITTING:
+        if isinstance(happened, ev.EntriesFlushed) or is_heartbeat_of_follower(happened):
             commits_at_once(self.watched, world.invariants.mirror(member.member_id), member.member_id)
         if type(happened) is ev.Ticked:
             self._ticks += 1

@@ -15,6 +15,7 @@ import attrs
 
 from dledger.core.election.java_elections import PROBE_TERM
 from dledger.core.replica import DLedgerCore
+from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Role
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
@@ -60,9 +61,17 @@ def before_step(state: MemberState) -> BeforeStep:
     return BeforeStep(state.term, state.role, state.leader_id, state.committed_index)
 
 
+def is_heartbeat_of_follower(happened: ev.Input) -> bool:
+    """Whether a follower has answered a heartbeat: its leader looks at all that it knows."""
+    return (
+        isinstance(happened, ev.ResponseReceived) and isinstance(happened.response, HeartBeatResponse)
+        and happened.response.code is ResponseCode.SUCCESS
+    )
+
+
 def commits_at_once(core: DLedgerCore, mirror: Mirror, name: str) -> None:
     """
-    A leader commits an entry that it knows a majority to hold, in the step in which it learns that.
+    A leader has committed an entry that it knows a majority to hold when it has heard a follower, or flushed.
 
     @raise InvariantError: it does not.
     """
