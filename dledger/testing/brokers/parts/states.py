@@ -99,12 +99,17 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
 
 
 def check_expired(name: str, parts: BrokerParts) -> None:
-    """B21, of queues: a file with units of expired messages alone is gone. @param name: of the broker."""
+    """
+    B21, of queues: of files with units of expired messages alone, one is left at most: the one that was the
+    queue's last when its messages expired.
+
+    @param name: of the broker.
+    """
     store = parts.store
     for key in store.queues.keys():
         queue = store.queues.get(*key)
         assert queue is not None
-        last = queue.begin_index - queue.begin_index % QUEUE_FILE_UNITS + QUEUE_FILE_UNITS - 1
+        last = queue.begin_index - queue.begin_index % QUEUE_FILE_UNITS + 2 * QUEUE_FILE_UNITS - 1
         for unit in queue.read(last, 1) if last < queue.next_index - 1 else ():
             require_pair(unit.offset >= store.log.begin_offset, 21,
                          f"{name} keeps the units of queue {key} up to {last}, of a message at "
