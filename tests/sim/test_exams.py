@@ -15,7 +15,7 @@ from dledger.rocketmq.broker.popping.popped import PoppedTable
 from dledger.rocketmq.broker.sending import long_sends, send_back
 from dledger.rocketmq.broker.store.queries import offset_at
 from dledger.rocketmq.broker.transactions import half_judge
-from dledger.testing.brokers.exams.exam import PAPERS, Exam
+from dledger.testing.brokers.exams.exam import PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.pair_schedule import PairFocus
 from dledger.testing.brokers.parts.asking import ClientMachine
@@ -41,7 +41,7 @@ class ExamTests(PairCase):
                 changed.enter_context(mock.patch.object(broken["what"], broken["name"], broken["by"]))
             changed.enter_context(world.bugs.listening())
             try:
-                world.examine(papers or tuple(PAPERS))
+                examine(world, papers or tuple(PAPERS))
             except AssertionError as error:
                 return str(error)
         return ""

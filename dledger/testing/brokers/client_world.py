@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import attrs
@@ -16,23 +16,17 @@ import attrs
 from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.bad_logs import BadLogs
-from dledger.testing.brokers.exams.exam import PAPERS, Exam
-from dledger.testing.brokers.exams.examiner import EXAMINER, Examiner
+from dledger.testing.brokers.exams.exam import examine
 from dledger.testing.brokers.group_traffic import GroupStories
 from dledger.testing.brokers.operator_traffic import OperatorStories
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import OffsetKey
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
 FAULTS_S, SETTLE_S = 25, 90
-#: And then, at most, until all is examined.
-EXAM_S = 30
-#: And at least, for the answer to one more message.
-PROBE_S = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -99,14 +93,6 @@ class ClientWorld(PairFaults):
         machine = self.machines[target.partition(":")[0]]
         return machine.disks, machine.boots
 
-    def reign(self) -> int:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        raise NotImplementedError
-
-    def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
-        raise NotImplementedError
-
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
@@ -137,26 +123,12 @@ class ClientWorld(PairFaults):
                 self.clock.run_until(self.clock.now_us + SECOND_US // 2)
             self._judge()
             self.traffic.probe()
-            self.examine()
+            examine(self)
             self.is_over = True
             answer = self.traffic.probed
             require_pair(answer in self._answers_at_end(), 14, f"a message is answered with {answer}")
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
-
-    def examine(self, names: Collection[str] = tuple(PAPERS)) -> None:
-        """B25. @param names: of the papers of the exam."""
-        client = ClientMachine(
-            EXAMINER, clock=self.clock, network=self.network, rng=random.Random(f"{self.seed} exam client"),
-            wrong=self.bugs.note,
-        )
-        exam = Exam(Examiner(self, client), names)
-        exam.begin()
-        began_us = self.clock.now_us
-        while exam.open or self.clock.now_us < began_us + PROBE_S * SECOND_US:
-            self.clock.run_until(self.clock.now_us + SECOND_US // 4)
-            require_pair(self.clock.now_us < began_us + EXAM_S * SECOND_US, 25,
-                         f"after {EXAM_S} s {sorted(exam.open)} are not over")
 
     def _watch(self) -> None:
         """Look at the brokers; called again and again."""

@@ -222,11 +222,8 @@ class PairFaults:
 
     def _fail_start(self, machine: BrokerMachine) -> None:
         """A broker ends, and its disk fails once while the next process starts."""
-        machine.kill()
-        machine.may_fail = True
-        kind = self.fault_rng.randrange(4)
-        machine.disk.arm(opens=kind == 0, reads=kind == 1, writes=kind == 2, syncs=kind == 3)
-        self.again(machine)
+        self._kill(machine)
+        machine.fail_once(self.fault_rng.randrange(4))
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:
         """A page of a queue cannot be read until all of it is written; writing a part ends the broker."""

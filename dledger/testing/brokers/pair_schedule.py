@@ -102,19 +102,15 @@ class PairWorld(ClientWorld):
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
         super().__init__(seed, "pair", wants_all_lines=wants_all_lines)
         rng = self.fault_rng
-        has_power = rng.random() < 0.5
+        has_power = self._is_sync = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
         self.options = _drawn_options(rng, seed, has_groups=focus.groups)
         self.ages = focus.ages or "age" in focus.faults or (not focus.faults and draws(seed, "ages"))
         if self.ages:
             self.options |= RETENTION
         self.faults = focus.faults or _drawn_faults(seed, has_power=has_power, ages=self.ages)
-        if "spoil_log" in self.faults and not self.ages:
-            self.options["mapped_file_size_commit_log"] = 4 * PAGE_BYTES  # a page is a part of a file
-        elif not self.ages and draws(seed, "large files"):
-            self.options["mapped_file_size_commit_log"] = LARGE_FILE
+        self.options |= _file_size(seed, self.faults, ages=self.ages)
         self.pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
-        self._is_sync = has_power
         world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
         slaves = focus.slaves or random.Random(f"{seed} slaves").choice((1, 1, 1, 2, 2, 3))
         self.machines |= {
@@ -373,6 +369,14 @@ def _drawn_faults(seed: int, *, has_power: bool, ages: bool) -> tuple[str, ...]:
         *(READS if draws(seed, "reads") else ()), *(LOSSES if draws(seed, "losses") else ()),
         *(BAD_LOGS if draws(seed, "bad log pages") else ()),
     )
+
+
+def _file_size(seed: int, faults: tuple[str, ...], *, ages: bool) -> dict[str, object]:
+    """Of the files of logs, if it is not the usual one: files that grow old are small."""
+    if "spoil_log" in faults and not ages:
+        return {"mapped_file_size_commit_log": 4 * PAGE_BYTES}  # a page is a part of a file
+    has_large = not ages and draws(seed, "large files")
+    return {"mapped_file_size_commit_log": LARGE_FILE} if has_large else {}
 
 
 def run_pair_schedule(

@@ -56,7 +56,7 @@ FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
 )
-#: A client of the ledger appends what is no message, or what only a later version reads.
+#: A client of the ledger appends what is not a message, or what only a later version reads.
 STRANGERS = ("append_strangely", "append_strangely")
 
 
@@ -179,7 +179,8 @@ class RaftClientsWorld(ClientWorld):
         bodies: list[bytes] = [NO_MESSAGE + bytes(self.fault_rng.randrange(200)) for _ in range(2)]
         if self.fault_rng.random() < 0.5:
             later = UnplacedRecord(unseen_record(METADATA_TOPIC, b'{"format": 99}', self.wall_ms()))
-            later.queue, later.place = None, PutPlaces()
+            later.queue = None
+            later.place = PutPlaces()
             bodies.append(later)
 
         def append(machine: BrokerMachine) -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection
+from typing import Protocol, cast
 
-from dledger.testing.brokers.exams.examiner import Examiner, ExamVoid, Paper
+from dledger.testing.brokers.exams.examiner import EXAMINER, Examiner, ExamVoid, ExamWorld, Paper
 from dledger.testing.brokers.exams.filter_papers import filter_paper
 from dledger.testing.brokers.exams.late_papers import delay_paper, end_paper
 from dledger.testing.brokers.exams.popping_papers import (
@@ -15,7 +17,15 @@ from dledger.testing.brokers.exams.popping_papers import (
     share_paper,
 )
 from dledger.testing.brokers.exams.reading_papers import place_paper, read_paper, refusal_paper
+from dledger.testing.brokers.parts.accounts import require_pair
+from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.world.bugs import BugWatch
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.streams import ByteNetwork
 
+_SECOND_US = 1_000_000
+#: Simulated seconds until all papers are written, at most; and at least, for the answer to a probe.
+EXAM_S, PROBE_S = 30, 4
 #: By name.
 PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (
@@ -44,3 +54,28 @@ class Exam:
         except ExamVoid:
             self.void.add(name)
         self.open.discard(name)
+
+
+class CalmWorld(Protocol):
+    """A schedule whose faults are over, which is an L{ExamWorld}, too."""
+
+    seed: int
+    clock: SimClock
+    network: ByteNetwork
+    bugs: BugWatch
+
+
+def examine(world: CalmWorld, names: Collection[str] = tuple(PAPERS)) -> None:
+    """
+    Let the papers of these names be written. @raise AssertionError: B25, or another promise, is broken.
+    """
+    client = ClientMachine(
+        EXAMINER, clock=world.clock, network=world.network, rng=random.Random(f"{world.seed} exam client"),
+        wrong=world.bugs.note,
+    )
+    exam, began_us = Exam(Examiner(cast(ExamWorld, world), client), names), world.clock.now_us
+    exam.begin()
+    while exam.open or world.clock.now_us < began_us + PROBE_S * _SECOND_US:
+        world.clock.run_until(world.clock.now_us + _SECOND_US // 4)
+        require_pair(world.clock.now_us < began_us + EXAM_S * _SECOND_US, 25,
+                     f"after {EXAM_S} s {sorted(exam.open)} are not over")

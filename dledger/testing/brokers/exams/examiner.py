@@ -3,8 +3,8 @@
 Asks a master in peace, and compares each answer with the only right one.
 
 B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those
-of the messages; who waits hears at once; what is delayed, popped or sent back comes at its time and not
-before; what must be refused is refused, and stores nothing.
+of the messages; a caller that waits hears at once; what is delayed, popped or sent back comes at its time and
+not before; what must be refused is refused, and stores nothing.
 
 While faults happen, most answers may be one of several. After them each has one right value, in a store that
 has lived through crashes, cuts and expired files. So small faults of plain logic come out here.

@@ -156,6 +156,11 @@ class BrokerMachine:
         for thread in self._threads:
             thread.took_us = us
 
+    def fail_once(self, kind: int) -> None:
+        """Let the next call of one of four kinds fail. @param kind: 0 to 3: open, read, write, fsync."""
+        self.may_fail = True
+        self.disk.arm(opens=kind == 0, reads=kind == 1, writes=kind == 2, syncs=kind == 3)
+
     def server(self, process: SimProcess, port: int = 0) -> StreamServer:
         """The endpoint of a port of this machine; 0: of its only one."""
         return StreamServer(self.world.network, f"{self.name}:{port}" if port else self.name, process)

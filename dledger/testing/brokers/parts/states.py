@@ -39,7 +39,7 @@ COPIED_US = 25_000_000
 AGED_S = 8000.0
 #: Units of a file of a queue.
 QUEUE_FILE_UNITS = int(str(SMALL["mapped_file_size_consume_queue"])) // UNIT_SIZE
-#: Begins the body of an entry of a raft log that is no message.
+#: Begins the body of an entry of a raft log that is not a message.
 NO_MESSAGE = b"no message"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
