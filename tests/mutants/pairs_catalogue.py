@@ -118,9 +118,9 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.store.queries", "stored_ms(store, unit) < timestamp_ms:",
               "stored_ms(store, unit) <= timestamp_ms:"),
     ), {}, _NOTHING),
-    ("pair-held-too-far", "a consumer that has waited in vain is sent back to where it was", (
-        Patch(f"{BROKER}.consuming.pulls", "held.pull = attrs.evolve(pull, offset=got.next_offset)",
-              "held.pull = attrs.evolve(pull, offset=pull.offset)"),
+    ("pair-end-too-low", "an answer to a pull says that its queue ends one message earlier", (
+        Patch(f"{BROKER}.consuming.pulls", '"maxOffset": str(got.end_offset),\n        })',
+              '"maxOffset": str(got.end_offset - 1),\n        })'),
     ), {}, _NOTHING),
     ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (
         Patch(UNITS, "found.units.get(at, _GONE)", "_GONE"),
