@@ -123,10 +123,11 @@ class ClientWorld(PairFaults):
                 self.clock.run_until(self.clock.now_us + SECOND_US // 2)
             self._judge()
             self.traffic.probe()
-            examine(self)
-            self.is_over = True
+            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
             answer = self.traffic.probed
             require_pair(answer in self._answers_at_end(), 14, f"a message is answered with {answer}")
+            examine(self)
+            self.is_over = True
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
 
