@@ -20,7 +20,7 @@ import click
 
 from benchmarks.broker import RaftGroup
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
-from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, OURS, JavaLoad, make_broker
+from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, OURS, JavaLoad, make_broker, wait_for_rest
 from benchmarks.load import LoadError
 from tests.interop.java import JavaMissing
 from tests.interop.name_servers import OurNameServer
@@ -94,6 +94,7 @@ def measure(directory: Path, kinds: tuple[str, ...], messages: int, rounds: int)
         console.print(f"filling {kind}")
         sources[kind] = _started(directory, kind, load)
         sources[kind].fill(load, messages)
+        wait_for_rest(sources[kind].children, kind)  # they still put keys into their indexes
         sources[kind].pause()
     for turn in range(rounds + 1):
         for kind in kinds if turn % 2 else reversed(kinds):

@@ -35,6 +35,8 @@ TOPIC, QUEUES = "messages", 4
 
 #: After this many seconds a process is stuck rather than slow.
 PATIENCE_S = 120.0
+#: Processes that use less than this share of a processor, for these seconds, do nothing else.
+_RESTS_S, _RESTS_SHARE = 1.0, 0.1
 
 _OPENED = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -231,6 +233,22 @@ class Pair:
         """End both."""
         for child in self.children:
             child.kill()
+
+
+def wait_for_rest(children: Collection[Child], name: str) -> None:
+    """
+    Wait until processes need little of a processor for a second. A broker that has just started or taken
+    messages still puts keys into its index, and looks for damage in its last files.
+
+    @param name: of them, for people.
+    @raise ChildError: they still work after L{PATIENCE_S}.
+    """
+    def rest() -> bool:
+        before_s = sum(child.cpu_seconds() for child in children)
+        time.sleep(_RESTS_S)
+        return sum(child.cpu_seconds() for child in children) - before_s < _RESTS_SHARE * _RESTS_S
+
+    wait_until(rest, seconds=PATIENCE_S, what=f"{name} does nothing", every=0.2)
 
 
 def start_pairs(pairs: Collection[Pair]) -> None:

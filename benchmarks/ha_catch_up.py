@@ -23,7 +23,16 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
+from benchmarks.ha_brokers import (
+    ASYNC_MASTER,
+    JAVA,
+    PATIENCE_S,
+    SLAVE,
+    TOPIC,
+    Broker,
+    make_broker,
+    wait_for_rest,
+)
 from dledger.base.disk.disk import OsDisk
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
@@ -41,9 +50,6 @@ FILE_BYTES = 1 << 30
 #: After these seconds a slave of each kind has certainly reported to its stopped master.
 _REPORTED_S = {JAVA: 7.0}
 _REPORTED_DEFAULT_S = 1.0
-
-#: A master that uses less than this share of a processor, for these seconds, does nothing else.
-_RESTS_S, _RESTS_SHARE = 1.0, 0.1
 
 _BATCH = 256
 _POLL_MIN_S, _POLL_MAX_S = 0.01, 0.1
@@ -140,19 +146,10 @@ class Source:
                 return False
 
         wait_until(is_quiet, seconds=PATIENCE_S, what=f"{self.master.name} has dispatched", every=0.2)
-        wait_until(self._rests, seconds=PATIENCE_S, what=f"{self.master.name} does nothing", every=0.2)
+        wait_for_rest((self.master,), self.master.name)
         if self.master.end_offset() != self.end_offset:
             raise ChildError(f"{self.master.name} ends at {self.master.end_offset()}, not {self.end_offset}")
         self.master.pause()
-
-    def _rests(self) -> bool:
-        """
-        Whether the master needs little of the processor in a second. A broker that has just started still
-        puts keys into its index, and looks for damage in its last files.
-        """
-        before_s = self.master.cpu_seconds()
-        time.sleep(_RESTS_S)
-        return self.master.cpu_seconds() - before_s < _RESTS_SHARE * _RESTS_S
 
     def copy(self, kind: str) -> Copied:
         """
