@@ -117,15 +117,12 @@ class ClientWorld(PairFaults):
             self.clock.after(1, self._watch)
             self.clock.run_until(FAULTS_S * SECOND_US)
             self.heal()
-            end_us = self.clock.now_us + SETTLE_S * SECOND_US
-            while (why := self.unsettled()):
-                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
-                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
+            _settle(self)
             self._judge()
             self.traffic.probe()
             self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
-            answer = self.traffic.probed
-            require_pair(answer in self._answers_at_end(), 14, f"a message is answered with {answer}")
+            code = self.traffic.probed
+            require_pair(code in self._answers_at_end(), 14, f"a message is answered with {code}")
             examine(self)
             self.is_over = True
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
@@ -146,6 +143,15 @@ class ClientWorld(PairFaults):
     def _answers_at_end(self) -> Collection[int]:
         """The codes of which one is the answer to a message when all is over."""
         return (0,)
+
+
+def _settle(world: ClientWorld) -> None:
+    """Wait until all is delivered, and equal. @raise AssertionError: B6, or another promise, is broken."""
+    clock = world.clock
+    end_us = clock.now_us + SETTLE_S * SECOND_US
+    while (why := world.unsettled()):
+        require_pair(clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
+        clock.run_until(clock.now_us + SECOND_US // 2)
 
 
 def verdict_of(world: ClientWorld) -> str:
