@@ -160,7 +160,7 @@ def _open_closed_streams() -> None:
 @contextlib.contextmanager
 def done_already(result: str) -> Iterator[None]:
     """
-    Show the result of what has been done: an output that takes nothing, such as a full disk, is no failure of
+    Show the result of a deed: an output that takes nothing, such as a full disk, is no failure of
     the deed, and must not let a script do it again.
 
     @param result: said on standard error instead; not when the reader of a pipe has left.
