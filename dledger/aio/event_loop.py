@@ -121,7 +121,10 @@ class LoopClock:
         return list(self.calls)
 
 
-def _address_of(name: tuple[str, int]) -> IPv4Address | IPv6Address:
+def _address_of(name: tuple[str, int] | None) -> IPv4Address | IPv6Address:
+    """@param name: None: the other side left before the loop could ask for its address."""
+    if name is None:
+        name = ("0.0.0.0", 0)
     kind = IPv6Address if ":" in name[0] else IPv4Address
     return kind("TCP", name[0], name[1])
 

@@ -25,6 +25,7 @@ from dledger.cli.basics.common import (
     EXIT_UNKNOWN,
     FORMATS,
     Commands,
+    done_already,
     write_entries,
     write_json,
 )
@@ -272,11 +273,11 @@ def append(
         if interrupted.unknown:
             complain(f"unknown outcome: up to {interrupted.unknown} more may be in the log")
         context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
-    if as_json:
-        places = attrs.asdict(summary, filter=lambda field, _: field.name != "runs")
-        write_json({**places, "rate": summary.rate})
-    else:
-        click.echo(_summary_line(summary))
+    with done_already(_summary_line(summary)):
+        if as_json:
+            write_json({**attrs.asdict(summary, filter=attrs.filters.exclude("runs")), "rate": summary.rate})
+        else:
+            click.echo(_summary_line(summary))
 
 
 def _summary_line(summary: AppendSummary) -> str:
@@ -289,9 +290,7 @@ def _summary_line(summary: AppendSummary) -> str:
     return f"appended {entries}, {where}, in {summary.seconds:.3f} s ({summary.rate:,.0f}/s)"
 
 
-def _entry_writer(
-    style: str, as_json: bool, with_headers: bool = False
-) -> Callable[[Sequence[Entry]], None]:
+def _entry_writer(style: str, as_json: bool, with_headers: bool = False) -> Callable[[Sequence[Entry]], None]:
     """A function that writes entries as the options say. @raise UsageError: the options conflict."""
     if with_headers and style in ("raw", "rocketmq"):
         raise click.UsageError(f"--format {style} writes bodies only, so it excludes --headers")

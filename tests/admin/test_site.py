@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from klein import Klein
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs
@@ -154,6 +155,19 @@ class BodyTests(SiteCase):
     def test_empty_body(self) -> None:
         """Is none."""
         self.assertEqual(self.status(GET[:-2] + b"Content-Length: 0\r\n\r\n"), 200)
+
+
+class PathTests(SiteCase):
+    """Paths that no page has."""
+
+    def test_path_without_text(self) -> None:
+        """Bytes that are not UTF-8, escaped or not, are refused before Klein logs a traceback for each."""
+        self.site.resource = Klein().resource()
+        self.site.resource.isLeaf = True
+        for path in (b"/%ff", b"/\xff", b"/status%c3", b"//%80/a"):
+            self.assertEqual(self.status(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path), 400)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.assertEqual(self.status(b"GET /%c3%a9 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
 
 
 class HostTests(SiteCase):

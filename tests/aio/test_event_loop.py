@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from dledger.aio.event_loop import LoopClock, LoopConnections
+from dledger.aio.event_loop import LoopClock, LoopConnections, LoopTransport
 
 
 def run(story: Callable[[], Awaitable[object]], *, seconds: float = 30.0) -> None:
@@ -207,6 +207,27 @@ class ConnectionTests(SynchronousTestCase):
             recorder = await self.connected(connections, await self.server(broken))
             recorder.transport.write(b"x")
             self.assertIn(await recorder.lost, ("ConnectionLost", "ConnectionDone"))
+            await connections.closed()
+
+        run(story)
+
+    def test_left_at_once(self) -> None:
+        """A peer that has left before anybody asks for its address: a connection that ends, and no error."""
+
+        class Unnamed(asyncio.Transport):
+            """As asyncio's own, when getpeername has failed."""
+
+            def get_extra_info(self, name: str, default: Any = None) -> Any:
+                """Nothing is known."""
+                return default
+
+        async def story() -> None:
+            connections = LoopConnections(asyncio.get_running_loop(), 5.0)
+            transport = LoopTransport(Factory.forProtocol(Recorder), connections)
+            transport.connection_made(Unnamed())
+            self.assertIsInstance(transport.protocol, Recorder)
+            self.assertEqual((transport.getPeer().host, transport.getHost().port), ("0.0.0.0", 0))
+            transport.connection_lost(None)
             await connections.closed()
 
         run(story)

@@ -191,6 +191,20 @@ class SignatureTests(GateCase):
         self.allowed(send_of(), Credentials("producer", "a-new-secret"))
 
 
+    def test_half_written_file(self) -> None:
+        """A sound half of the new file, without its line that denies a topic, does not count."""
+        whole = (FILE % "").replace("T1=PUB]", "T1=DENY]\n  defaultTopicPerm: PUB")
+        self.rewrite(whole)
+        self.refused(send_of(), PRODUCER, "No permission")
+        self.path.write_text(whole.replace("  topicPerms: [T1=DENY]\n", ""))
+        self.settle(2.5)
+        self.refused(send_of(), PRODUCER, "No permission")
+        self.rewrite(whole + "# the end\n")
+        self.refused(send_of(), PRODUCER, "No permission")
+        self.rewrite(FILE % "")
+        self.allowed(send_of(), PRODUCER)
+
+
 class PopRightTests(GateCase):
     """POP needs the right to the topic and to the group."""
 

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -114,6 +118,24 @@ class AppendTests(CliCase):
     def test_one(self) -> None:
         """In the singular."""
         self.assertExit(self.run_cli("append", "a"), 0, "appended 1 entry, index 0")
+
+    def test_output_without_room(self) -> None:
+        """What has been appended is not failed because it cannot be shown: nobody has to append it again."""
+        for words, number, said in ((("append", "a"), errno.ENOSPC, "appended 1 entry, index"),
+                                    (("append", "a", "--json"), errno.ENOSPC, "appended 1 entry, index"),
+                                    (("append", "a"), errno.EPIPE, "")):
+            self.patch(sys.modules["dledger.cli.main"], "write_json", partial(self.no_room, number))
+            self.patch(sys.modules["dledger.cli.main"].click, "echo", partial(self.no_room, number))
+            result = self.run_cli(*words)
+            self.assertEqual(result.exit_code, 0)
+            self.assertIn(said, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1 if said else 0)
+
+    def no_room(self, number: int, text: object, err: bool = False) -> None:
+        """As C{click.echo}, where only standard error takes something."""
+        if not err:
+            raise OSError(number, "it takes nothing")
+        sys.stderr.write(f"{text}\n")
 
     def test_standard_input(self) -> None:
         """Every line, without its end; the last one may have none."""
@@ -297,6 +319,21 @@ class TailTests(CliCase):
         self.log.fails = BrokenPipeError(32, "Broken pipe")
         result = self.run_cli("tail")
         self.assertEqual((result.exit_code, result.stderr), (1, ""))
+
+    def run_closed(self, *args: str, fds: tuple[int, ...]) -> subprocess.CompletedProcess[bytes]:
+        """A command as a process of its own that some standard streams are not given to."""
+        command = [sys.executable, "-c", "from dledger.cli.main import main; main()", *args]
+        code = f"import os; [os.close(fd) for fd in {fds!r}]; os.execv({sys.executable!r}, {command!r})"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+
+    def test_closed_standard_streams(self) -> None:
+        """An output or input that is closed is like one that fails: one line, no traceback."""
+        for closed in ((1,), (0, 1)):
+            done = self.run_closed("--help", fds=closed)
+            self.assertEqual((done.returncode, done.stderr), (1, b"dledger: [Errno 9] Bad file descriptor\n"))
+        done = self.run_closed("--peers", "n0-127.0.0.1:1", "append", "--file", "-", fds=(0,))
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
+        self.assertEqual(self.run_closed("nothing", fds=(2,)).returncode, 64)
 
 
 class TransferTests(CliCase):

@@ -14,6 +14,7 @@ Rule 4: a request for a foreign host is refused (421). A web page in an operator
 host name point here, and would read the pages otherwise.
 Rule 5: requests are not logged, unless the operator asked for that: monitoring asks every few seconds.
 Rule 6: the L{AdminGuard} is asked before any page is.
+Rule 7: a path that is not UTF-8 is refused (400) here: Klein would write a traceback into the log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import json
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
@@ -72,6 +74,9 @@ class AdminRequest(Request):
                 "host": host[:256],
                 "allowed": "IP addresses, localhost, names of members, and the names in admin_hosts",
             })
+            return
+        if not _is_text(self.path):
+            self._refuse(400, {"error": "the path is not UTF-8"})
             return
         refusal = site.guard.refusal(
             self.method.decode("latin-1"), self.path.decode("latin-1"),
@@ -201,6 +206,15 @@ class AdminSite(Site):
     def log(self, request: HTTPRequest) -> None:
         if self._logs_access:
             super().log(request)
+
+
+def _is_text(path: bytes) -> bool:
+    """Whether a path is UTF-8 after its escapes are undone."""
+    try:
+        unquote_to_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def host_name(host: str) -> str:

@@ -88,6 +88,7 @@ class Commands(click.Group):
         """As C{click.Group.main}; L{EXIT_STATUSES} has the exit statuses."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _open_closed_streams()
         failures = JsonFailures(sys.argv[1:] if args is None else args)
         failure: Failure | None = None
         try:
@@ -131,11 +132,45 @@ def _show(error: Exception, sentence: str) -> None:
 
 def _leave_pipe() -> NoReturn:
     """The reader of our output is gone: exit without a message, also at the interpreter's last flush."""
+    _drop_output()
+    sys.exit(EXIT_FAILED)
+
+
+def _drop_output() -> None:
     try:
         sys.stdout.close()
     except OSError:
         pass
-    sys.exit(EXIT_FAILED)
+
+
+def _open_closed_streams() -> None:
+    """
+    Open the standard streams that the caller has closed, as C{dledger tail >&-} does: the interpreter leaves
+    None in their place. Reading and writing then fail with C{EBADF}, as with a full disk; the last words on
+    standard error go nowhere.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "r")
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+@contextlib.contextmanager
+def done_already(result: str) -> Iterator[None]:
+    """
+    Show the result of a deed: an output that takes nothing, such as a full disk, is no failure of
+    the deed, and must not let a script do it again.
+
+    @param result: said on standard error instead; not when the reader of a pipe has left.
+    """
+    try:
+        yield
+    except OSError as error:
+        _drop_output()
+        if error.errno != errno.EPIPE:
+            say(f"dledger: {result}; standard output does not take this: {error.strerror}")
 
 
 @contextlib.contextmanager

@@ -9,8 +9,10 @@ Rule 2: native frames have no fields for a signature. A connection may send them
 wire version was signed together with the challenge that this connection was given, with the rights that this
 account has at the time of each frame. Without a challenge, a signature that was heard on the network would
 open all roads of its account: a signature covers neither the code of a request nor the names of its fields.
-Rule 3: a change of the files counts within L{CHECK_TICKS} ticks, also for requests that wait for messages:
-they are answered without one then. Files that are not sound change nothing.
+Rule 3: a change of the files counts as soon as they were the same at L{QUIET_TICKS} further ticks, also for
+requests that wait for messages: they are answered without one then. Until then somebody may still write: the
+first half of a list is sound, too, and may lack the very line that denies a topic. Files that are not sound
+change nothing.
 
 Rule 4: a request that no table here names needs an administrator. Without accounts it is a change.
 
@@ -32,6 +34,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from twisted.logger import Logger
 
@@ -86,8 +89,10 @@ from protocols.wire.rocketmq.broker_frames import (
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD, WIRE_VERSION_CODE
 from protocols.wire.rocketmq.message import decode_message
 
-#: Ticks (seconds) between two looks at the files.
-CHECK_TICKS = 5
+#: Ticks (seconds) for which changed files have to stay as they are, before they are read.
+QUIET_TICKS = 3
+#: Name, time of change in ns, bytes and inode of each file.
+FileStamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
 #: Everybody may send traces to this topic, as in Java.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
@@ -146,29 +151,31 @@ class AccessGate(CommandGroup):
         self._topics_at = topics_at
         self._retries_in = retries_in
         self._reply_topic = reply_topic
-        self._stamps = _stamps(path)
+        self._stamps = self._seen = _stamps(path)
         self._accounts = read_accounts(path)
         self.native: dict[CommandConnection, str] = {}
         self.challenges: dict[CommandConnection, str] = {}
         self._clients: dict[Member, tuple[str, str]] = {}
         self._owners: dict[str, tuple[str, set[Member]]] = {}
-        self._ticks = 0
+        self._quiet_ticks = 0
 
     def tick(self) -> bool:
         """A second has passed. @return: whether there are other accounts now."""
-        self._ticks += 1
-        return self._ticks % CHECK_TICKS == 0 and self._refresh()
-
-    def _refresh(self) -> bool:
         stamps = _stamps(self._path)
-        if stamps == self._stamps:
-            return False
+        self._quiet_ticks = self._quiet_ticks + 1 if stamps == self._seen else 0
+        self._seen = stamps
+        return stamps != self._stamps and self._quiet_ticks >= QUIET_TICKS and self._refresh(stamps)
+
+    def _refresh(self, stamps: FileStamps) -> bool:
         self._stamps = stamps  # what is not sound is said once
         try:
-            self._accounts = read_accounts(self._path)
+            accounts = read_accounts(self._path)
         except ValueError as error:
             self.log.error("the accounts stay as they were: {reason}", reason=str(error))
             return False
+        if _stamps(self._path) != stamps:
+            return False  # written while it was read: the next ticks see other stamps
+        self._accounts = accounts
         self.log.info("{count} accounts are in force", count=len(self._accounts.by_key))
         return True
 
@@ -400,7 +407,7 @@ class GuardedNatives:
             self._inner.natives_received(connection, allowed)
 
 
-def _stamps(path: str) -> tuple[tuple[str, int, int, int], ...]:
+def _stamps(path: str) -> FileStamps:
     found = []
     try:
         names: Sequence[str] = file_names(path)
