@@ -9,6 +9,7 @@ from functools import partial
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.election.transfer import GivingUp
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.testing.group.checks.require import InvariantError
@@ -206,6 +207,12 @@ class OutcomeTests(GroupOfThree):
         ):
             self.assertIn(code.name, self.broken(19, self.appended(code=code)))
         self.assertIn("leader is of", self.broken(19, self.appended(leader_id="n9")))
+
+    def test_who_hands_over_takes_no_append(self) -> None:
+        """An append that came while another member was to lead, and was taken all the same."""
+        core = self.leader.core
+        core.transfer.giving = GivingUp("n9", core.member.term, 0, None, None, ask_id=4)
+        self.assertIn("handing over", self.broken(19, self.appended()))
 
     def test_reads_are_refused_for_a_reason(self) -> None:
         """A leader that says it is none, before a deadline; one that is ready, and denies it."""

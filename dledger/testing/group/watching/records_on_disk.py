@@ -28,6 +28,8 @@ from dledger.testing.group.checks.require import require
 RECORDS = 20
 #: The mark says what was durable this number of checkpoints, and of ticks, ago.
 _CHECKPOINTS, _TICKS = 2, 30
+#: The chunks of this number of entries are looked at.
+_NEWEST = 20
 
 
 class RecordingMember(CheckedMember, Protocol):
@@ -107,6 +109,8 @@ class RecordRules:
             return
         state, ledger = member.core.member, member.ledger
         is_undisturbed = disk.errors + disk.refusals == self.failed and not disk.is_armed
+        if is_undisturbed:
+            self._look_at_lists()
         identity = decode_identity(disk.durable_content(self._path(IDENTITY_NAME)) or b"")
         if identity is not None and is_undisturbed:
             name = state.group_name
@@ -119,6 +123,22 @@ class RecordRules:
             wanted_list = encode_memberships(ledger.memberships)
             self._says("the members", listed, wanted_list, listed == wanted_list)
         self._look_at_mark(mark_in(self._content(COMMIT_MARK_NAME)), is_undisturbed=is_undisturbed)
+
+    def _look_at_lists(self) -> None:
+        """What is listed of the log lies in it: members, and the newest chunks."""
+        member, mirror = self._member, self._invariants.mirror(self._member.member_id)
+        for one in member.ledger.memberships:
+            if one.index >= max(mirror.begin_index, 0):
+                term = mirror.term_of(one.index)
+                self._says(f"members at {one.index}, of term", one.term, term, one.term == term)
+        if mirror.lost or not mirror.terms:
+            return
+        index, end_index = max(mirror.end_index - _NEWEST, mirror.begin_index), mirror.end_index
+        while index <= end_index and (chunk := member.ledger.chunk_from(index)) is not None:
+            held = chunk.term, mirror.term_of(chunk.last_index), mirror.ends[
+                min(chunk.last_index, end_index) - mirror.begin_index]
+            self._says("a chunk", chunk, held, held == (chunk.term, chunk.term, chunk.end_position))
+            index = chunk.last_index + 1
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
         """It says no more than is so, and says it soon."""
