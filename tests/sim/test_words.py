@@ -10,6 +10,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.transfer import GivingUp
+from dledger.core.replication.dispatcher import DispatcherState
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.testing.group.checks.require import InvariantError
@@ -163,6 +164,15 @@ class MessageTests(GroupOfThree):
         self.cluster.world.words.sees_its_end(self.follower)
         self.state.ledger_end_index = 1
         self.broken(18, lambda: self.cluster.world.words.sees_its_end(self.follower))
+
+    def test_a_leader_leaves_to_one_that_follows(self) -> None:
+        """It hands over, unasked, to a member whose log it still compares."""
+        core, words = self.leader.core, self.leader.world.words
+        core.transfer.giving = GivingUp(self.follower.member_id, core.member.term, 0, None, None)
+        report = fx.Report(event="transfer-started")
+        words.reports(self.leader, report)
+        core.leading.dispatchers[self.follower.member_id].state = DispatcherState.COMPARE
+        self.assertIn("hands over", self.broken(18, lambda: words.reports(self.leader, report)))
 
     def test_a_leader_commits_what_a_majority_has(self) -> None:
         """It knows that all have the last entry, and has not committed it."""

@@ -2,7 +2,7 @@
 """
 Appends that a client numbers by hand: new ones, the last one again, and some before their turn.
 
-The real client asks again only when an answer is late, which is seldom and says nothing of parts of an append.
+The real client asks again only when an answer is late, which is seldom, and never for a part of an append.
 These ask at once for a part of what was acknowledged, and for more than there is.
 """
 
