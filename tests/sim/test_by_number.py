@@ -37,14 +37,14 @@ class ByNumberTests(SynchronousTestCase):
         for one in repeats:
             at = one.sequence
             self.assertGreater(at, 0)
-            self.assertEqual(one.index, 10 + at)
+            self.assertEqual(one.first_index, 10 + at)
             self.assertEqual(one.bodies[: one.known], self.first.bodies[at : at + one.known])
         self.assertTrue(any(one.known < len(one.bodies) for one in repeats))
 
     def test_a_repeat_that_is_answered_wrongly(self) -> None:
         """At another index, as new, or with a body that the log lacks."""
         repeat = next(one for one in self.drawn() if one.is_repeat)
-        right = attrs.evolve(self.answer, index=repeat.index, count=repeat.known, is_repeated=True)
+        right = attrs.evolve(self.answer, index=repeat.first_index, count=repeat.known, is_repeated=True)
         self.by.answered(repeat, right)
         for fields in ({"index": 9}, {"is_repeated": False}, {"count": repeat.known + 1}):
             with self.assertRaises(InvariantError):
@@ -60,7 +60,7 @@ class ByNumberTests(SynchronousTestCase):
     def test_nobody_repeats_what_is_unknown(self) -> None:
         """After an unknown outcome another producer begins."""
         self.by.begin_anew()
-        self.assertEqual({(one.producer, one.sequence, one.index) for one in self.drawn()}, {("c-n1", 0, -1)})
+        self.assertEqual({(one.producer, one.sequence, one.first_index) for one in self.drawn()}, {("c-n1", 0, -1)})
 
 
 class HabitsTests(SynchronousTestCase):

@@ -27,7 +27,7 @@ class AskedByNumber(NamedTuple):
     """
     One append.
 
-    @ivar index: where its first body is, if it is a repeat; else -1.
+    @ivar first_index: where its first body is, if it is a repeat; else -1.
     @ivar known: how many of the bodies, from the first one, may be answered.
     """
 
@@ -35,12 +35,12 @@ class AskedByNumber(NamedTuple):
     sequence: int
     bodies: tuple[bytes, ...]
     known: int
-    index: int = -1
+    first_index: int = -1
 
     @property
     def is_repeat(self) -> bool:
         """Whether the log has the first body."""
-        return self.index >= 0
+        return self.first_index >= 0
 
     @property
     def is_early(self) -> bool:
@@ -75,7 +75,7 @@ class ByNumber:
                 count = rng.randint(1, len(last.bodies) - at)
                 more = (self.body(),) if at + count == len(last.bodies) and rng.random() < 0.5 else ()
                 return AskedByNumber(producer, last.sequence + at, last.bodies[at : at + count] + more, count,
-                                     last.index + at)
+                                     last.first_index + at)
         if last is not None and chance < 0.6:
             return AskedByNumber(producer, self._next + rng.randint(1, 3), (self.body(),), 0)
         bodies = tuple(self.body() for _ in range(rng.randint(1, BODIES_MAX)))
@@ -94,9 +94,9 @@ class ByNumber:
         require(0 < answer.count <= asked.known, OUTCOMES, f"{told}: the log has {asked.known}")
         require(answer.is_repeated == asked.is_repeat, OUTCOMES, f"{told}: repeated: {asked.is_repeat}")
         if asked.is_repeat:
-            require(answer.index == asked.index, OUTCOMES, f"{told}: it is at {asked.index}")
+            require(answer.index == asked.first_index, OUTCOMES, f"{told}: it is at {asked.first_index}")
         else:
-            self._last = asked._replace(index=answer.index)
+            self._last = asked._replace(first_index=answer.index)
             self._next = asked.sequence + len(asked.bodies)
 
     def begin_anew(self) -> None:
