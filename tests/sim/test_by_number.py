@@ -60,7 +60,8 @@ class ByNumberTests(SynchronousTestCase):
     def test_nobody_repeats_what_is_unknown(self) -> None:
         """After an unknown outcome another producer begins."""
         self.by.begin_anew()
-        self.assertEqual({(one.producer, one.sequence, one.first_index) for one in self.drawn()}, {("c-n1", 0, -1)})
+        drawn = {(one.producer, one.sequence, one.first_index) for one in self.drawn()}
+        self.assertEqual(drawn, {("c-n1", 0, -1)})
 
 
 class HabitsTests(SynchronousTestCase):
