@@ -81,6 +81,16 @@ class LookTests(GroupOfThree):
                    (Membership(voters=self.state.config.peers, index=1, term=term + 1),))
         self.looks("members at 1")
 
+    def test_a_disk_that_is_full_for_ever(self) -> None:
+        """The process takes it for full long after its store has room again."""
+        self.state.is_full = True
+
+        def look_on() -> None:
+            for _ in range(200):
+                self.records.look()
+
+        self.looks("room, late", look_on)
+
     def test_a_mark_that_is_old(self) -> None:
         """It says for many checkpoints that less is committed than is."""
         self._with_mark(committed_index=1)

@@ -85,7 +85,7 @@ class ByNumber:
         """
         Judge an answer with success; what is new is the last one from now on.
 
-        @raise InvariantError: what the log has is elsewhere, or more than that; an early one was taken.
+        @raise InvariantError: a repeat is elsewhere, or longer than the log has it; an early one was taken.
         """
         if answer.code is not ResponseCode.SUCCESS:
             return
@@ -100,6 +100,7 @@ class ByNumber:
             self._next = asked.sequence + len(asked.bodies)
 
     def begin_anew(self) -> None:
-        """Nobody knows what the log has: another producer."""
+        """An outcome is unknown: another producer."""
         self._lives += 1
-        self._next, self._last = 0, None
+        self._next = 0
+        self._last = None

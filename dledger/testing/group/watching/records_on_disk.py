@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 
 from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.storage.start.configurations import MEMBERS_NAME, encode_memberships
@@ -79,6 +80,7 @@ class RecordRules:
         self._settled: deque[tuple[int, int]] = deque()
         self._looks = 0
         self.failed = 0
+        self._apart = 0
 
     @property
     def _is_judged(self) -> bool:
@@ -122,6 +124,10 @@ class RecordRules:
             listed = disk.durable_content(self._path(MEMBERS_NAME))
             wanted_list = encode_memberships(ledger.memberships)
             self._says("the members", listed, wanted_list, listed == wanted_list)
+        # (A member looks for room while it keeps house.)
+        self._apart = 0 if state.is_full == ledger.disk_full else self._apart + 1
+        self._says("room, late: full", ledger.disk_full, state.is_full,
+                   10 * self._apart * member.config.tick_ms <= 1500 * HOUSE_KEEPING_INTERVAL_S)
         self._look_at_mark(mark_in(self._content(COMMIT_MARK_NAME)), is_undisturbed=is_undisturbed)
 
     def _look_at_lists(self) -> None:
@@ -175,6 +181,7 @@ class RecordRules:
     def before_start(self) -> None:
         """A process will start: read the records first."""
         self.found = None
+        self._apart = 0
         self._settled.clear()
         self.failed = self._member.disk.errors + self._member.disk.refusals
         if not self._is_judged or self._invariants.mirror(self._member.member_id).lost:
