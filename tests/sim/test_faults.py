@@ -88,10 +88,9 @@ class MixTests(SynchronousTestCase):
 
     def test_power_cuts_need_sync(self) -> None:
         """Without sync flushing only a minority may lose power."""
-        self.assertEqual(self.kinds(flush_disk_type="sync"), {*ANYWHERE, *WITH_SYNC, "change_members"})
-        self.assertEqual(
-            self.kinds(flush_disk_type="async"), {*ANYWHERE, "cut_power", "black_out", "change_members"}
-        )
+        native = {*ANYWHERE, "change_members", "change_apart"}
+        self.assertEqual(self.kinds(flush_disk_type="sync"), {*native, *WITH_SYNC})
+        self.assertEqual(self.kinds(flush_disk_type="async"), {*native, "cut_power", "black_out"})
 
     def test_memory_survives_no_process(self) -> None:
         """A store in memory is spared everything that ends a process."""

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, encode_mark
 from dledger.testing.group.watching.records_on_disk import mark_in
 from tests.sim.test_words import GroupOfThree
@@ -67,6 +69,27 @@ class LookTests(GroupOfThree):
         self.looks("the commit")
         self._with_mark(committed_index=2, repair_end_index=9)
         self.looks("the repair")
+
+    def test_lists_that_the_log_outlives(self) -> None:
+        """Members by an entry that was cut; a chunk of another term."""
+        mirror = self.cluster.invariants.mirror(self.follower.member_id)
+        term = mirror.term_of(1)
+        chunk = ChunkSum(1, 2, mirror.ends[0], mirror.ends[2], term + 1, 0, 0, 0)
+        self.patch(self.follower.ledger, "chunk_from", lambda index: chunk if index <= 1 else None)
+        self.looks("a chunk")
+        self.patch(type(self.follower.ledger), "memberships",
+                   (Membership(voters=self.state.config.peers, index=1, term=term + 1),))
+        self.looks("members at 1")
+
+    def test_a_disk_that_is_full_for_ever(self) -> None:
+        """The process takes it for full long after its store has room again."""
+        self.state.is_full = True
+
+        def look_on() -> None:
+            for _ in range(200):
+                self.records.look()
+
+        self.looks("room, late", look_on)
 
     def test_a_mark_that_is_old(self) -> None:
         """It says for many checkpoints that less is committed than is."""

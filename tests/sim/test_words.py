@@ -9,6 +9,8 @@ from functools import partial
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.election.transfer import GivingUp
+from dledger.core.replication.dispatcher import DispatcherState
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.testing.group.checks.require import InvariantError
@@ -163,6 +165,15 @@ class MessageTests(GroupOfThree):
         self.state.ledger_end_index = 1
         self.broken(18, lambda: self.cluster.world.words.sees_its_end(self.follower))
 
+    def test_a_leader_leaves_to_one_that_follows(self) -> None:
+        """It hands over, unasked, to a member whose log it still compares."""
+        core, words = self.leader.core, self.leader.world.words
+        core.transfer.giving = GivingUp(self.follower.member_id, core.member.term, 0, None, None)
+        report = fx.Report(event="transfer-started")
+        words.reports(self.leader, report)
+        core.leading.dispatchers[self.follower.member_id].state = DispatcherState.COMPARE
+        self.assertIn("hands over", self.broken(18, lambda: words.reports(self.leader, report)))
+
     def test_a_leader_commits_what_a_majority_has(self) -> None:
         """It knows that all have the last entry, and has not committed it."""
         core, mirror = self.leader.core, self.cluster.invariants.mirror(self.leader.member_id)
@@ -206,6 +217,12 @@ class OutcomeTests(GroupOfThree):
         ):
             self.assertIn(code.name, self.broken(19, self.appended(code=code)))
         self.assertIn("leader is of", self.broken(19, self.appended(leader_id="n9")))
+
+    def test_who_hands_over_takes_no_append(self) -> None:
+        """An append that came while another member was to lead, and was taken all the same."""
+        core = self.leader.core
+        core.transfer.giving = GivingUp("n9", core.member.term, 0, None, None, ask_id=4)
+        self.assertIn("handing over", self.broken(19, self.appended()))
 
     def test_reads_are_refused_for_a_reason(self) -> None:
         """A leader that says it is none, before a deadline; one that is ready, and denies it."""

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -30,6 +31,7 @@ from dledger.client.reading.tail import Tail
 from dledger.testing.group.checks.history import Call, History
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.sim_commands import SimCommands
+from dledger.testing.group.watching.by_number import AskedByNumber, ByNumber
 from dledger.testing.group.watching.outcomes import OUTCOMES
 from dledger.testing.world.process import ProcessReactor, SimProcess
 from dledger.testing.world.streams import StreamClient
@@ -38,6 +40,8 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     GetRequest,
@@ -74,6 +78,8 @@ class Load:
     @ivar exact: share of clients that append exactly once.
     @ivar single: share of their appends, of those with one body, that have a producer of their own.
     @ivar poison: share of commands that stop every state machine.
+    @ivar numbered: share of appends with numbers by hand, see L{ByNumber}.
+    @ivar together: share of appends that are several at once, and share a turn of the leader.
     """
 
     clients: int = 3
@@ -91,6 +97,8 @@ class Load:
     submits: float = 0.0
     queries: float = 0.0
     poison: float = 0.0
+    numbered: float = 0.0
+    together: float = 0.0
 
 
 class SimClient:
@@ -114,6 +122,8 @@ class SimClient:
         self._count = 0
         self._followed = 0
         self._highest = self.kept = 0
+        self._habits = cluster.random(f"habits {name}")
+        self._by_number = ByNumber(name, self._habits, self._body)
         self._is_exact = bool(load.exact) and self._rng.random() < load.exact
         total = load.appends + load.gets + load.follows + load.submits + load.queries
         self._append_below = load.appends / total
@@ -134,6 +144,7 @@ class SimClient:
 
     def _boot(self) -> None:
         cluster, patience_s = self._cluster, self._load.patience_us / 1e6
+        self._by_number.begin_anew()
         self._process = SimProcess(cluster.clock, self._rng, self)
         self._reactor = ProcessReactor(self._process)
         self._client = LogClient(
@@ -225,6 +236,12 @@ class SimClient:
         return f"{self.name}.{self._count}:".encode().ljust(size, b"x")
 
     def _append(self) -> None:
+        leader, chance = self._cluster.leader, self._habits.random()
+        if leader is not None and self._cluster.options.clients_wire != "remoting":
+            if chance < self._load.numbered:
+                return self._append_by_number(leader.member_id)
+            if chance < self._load.numbered + self._load.together:
+                return self._append_together(leader.member_id)
         bodies = tuple(self._body() for _ in range(1 + int(self._load.bodies_max * self._rng.random())))
         calls = [self._history.begin("append", client=self.name, body=body) for body in bodies]
         if len(bodies) == 1 and self._load.conditions and self._rng.random() < self._load.conditions:
@@ -258,6 +275,48 @@ class SimClient:
 
         self._run(self._client.append(body, expected_end=expected_end), told,
                   lambda failure: self._not_appended(calls, failure))
+
+    def _append_by_number(self, member_id: str) -> None:
+        asked, era = self._by_number.draw(), self._history.era
+        is_new = not (asked.is_repeat or asked.is_early)
+        bodies = asked.bodies if is_new else ()
+        calls = [self._history.begin("append", client=self.name, body=body) for body in bodies]
+        request = AppendOnceRequest(group=self._client.group, remote_id=member_id, producer=asked.producer,
+                                    sequence=asked.sequence, bodies=asked.bodies)
+
+        def told(answer: Response) -> None:
+            if era == self._history.era:
+                self._told_by_number(asked, calls, answer)
+            else:  # (what was acknowledged may be lost)
+                self._by_number.begin_anew()
+                self._lose(calls)
+
+        def failed(failure: Failure) -> None:
+            self._by_number.begin_anew()
+            self._lost(calls, failure)
+
+        self._run(Deferred.fromCoroutine(self._ask(member_id, request)), told, failed)
+
+    def _told_by_number(self, asked: AskedByNumber, calls: list[Call], answer: Response) -> None:
+        assert isinstance(answer, AppendOnceResponse), answer
+        self._by_number.answered(asked, answer)
+        if calls:
+            self._answered(calls, answer)
+        elif answer.code is ResponseCode.SUCCESS:
+            self._is_at(Appended(index=answer.index, term=answer.term, pos=answer.pos, count=answer.count,
+                                 offset=0))
+        if answer.code in (*_UNKNOWN, ResponseCode.UNKNOWN_PRODUCER, ResponseCode.SEQUENCE_FORGOTTEN):
+            self._by_number.begin_anew()
+
+    def _append_together(self, member_id: str) -> None:
+        waits = []
+        for _ in range(self._habits.randint(2, 4)):
+            bodies = tuple(self._body() for _ in range(self._habits.randint(1, 3)))
+            calls = [self._history.begin("append", client=self.name, body=body) for body in bodies]
+            request = AppendRequest(group=self._client.group, remote_id=member_id, bodies=bodies)
+            waits.append(Deferred.fromCoroutine(self._ask(member_id, request)).addCallbacks(
+                partial(self._answered, calls), partial(self._lost, calls)))
+        self._run(gatherResults(waits, consumeErrors=True), lambda _: None, _raise_first)
 
     def _appended(self, calls: list[Call], runs: Iterable[Appended]) -> None:
         for run in runs:
@@ -299,6 +358,9 @@ class SimClient:
 
     def _lost(self, calls: list[Call], failure: Failure) -> None:
         self._expect(failure)
+        self._lose(calls)
+
+    def _lose(self, calls: list[Call]) -> None:
         for call in calls:
             self._history.end(call, "unknown")
 
@@ -379,3 +441,9 @@ class SimClient:
                     f"{self.name} was shown an entry at {at} that is not committed")
             require(entry.term == invariants.committed[at], OUTCOMES,
                     f"{self.name} was shown {at} of t{entry.term}, not of t{invariants.committed[at]}")
+
+
+def _raise_first(failure: Failure) -> None:
+    """One of several calls failed. @raise Exception: its error."""
+    assert isinstance(failure.value, FirstError), failure
+    failure.value.subFailure.raiseException()

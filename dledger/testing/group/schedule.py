@@ -141,8 +141,10 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     conditions = random.Random(f"{seed} conditions").choice((0.0, 0.0, 0.0, 0.5))
     exact = random.Random(f"{seed} exact").choice((0.0, 0.0, 0.0, 0.7))
     lone = random.Random(f"{seed} lone").choice((0.0, 0.5))
+    habits = random.Random(f"{seed} habits")
     return options, attrs.evolve(
-        _load_of(rng, settings), conditions=conditions, exact=exact, single=lone
+        _load_of(rng, settings), conditions=conditions, exact=exact, single=lone,
+        numbered=habits.choice((0.0, 0.15)), together=habits.choice((0.0, 0.15)),
     )
 
 

@@ -83,7 +83,7 @@ class Nemesis:
         share = rng.choice((0.2, 0.5, 0.5, 0.8))
         chosen = [kind for kind in kinds if rng.random() < share]
         chosen = chosen or kinds
-        return [*chosen, self._change_members] if self._changes_members else chosen
+        return [*chosen, self._change_members, self._change_apart] if self._changes_members else chosen
 
     @property
     def _members(self) -> list[SimMember]:

@@ -81,12 +81,14 @@ class AskedOfCore:
 
     @ivar since_ms: when, by its clock. @ivar awake_ms: how long the process had run until then.
     @ivar proposal: None: it is a read. @ivar behind: most entries that one write has before it.
+    @ivar is_given: the leader was handing over to another member.
     """
 
     since_ms: int
     awake_ms: int
     proposal: ev.Proposal | None = None
     behind: int = 0
+    is_given: bool = False
 
 
 @attrs.define
@@ -111,8 +113,11 @@ class OutcomeRules:
     def proposed(self, proposals: Sequence[ev.Proposal]) -> None:
         """Appends came."""
         behind = 1  # (a producer entry may come first)
+        giving = self.member.core.transfer.giving
+        is_given = giving is not None and giving.term == self.member.core.member.term
         for proposal in proposals:
-            self.asked[proposal.token] = AskedOfCore(self.now_ms, self._awake_ms, proposal, behind)
+            self.asked[proposal.token] = AskedOfCore(
+                self.now_ms, self._awake_ms, proposal, behind, is_given)
             behind += len(proposal.bodies) + 1
 
     def requested(self, tokens: Sequence[int]) -> None:
@@ -139,6 +144,8 @@ class OutcomeRules:
         leaders = (self.before.leader_id, state.leader_id, None)
         self._says(answer, f"the leader is of {leaders}", answer.leader_id in leaders)
         if code is ResponseCode.SUCCESS:
+            self._says(answer, "it was handing over when the append came",
+                       answer.is_repeated or not asked.is_given)
             self._is_at_its_place(answer, asked.proposal)
         elif code is ResponseCode.WAIT_QUORUM_ACK_TIMEOUT:
             waited_ms, last = self.now_ms - asked.since_ms, answer.first_index + answer.count - 1

@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 
 from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.storage.start.configurations import MEMBERS_NAME, encode_memberships
@@ -28,6 +29,8 @@ from dledger.testing.group.checks.require import require
 RECORDS = 20
 #: The mark says what was durable this number of checkpoints, and of ticks, ago.
 _CHECKPOINTS, _TICKS = 2, 30
+#: The chunks of this number of entries are looked at.
+_NEWEST = 20
 
 
 class RecordingMember(CheckedMember, Protocol):
@@ -77,6 +80,7 @@ class RecordRules:
         self._settled: deque[tuple[int, int]] = deque()
         self._looks = 0
         self.failed = 0
+        self._apart = 0
 
     @property
     def _is_judged(self) -> bool:
@@ -107,6 +111,8 @@ class RecordRules:
             return
         state, ledger = member.core.member, member.ledger
         is_undisturbed = disk.errors + disk.refusals == self.failed and not disk.is_armed
+        if is_undisturbed:
+            self._look_at_lists()
         identity = decode_identity(disk.durable_content(self._path(IDENTITY_NAME)) or b"")
         if identity is not None and is_undisturbed:
             name = state.group_name
@@ -118,7 +124,27 @@ class RecordRules:
             listed = disk.durable_content(self._path(MEMBERS_NAME))
             wanted_list = encode_memberships(ledger.memberships)
             self._says("the members", listed, wanted_list, listed == wanted_list)
+        # (A member looks for room while it keeps house.)
+        self._apart = 0 if state.is_full == ledger.disk_full else self._apart + 1
+        self._says("room, late: full", ledger.disk_full, state.is_full,
+                   10 * self._apart * member.config.tick_ms <= 1500 * HOUSE_KEEPING_INTERVAL_S)
         self._look_at_mark(mark_in(self._content(COMMIT_MARK_NAME)), is_undisturbed=is_undisturbed)
+
+    def _look_at_lists(self) -> None:
+        """What is listed of the log lies in it: members, and the newest chunks."""
+        member, mirror = self._member, self._invariants.mirror(self._member.member_id)
+        for one in member.ledger.memberships:
+            if one.index >= max(mirror.begin_index, 0):
+                term = mirror.term_of(one.index)
+                self._says(f"members at {one.index}, of term", one.term, term, one.term == term)
+        if mirror.lost or not mirror.terms:
+            return
+        index, end_index = max(mirror.end_index - _NEWEST, mirror.begin_index), mirror.end_index
+        while index <= end_index and (chunk := member.ledger.chunk_from(index)) is not None:
+            held = chunk.term, mirror.term_of(chunk.last_index), mirror.ends[
+                min(chunk.last_index, end_index) - mirror.begin_index]
+            self._says("a chunk", chunk, held, held == (chunk.term, chunk.term, chunk.end_position))
+            index = chunk.last_index + 1
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
         """It says no more than is so, and says it soon."""
@@ -155,6 +181,7 @@ class RecordRules:
     def before_start(self) -> None:
         """A process will start: read the records first."""
         self.found = None
+        self._apart = 0
         self._settled.clear()
         self.failed = self._member.disk.errors + self._member.disk.refusals
         if not self._is_judged or self._invariants.mirror(self._member.member_id).lost:

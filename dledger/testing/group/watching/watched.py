@@ -257,11 +257,16 @@ class WatchedAround:
         self.now_ms = around.now_ms
         self.continue_later = around.continue_later
         self.committed = around.committed
-        self.report = around.report
         self.follow_membership = around.follow_membership
         self.stop_member = around.stop_member
         self.broken = around.broken
         self.start_flush = around.start_flush
+
+    def report(self, report: fx.Report) -> None:
+        """See L{Surroundings.report}."""
+        if not self._member.is_dying:
+            self._member.world.words.reports(self._member, report)
+        self._around.report(report)
 
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
         """See L{Surroundings.send_request}."""

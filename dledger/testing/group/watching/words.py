@@ -15,6 +15,8 @@ import attrs
 
 from dledger.core.election.java_elections import PROBE_TERM
 from dledger.core.replica import DLedgerCore
+from dledger.core.replication.dispatcher import DispatcherState
+from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Role
 from dledger.testing.group.checks.apart import ApartInvariants
@@ -122,6 +124,17 @@ class WordRules:
         known = state.ledger_end_index, state.ledger_end_term
         held = mirror.end_index, mirror.term_of(mirror.end_index)
         require(known == held, WORDS, f"{member.member_id} goes by the end {known}, and holds {held}")
+
+    def reports(self, member: CheckedMember, report: fx.Report) -> None:
+        """Who hands over of its own accord names a member that takes its entries."""
+        core = member.core
+        giving = core.transfer.giving
+        if report.event != "transfer-started" or giving is None or giving.request is not None:
+            return
+        dispatcher = core.leading.dispatchers.get(giving.transferee_id)
+        is_so = core.member.ledger_end_index < 0 or (
+            dispatcher is not None and dispatcher.state is DispatcherState.APPEND)
+        require(is_so, WORDS, f"{member.member_id} hands over to {giving.transferee_id}, which it searches")
 
     # -- requests -------------------------------------------------------------------------------
 
