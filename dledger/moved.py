@@ -122,8 +122,9 @@ MODULES = (
         "bugs clock disk machine=host platter process running streams trace"
     )),
     ("dledger.testing.group", "dledger.testing.group.checks", (
-        "apart chunks history invariants machines mirror producer_folds watched"
+        "apart chunks history invariants machines mirror producer_folds"
     )),
+    ("dledger.testing.group", "dledger.testing.group.watching", "watched"),
     ("dledger.testing.group", "dledger.testing.group.members", "cluster member network"),
     ("dledger.testing.group", "dledger.testing.group.injection", (
         "damage faults frames injector lies machine_faults misfortunes strangers"

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from protocols.wire.errors import BodyError
 from protocols.wire.rocketmq.message import Message, plain_body
 from tests.interop.ha import (
     FILE_SIZE,
@@ -245,7 +246,12 @@ class Story(SynchronousTestCase):
         wrong: list[object] = []
 
         def same() -> bool:
-            told, kept = ask_tables(self.pair.master.address), read_tables(self.pair.slave.store)
+            told = ask_tables(self.pair.master.address)
+            try:
+                kept = read_tables(self.pair.slave.store)
+            except BodyError as error:  # RocketMQ writes its files in place
+                wrong[:] = [str(error)]
+                return False
             wrong[:] = differing(told, kept)
             offsets = told["consumerOffset"]
             assert isinstance(offsets, dict)

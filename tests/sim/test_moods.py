@@ -61,12 +61,12 @@ class MoodsTests(SynchronousTestCase):
     def test_order_without_a_reason_is_noticed(self) -> None:
         """A leader writes each order into the log."""
         with mock.patch.object(MachineDesk, "_why_no_skip", lambda *given: ""):
-            self.assertIn("skipped without a reason", run_schedule(2, focus=DIFFERING).failure)
+            self.assertIn("skipped without a reason", run_schedule(12, focus=DIFFERING).failure)
 
     def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:
         """None is due, however long the log becomes."""
         with mock.patch.object(SnapshotWriter, "note", lambda *given, **more: None):
-            self.assertIn("its newest snapshot is after -1", run_schedule(3, focus=FOCUSES[
+            self.assertIn("its newest snapshot is after -1", run_schedule(1, focus=FOCUSES[
                 "machines-and-short-logs"][1]).failure)
 
 
@@ -75,20 +75,20 @@ class RotTests(SynchronousTestCase):
 
     def test_rot_beside_records_is_mended(self) -> None:
         """Also on full disks, by seeds in which a member ended for want of room."""
-        for seed in (4, 7):
+        for seed in (7, 9):
             self.assertEqual(run_schedule(seed, focus=BESIDE).failure, "")
 
     def test_blind_scrub_is_noticed(self) -> None:
         """It compares no index; a sound one needs less than twenty seconds with this seed."""
         self.patch(visits, "SCRUBBED_US", 20 * SECOND_US)
-        self.assertEqual(run_schedule(7, focus=BESIDE).failure, "")
+        self.assertEqual(run_schedule(10, focus=BESIDE).failure, "")
         with mock.patch.object(SegmentScrub, "_check_units", lambda *given: (0, 0)):
-            self.assertIn("the index unit is missing", run_schedule(7, focus=BESIDE).failure)
+            self.assertIn("the index unit is missing", run_schedule(10, focus=BESIDE).failure)
 
     def test_member_that_ends_by_itself_is_noticed(self) -> None:
         """It has no room to mend an index unit."""
         with mock.patch.object(HoleFinder, "_examined_or_later", HoleFinder.examined):
-            self.assertIn("invariant 17", run_schedule(4, focus=BESIDE).failure)
+            self.assertIn("invariant 17", run_schedule(7, focus=BESIDE).failure)
 
 
 class BuriedTests(SynchronousTestCase):

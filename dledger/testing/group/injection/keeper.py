@@ -9,7 +9,8 @@ each copy.
 
 Rule 1: every entry of a copy is a committed one of the group, at its index, in its term, byte for byte.
 Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator met.
-Rule 3: a run that fails has a reason: damage, or a member that is behind the copy, or begins after its end.
+Rule 3: a run that fails has a reason: damage, a tail that a power cut has torn and no start has cut, or a
+member that is behind the copy, or begins after its end.
 Rule 4: the files of a running member that nobody damaged have no finding.
 """
 
@@ -170,7 +171,8 @@ class CopyKeeper:
         mirror = self._cluster.invariants.mirror(member.member_id)
         is_apart = isinstance(error, DirectoryError)
         is_damage = isinstance(error, StoreError) and (is_disk or self.knows_damage)
-        require(is_apart or is_damage, COPIES, f"{member.member_id} was not copied: {error}")
+        is_torn = isinstance(error, StoreError) and member.may_be_torn
+        require(is_apart or is_damage or is_torn, COPIES, f"{member.member_id} was not copied: {error}")
         if is_apart and mirror.begin_index > copy.end_index + 1 and self._rng.random() < 0.5:
             self.copies[copy.is_archive] = self._new(is_archive=copy.is_archive)
 

@@ -101,6 +101,7 @@ class SimMember:
     @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was flipped, as far as they
         have not come back from a peer.
+    @ivar may_be_torn: its machine lost power, and no process has started since.
     @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
     @ivar older_incarnation: its directory is an older copy of this incarnation, until it knows so; -1: it is
@@ -125,6 +126,7 @@ class SimMember:
         self.persisted_vote: str | None = None
         self.damaged: set[int] = set()
         self.is_small_damaged = False
+        self.may_be_torn = False
         self.records = RecordRules(self, world.invariants)
         self._slow_us = 0
         self.wall_offset_s = 0.0
@@ -162,6 +164,7 @@ class SimMember:
         self._is_stopping = False
         self.boots += 1
         self.start_error = ""
+        self.may_be_torn = False
         self.disk.now_s = world.clock.now_us / 1e6
         self._errors_at_start = self.disk.errors
         self.records.before_start()
@@ -292,6 +295,7 @@ class SimMember:
 
     def lose_power(self) -> None:
         """The machine loses power, whether a process runs or not."""
+        self.may_be_torn = True
         if self.is_up:
             self._end("power lost", power=True)
         else:
