@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_replica,tests.core.test_group -*-
+# -*- test-case-name: tests.core.test_replica,tests.core.test_repair,tests.core.test_group -*-
 """
 One member of a raft group: inputs in, effects out.
 

@@ -363,29 +363,31 @@ class StoppedTests(ClientCase):
         self.send(client, start, stream(4000, at=9)[start:])
         self.assertEqual((log.data, log.cuts), (stream(4000, at=9), []))
 
-    def test_expired_bytes_stop_replication(self) -> None:
-        """The master's log begins after our end: it is asked once a session was fruitless, and we stop."""
-        log = MemoryLog(stream(3000))
-        self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
+    def stopped_by_a_later_begin(self, size: int) -> str:
+        """
+        Our log has C{size} bytes, the master's begins at 4096: it is asked once a session was fruitless, and
+        we stop; an operator may give up all of our log then.
+
+        @return: why.
+        """
+        known = LogRange(begin_offset=FILE_SIZE, end_offset=9000)
+        self.make(MemoryLog(stream(size)), master_range=lambda: succeed(known))
         client, _ = self.endpoint.succeed()
         unplug(client)
         self.clock.advance(1)
         self.assertEqual(self.endpoint.attempts, [])
         status = self.slave.status()
-        self.assertIn("the master's log begins at 4096", status.problem)
         self.assertEqual(status.difference.common_end if status.difference else -1, 0)
+        return status.problem
+
+    def test_expired_bytes_stop_replication(self) -> None:
+        """The master's log begins after our end."""
+        self.assertIn("the master's log begins at 4096", self.stopped_by_a_later_begin(3000))
 
     def test_log_that_ends_at_the_masters_begin(self) -> None:
-        """Every report would be below the master's beginning: we stop, and give up all of our log then."""
-        log = MemoryLog(stream(FILE_SIZE))
-        self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
-        client, _ = self.endpoint.succeed()
-        unplug(client)
-        self.clock.advance(1)
-        self.assertEqual(self.endpoint.attempts, [])
-        status = self.slave.status()
-        self.assertIn("begins at 4096, ours ends at 4096: there is nothing to compare", status.problem)
-        self.assertEqual(status.difference.common_end if status.difference else -1, 0)
+        """Every report would be below the master's beginning."""
+        self.assertIn("begins at 4096, ours ends at 4096: there is nothing to compare",
+                      self.stopped_by_a_later_begin(FILE_SIZE))
 
     def test_master_does_not_tell(self) -> None:
         """A master that cannot be asked is tried none the less."""
