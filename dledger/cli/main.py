@@ -25,9 +25,8 @@ from dledger.cli.basics.common import (
     EXIT_UNKNOWN,
     FORMATS,
     Commands,
-    done_already,
+    show_result,
     write_entries,
-    write_json,
 )
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
 from dledger.cli.basics.failures import complain, remark
@@ -273,11 +272,8 @@ def append(
         if interrupted.unknown:
             complain(f"unknown outcome: up to {interrupted.unknown} more may be in the log")
         context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
-    with done_already(_summary_line(summary)):
-        if as_json:
-            write_json({**attrs.asdict(summary, filter=attrs.filters.exclude("runs")), "rate": summary.rate})
-        else:
-            click.echo(_summary_line(summary))
+    document = {**attrs.asdict(summary, filter=attrs.filters.exclude("runs")), "rate": summary.rate}
+    show_result(document, _summary_line(summary), as_json=as_json)
 
 
 def _summary_line(summary: AppendSummary) -> str:
@@ -452,10 +448,8 @@ def transfer(target: Target, to: str, term: int | None, as_json: bool) -> None:
             if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
                 remark("it is unknown whether leadership has moved; see dledger status")
             raise
-        if as_json:
-            write_json({"leader_id": to, "term": new_term if new_term >= 0 else None})
-        else:
-            click.echo(f"{to} leads" + (f", term {new_term}" if new_term >= 0 else ""))
+    said = f"{to} leads" + (f", term {new_term}" if new_term >= 0 else "")
+    show_result({"leader_id": to, "term": new_term if new_term >= 0 else None}, said, as_json=as_json)
 
 
 def _say_version(context: click.Context, is_wanted: bool) -> None:

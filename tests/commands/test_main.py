@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -118,24 +116,6 @@ class AppendTests(CliCase):
     def test_one(self) -> None:
         """In the singular."""
         self.assertExit(self.run_cli("append", "a"), 0, "appended 1 entry, index 0")
-
-    def test_output_without_room(self) -> None:
-        """What has been appended is not failed because it cannot be shown: nobody has to append it again."""
-        for words, number, said in ((("append", "a"), errno.ENOSPC, "appended 1 entry, index"),
-                                    (("append", "a", "--json"), errno.ENOSPC, "appended 1 entry, index"),
-                                    (("append", "a"), errno.EPIPE, "")):
-            self.patch(sys.modules["dledger.cli.main"], "write_json", partial(self.no_room, number))
-            self.patch(sys.modules["dledger.cli.main"].click, "echo", partial(self.no_room, number))
-            result = self.run_cli(*words)
-            self.assertEqual(result.exit_code, 0)
-            self.assertIn(said, result.stderr)
-            self.assertEqual(result.stderr.count("\n"), 1 if said else 0)
-
-    def no_room(self, number: int, text: object, err: bool = False) -> None:
-        """As C{click.echo}, where only standard error takes something."""
-        if not err:
-            raise OSError(number, "it takes nothing")
-        sys.stderr.write(f"{text}\n")
 
     def test_standard_input(self) -> None:
         """Every line, without its end; the last one may have none."""

@@ -312,6 +312,7 @@ class RefusalTests(ExportCase):
         self.ledger.fill(30)
         self.ledger.commit()
         rows = plain_rows(self.ledger.path)
+        self.assertSays(OptionError, "startingOffsets=31 is after the committed end 30", startingOffsets=31)
         self.assertEqual(self.export(startingOffsets=5, endingOffsets=12), 7)
         self.assertEqual(parquet_rows(self.out), rows[5:12])
         self.assertEqual(self.export(startingOffsets=5, endingOffsets=12), 0)

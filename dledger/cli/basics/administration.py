@@ -25,7 +25,7 @@ from dledger.base.process.reactor import Reactor
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.base.serving.tokens import ClientTokenFile, TokenFile, is_token_name, new_token
 from dledger.base.tls.securing import server_trust
-from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, show_result
 from dledger.cli.basics.contexts import FromContext
 from dledger.cli.basics.failures import complain
 from dledger.values.rights import ClientRole
@@ -139,10 +139,10 @@ def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[s
             say(f"{file}: {name} has no token any more")
             return
         made, line = new_token(name, None if role is None else ClientRole(role), groups)
+        click.echo(made)  # before it counts: nobody else could ever show it
         replace_file(file, old + ("\n" if old and not old.endswith("\n") else "") + line)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(made)
     say(f"{file}: the hash of the token of {name}, for {kind.option}; the token is not kept anywhere")
 
 
@@ -157,10 +157,8 @@ def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
     Each member that --admin names is asked. Exit status 1 if one has not done it.
     """
     found, failures = _post(context.obj.admin, urls, "/flush")
-    if as_json:
-        write_json({"flushed": found, "failed": failures})
-    for url, page in () if as_json else found.items():
-        click.echo(f"{url}\tflushed up to {page.get('flushed_index')}")
+    lines = [f"{url}\tflushed up to {page.get('flushed_index')}" for url, page in found.items()]
+    show_result({"flushed": found, "failed": failures}, *lines, as_json=as_json)
     _end_with(context, failures)
 
 
@@ -184,10 +182,8 @@ def log_level(
         raise click.UsageError("--room has no name; leave it out for all rooms")
     query = urlencode({"level": level, **({} if room is None else {"room": room})})
     found, failures = _post(context.obj.admin, urls, f"/log-level?{query}")
-    if as_json:
-        write_json({"changed": found, "failed": failures})
-    for url, page in () if as_json else found.items():
-        click.echo(f"{url}\t{page.get('log_level')}")
+    lines = [f"{url}\t{page.get('log_level')}" for url, page in found.items()]
+    show_result({"changed": found, "failed": failures}, *lines, as_json=as_json)
     _end_with(context, failures)
 
 

@@ -157,20 +157,18 @@ def _open_closed_streams() -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
-@contextlib.contextmanager
-def done_already(result: str) -> Iterator[None]:
+def show_result(document: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
     """
-    Show the result of a deed: an output that takes nothing, such as a full disk, is no failure of
-    the deed, and must not let a script do it again.
-
-    @param result: said on standard error instead; not when the reader of a pipe has left.
+    Write the result of a deed to standard output, as JSON or as lines. If the output takes nothing, such as a
+    full disk, the deed has not failed, and no script must do it again: the lines go to standard error. They
+    are left out if the reader of a pipe has left.
     """
     try:
-        yield
+        write_json(document) if as_json else click.echo("\n".join(lines))
     except OSError as error:
         _drop_output()
         if error.errno != errno.EPIPE:
-            say(f"dledger: {result}; standard output does not take this: {error.strerror}")
+            say(f"dledger: {' '.join(lines)}; standard output does not take this: {error.strerror}")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.store_options import of_a_store
@@ -189,7 +189,7 @@ def archive(
         place = opened_place(expired, OsDisk() if deletes else ReadOnlyDisk(), options=options,
                              deadline_s=deadline)
         gone = _expired(place, keep_days, keep_bytes, deletes)
-        write_json(attrs.asdict(gone)) if as_json else click.echo(_expiry_line(gone))
+        show_result(attrs.asdict(gone), _expiry_line(gone), as_json=as_json)
         return
     if keep_days is not None or keep_bytes is not None or deletes:
         raise click.UsageError("--keep-days, --keep-bytes and --delete need --expire TARGET")
@@ -214,7 +214,7 @@ def archive(
     if not follow:
         summary = runs.run(waits=False)
         assert summary is not None
-        write_json(attrs.asdict(summary)) if as_json else click.echo(_line(summary))
+        show_result(attrs.asdict(summary), _line(summary), as_json=as_json)
         return
 
     def turn() -> None:

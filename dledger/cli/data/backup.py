@@ -18,7 +18,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, write_json
+from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, show_result, write_json
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.numbers import WholeRange
@@ -111,10 +111,8 @@ def backup(
         with bytes_shown("verify", shows=shows) as progress:
             report = verify_backup(ReadOnlyDisk(), summary.directory, progress=progress, pace=RatePace(rate))
         findings = report.findings
-    if as_json:
-        write_json({**attrs.asdict(summary), "findings": [attrs.asdict(one) for one in findings]})
-    else:
-        _print_summary(summary)
+    document = {**attrs.asdict(summary), "findings": [attrs.asdict(one) for one in findings]}
+    show_result(document, _summary_line(summary), as_json=as_json)
     for finding in findings:
         complain(finding.sentence)
     if findings:
@@ -123,10 +121,10 @@ def backup(
         context.exit(EXIT_FAILED)
 
 
-def _print_summary(summary: BackupSummary) -> None:
+def _summary_line(summary: BackupSummary) -> str:
     copied = f"copied {summary.new_entries} entries, {summary.new_bytes} bytes"
-    click.echo(f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
-               f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")
+    return (f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
+            f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")
 
 
 def print_backup_report(report: BackupReport, as_json: bool) -> None:
@@ -181,21 +179,19 @@ def restore(
                                  progress=progress, pace=RatePace(rate))
     with contextlib.suppress(OSError):  # another restore may work there
         os.rmdir(os.path.join(config.store_base_dir, RESTORING_NAME))
-    if as_json:
-        write_json(attrs.asdict(summary))
-        return
-    if joins:
-        click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, a member that "
-                   f"joins the group {summary.group}, id {summary.group_id or 'not known'}")
-        click.echo(f"Start it with the --peers of the group, and with {_sizes(summary)}")
-        return
-    click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, the first member of a "
-               f"new group of {', '.join(sorted(config.peers))}")
-    click.echo(f"new group      {summary.group}, id {summary.group_id}")
-    if summary.backup_group not in ("", summary.group):
+    made = f"{summary.path}: entries {summary.begin_index} to {summary.end_index}"
+    lines = (
+        f"{made}, a member that joins the group {summary.group}, id {summary.group_id or 'not known'}",
+        f"Start it with the --peers of the group, and with {_sizes(summary)}",
+    ) if joins else (
+        f"{made}, the first member of a new group of {', '.join(sorted(config.peers))}",
+        f"new group      {summary.group}, id {summary.group_id}",
+        f"Start every member with --peers of the new group, and with {_sizes(summary)}",
+    )
+    show_result(attrs.asdict(summary), *lines, as_json=as_json)
+    if not (joins or as_json) and summary.backup_group not in ("", summary.group):
         say(f"the backup is of group {summary.backup_group}: to keep that name, delete {summary.path} and "
             f"restore with dledger --group {summary.backup_group} restore")
-    click.echo(f"Start every member with --peers of the new group, and with {_sizes(summary)}")
 
 
 def _sizes(summary: RestoreSummary) -> str:

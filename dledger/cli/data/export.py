@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dledger.cli.basics.common import EXIT_INTERRUPTED, say, write_json
+from dledger.cli.basics.common import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.values.addresses import is_url, parse_members
 from dledger.values.option_values import made_of
@@ -282,10 +282,7 @@ class _Command:
                 next=exporter.directory.next_index, end=exporter.progress.end,
                 total_rows=exporter.directory.rows,
             )
-        if self.as_json:
-            write_json(attrs.asdict(summary))
-        else:
-            click.echo(_summary_line(summary, self.out))
+        show_result(attrs.asdict(summary), _summary_line(summary, self.out), as_json=self.as_json)
         if maintained:
             say(f"dledger: {maintained}")
 

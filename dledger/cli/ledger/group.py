@@ -10,7 +10,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.common import EXIT_FAILED, show_result, write_json
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.ledger.config import DLedgerConfig
@@ -104,13 +104,12 @@ def join(
 
 def _tell_prepared(config: DLedgerConfig, name: GroupName, what: str, *, as_json: bool) -> None:
     members = sorted(config.peers)
-    if as_json:
-        write_json({
-            "path": config.self_path, "member_id": config.self_id, "group": config.group,
-            "group_id": name.id or None, "members": members,
-        })
-    else:
-        click.echo(f"{config.self_path}: member {config.self_id} {what} {', '.join(members)}")
+    document = {
+        "path": config.self_path, "member_id": config.self_id, "group": config.group,
+        "group_id": name.id or None, "members": members,
+    }
+    said = f"{config.self_path}: member {config.self_id} {what} {', '.join(members)}"
+    show_result(document, said, as_json=as_json)
 
 
 @group.command("force-new")
@@ -148,11 +147,11 @@ def force_new(
         context.exit(EXIT_FAILED)
     name = GroupName(new_group_id(), 0, True)
     end_index = force_new_group(config, OsDisk(), name)
-    if as_json:
-        write_json({**told, "group_id": name.id, "end_index": end_index})
-        return
-    click.echo(f"new group      {name.id}; its ledger ends at {end_index}")
-    click.echo("Start this member with the new --peers.")
+    show_result(
+        {**told, "group_id": name.id, "end_index": end_index},
+        f"new group      {name.id}; its ledger ends at {end_index}",
+        "Start this member with the new --peers.", as_json=as_json,
+    )
 
 
 def _lines(seen: MemberSeen) -> list[str]:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.common import EXIT_FAILED, show_result, write_json
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.target import Target
@@ -94,7 +94,5 @@ def skip_entry(target: Target, index: int, as_json: bool) -> None:
     """
     with target.open() as log:
         order = log.skip(index)
-    if as_json:
-        write_json({"index": index, "order_index": order})
-    else:
-        click.echo(f"the entry {index} is skipped, by the order at {order}")
+    said = f"the entry {index} is skipped, by the order at {order}"
+    show_result({"index": index, "order_index": order}, said, as_json=as_json)

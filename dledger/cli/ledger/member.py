@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from dledger.cli.basics.common import say, write_json
+from dledger.cli.basics.common import say, show_result, write_json
 from dledger.cli.basics.numbers import RealRange
 from dledger.client.answers.values import MemberInfo
 from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
@@ -228,11 +228,10 @@ def _promote(log: dledger.Log, member_id: str, wait_s: float, how: _How) -> Memb
 
 
 def _tell(answer: MembershipResponse, as_json: bool) -> None:
-    if as_json:
-        write_json({"reason": answer.reason, "index": answer.index, "voters": dict(answer.voters),
-                    "learners": dict(answer.learners)})
-        return
-    click.echo(answer.reason)
-    for kind, members in (("voters", answer.voters), ("learners", answer.learners)):
-        if members:
-            click.echo(f"{kind:<9} " + ", ".join(f"{one} {there}" for one, there in sorted(members.items())))
+    kinds = {"voters": dict(answer.voters), "learners": dict(answer.learners)}
+    lines = [
+        f"{kind:<9} " + ", ".join(f"{one} {there}" for one, there in sorted(members.items()))
+        for kind, members in kinds.items() if members
+    ]
+    document = {"reason": answer.reason, "index": answer.index, **kinds}
+    show_result(document, answer.reason, *lines, as_json=as_json)

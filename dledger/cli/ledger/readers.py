@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import shown_time, write_json
+from dledger.cli.basics.common import show_result, shown_time, write_json
 from dledger.cli.basics.since import moment_of, read_since
 from dledger.cli.basics.target import Target
 from dledger.client.blocking import Log
@@ -75,10 +75,7 @@ def move_reader(context: click.Context, name: str, to: str, as_json: bool) -> No
     with context.obj.open() as log:
         _check_known(name, log)
         following = log.move_reader(name, _place(context, to))
-    if as_json:
-        write_json({"name": name, "next_index": following})
-    else:
-        click.echo(f"{name} goes on at {following}")
+    show_result({"name": name, "next_index": following}, f"{name} goes on at {following}", as_json=as_json)
 
 
 def _check_known(name: str, log: Log) -> None:
@@ -120,7 +117,4 @@ def forget_reader(target: Target, name: str, as_json: bool) -> None:
     with target.open() as log:
         _check_known(name, log)
         log.forget_reader(name)
-    if as_json:
-        write_json({"name": name, "is_forgotten": True})
-    else:
-        click.echo(f"{name} is forgotten")
+    show_result({"name": name, "is_forgotten": True}, f"{name} is forgotten", as_json=as_json)

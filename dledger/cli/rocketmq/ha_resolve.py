@@ -17,7 +17,7 @@ import click
 from twisted.internet.defer import Deferred
 
 from dledger.base.process.reactor_thread import ReactorThread
-from dledger.cli.basics.common import EXIT_FAILED, write_json
+from dledger.cli.basics.common import EXIT_FAILED, show_result
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.target import Target
 from dledger.cli.rocketmq.ha import asker_of, broker_address
@@ -75,12 +75,13 @@ def ha_resolve(
     except DLedgerError as error:
         complain(str(error.facts.get("reason", error)))
         context.exit(EXIT_FAILED)
-    if as_json:
-        write_json({**attrs.asdict(found), "directory": directory})
-    elif directory:
-        click.echo(f"The slave follows the master; its old files are in {directory}.")
+    lines = []
+    if directory:
+        lines.append(f"The slave follows the master; its old files are in {directory}.")
     elif tries_again and found.is_stopped:
-        click.echo("The slave compares again; see dledger ha-status.")
+        lines.append("The slave compares again; see dledger ha-status.")
+    if as_json or lines:
+        show_result({**attrs.asdict(found), "directory": directory}, *lines, as_json=as_json)
     if found.is_decidable and not (takes_master or tries_again):
         context.exit(EXIT_FAILED)
 
@@ -96,13 +97,11 @@ def _copy(context: click.Context, source: Path, target: Path, *, as_json: bool) 
     except (CopyRefused, OSError) as error:
         complain(str(error))
         context.exit(EXIT_FAILED)
-    if as_json:
-        write_json(attrs.asdict(found))
-        return
-    click.echo(f"{found.files} files, {found.size} bytes: {target} has the log of {source}, and it is equal.")
+    lines = [f"{found.files} files, {found.size} bytes: {target} has the log of {source}, and it is equal."]
     if found.set_aside:
-        click.echo(f"The files of before are in {found.set_aside}; delete them when nobody needs them.")
-    click.echo("Start the broker there: it makes marks, queues and the index again.")
+        lines.append(f"The files of before are in {found.set_aside}; delete them when nobody needs them.")
+    lines.append("Start the broker there: it makes marks, queues and the index again.")
+    show_result(attrs.asdict(found), *lines, as_json=as_json)
 
 
 def _run(

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.spark.basics.log import Chunk, Extent, ScannedLog, await_end
-from dledger.spark.basics.option_texts import EARLIEST, OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ROCKETMQ, ScanOptions
 from dledger.spark.basics.proof import Proof, difference, of_group, of_record
 from dledger.spark.basics.record_headers import HEADER_DTYPE, gather
@@ -306,7 +306,7 @@ class Exporter:
         options = self._scan.options
         extent = log.extent(needs_begin=self._next is None)
         if self._next is None:
-            self._next = self._scan.starting(extent, default=EARLIEST)
+            self._next = self._scan.beginning(extent)
             self.directory.begin(self._next)
         if self._recognised_end < 0:
             check_from(self.directory, self._scan)

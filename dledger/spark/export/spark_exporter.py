@@ -25,7 +25,6 @@ import attrs
 
 from dledger.spark.basics.log import LogPart as Range
 from dledger.spark.basics.log import await_end, cut, lost
-from dledger.spark.basics.option_texts import EARLIEST
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.export.exporter import (
     ExportSettings,
@@ -108,7 +107,7 @@ class SparkExporter:
         with closing(scan.log()) as log:
             extent = log.extent()
             if self.directory.next_index is None:
-                self.directory.begin(scan.starting(extent, default=EARLIEST))
+                self.directory.begin(scan.beginning(extent))
             begin = self.directory.next_index
             assert begin is not None
             check_from(self.directory, scan)

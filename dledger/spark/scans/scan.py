@@ -250,6 +250,17 @@ class Scan:
             skipped(what)
         return begin
 
+    def beginning(self, extent: Extent) -> int:
+        """
+        Where an export begins, see L{starting}.
+
+        @raise OptionError: it is after the extent, also.
+        """
+        begin = self.starting(extent, default=EARLIEST)
+        if begin > extent.end:
+            raise OptionError(f"option startingOffsets={begin} is after the committed end {extent.end}")
+        return begin
+
     def _since(self, moment_ms: int, extent: Extent) -> _Begin:
         """
         Search the first entry from a time on.
