@@ -188,6 +188,19 @@ class HostTests(SiteCase):
             self.assertEqual(self.status(request), status, host)
         self.assertEqual(self.status(b"GET /a HTTP/1.0\r\n\r\n"), 200)
 
+    def test_absolute_targets(self) -> None:
+        """As a proxy sends them: their host counts, whatever the header says."""
+        self.site.resource = Resource()
+        self.site.resource.putChild(b"a", self.page)
+        for target, host, status in (
+            (b"http://localhost:8080/a", b"localhost", 200), (b"HTTPS://10.1.2.3/a?x=1", b"evil.test", 200),
+            (b"http://evil.test/a", b"localhost", 421), (b"http://evil.test", b"localhost", 421),
+            (b"http://localhost", b"localhost", 404), (b"http://localhost?a", b"localhost", 404),
+            (b"http://u:p@evil.test/a", b"localhost", 421), (b"ftp://localhost/a", b"localhost", 404),
+        ):
+            request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+            self.assertEqual(self.status(request), status, target)
+
     def test_any(self) -> None:
         """If the operator says so."""
         self.build(hosts=("*",))

@@ -20,6 +20,7 @@ Rule 7: a path that is not UTF-8 is refused (400) here: Klein would write a trac
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 ANY_HOST = "*"
 
 _TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_ABSOLUTE = re.compile(rb"(?i:https?)://(?:[^/?@]*@)?([^/?]*)(.*)", re.DOTALL)
 _END_OF_HEADERS = b"\r\n\r\n"
 
 
@@ -56,6 +58,16 @@ class AdminRequest(Request):
     """A request without a body, for one of our hosts."""
 
     channel: AdminChannel
+    #: Of a target in absolute form, as proxies get it; it overrides the Host header (RFC 9112, 3.2.2).
+    _authority: bytes | None = None
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """See L{Request.requestReceived}."""
+        absolute = _ABSOLUTE.match(path)
+        if absolute is not None:
+            self._authority, rest = absolute.groups()
+            path = rest if rest.startswith(b"/") else b"/" + rest
+        super().requestReceived(command, path, version)
 
     def gotLength(self, length: int | None) -> None:
         """See L{Request.gotLength}: the length of the body; None if it has no length yet."""
@@ -66,7 +78,10 @@ class AdminRequest(Request):
 
     def process(self) -> None:
         # (Not as text, which twisted.web takes for UTF-8.)
-        host = self.requestHeaders.getRawHeaders(b"host", [b""])[0].decode("latin-1")
+        named = self._authority
+        if named is None:
+            named = self.requestHeaders.getRawHeaders(b"host", [b""])[0]
+        host = named.decode("latin-1")
         site: AdminSite = self.channel.site
         if not site.knows(host):
             self._refuse(421, {
