@@ -56,7 +56,7 @@ class InterruptedTests(SynchronousTestCase):
         command = [sys.executable, "-c", "from dledger.cli.main import main; main()", "backup",
                    str(config.self_path), str(place)]
         count = 0
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)):
             store.append_bodies((b"x" * 1000,) * 200, 1)
             store.record_commit(store.ledger_end_index)
             store.check_point(force=True)

@@ -212,6 +212,7 @@ class FollowTests(ExportCase):
     def test_delay(self) -> None:
         """A part that does not fill becomes visible when it is old enough, counted from its first row."""
         with self.exporter(ExportSettings(max_delay_ms=1000)) as exporter:
+            exporter.finish()  # (nothing is open)
             exporter.step(0, is_last=False)
             self.ledger.append([b"a"])
             self.ledger.commit()
@@ -225,6 +226,28 @@ class FollowTests(ExportCase):
             self.assertEqual(ranges(self.out), [(0, 1)])
             exporter.step(9000, is_last=False)
         self.assertEqual(ranges(self.out), [(0, 1)])
+
+    def test_finished_by_hand(self) -> None:
+        """Rows that were read become visible at the end, also of half a step; the rest comes later."""
+        self.ledger.fill(60)
+        self.ledger.commit()
+        with self.exporter(ExportSettings(max_delay_ms=1000), fetchBytes=200) as exporter:
+            exporter.should_stop = lambda: exporter.progress.rows > 20
+            exporter.step(0, is_last=False)
+            read = exporter.progress.rows
+            exporter.finish()
+            self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path)[:read])
+        self.assertEqual(self.export(), 60 - read)
+        self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path))
+
+    def test_whole_parts_by_hand(self) -> None:
+        """Where parts end only when they are full, the end makes none."""
+        self.ledger.fill(3)
+        self.ledger.commit()
+        with self.exporter(ExportSettings(max_delay_ms=0)) as exporter:
+            exporter.step(0, is_last=False)
+            exporter.finish()
+        self.assertEqual(ranges(self.out), [])
 
     def test_open_part_is_read_once(self) -> None:
         """A part that stays open over many steps is not read again."""

@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
 from dledger.cli.data.export import source_options
 from dledger.cli.main import cli
+from dledger.spark.export.follow import Follower
 from tests.processes.children import prepare_child
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
@@ -140,6 +141,24 @@ class CommandTests(ExportCase):
         self.assertEqual((document["rows"], document["total_rows"], document["next"]), (0, 100, 100))
         status, said = self.run_command(self.ledger.path, str(self.out))
         self.assertIn("nothing new", said)
+
+    def test_follow_ends_in_order(self) -> None:
+        """Ctrl-C, or SIGTERM: what was read is visible, and the summary counts it."""
+        turn = Follower.turn
+        for number, sent in enumerate((signal.SIGINT, signal.SIGTERM), 1):
+            self.ledger.fill(50)
+            self.ledger.commit()
+
+            def turn_and_stop(follower: Follower, now_ms: int, sent: int = sent) -> int:
+                wait_ms = turn(follower, now_ms)
+                os.kill(os.getpid(), sent)
+                return wait_ms
+
+            self.patch(Follower, "turn", turn_and_stop)
+            status, said = self.run_command(self.ledger.path, str(self.out), "--follow")
+            self.assertEqual(status, 0, said)
+            self.assertRegex(said, rf"^exported 50 rows in .*holds {50 * number}, ")
+        self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path))
 
     def test_options(self) -> None:
         """Columns, partitions, the first index, and options of the source."""

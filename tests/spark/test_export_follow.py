@@ -16,10 +16,17 @@ class FakeExporter:
     def __init__(self) -> None:
         self.errors: list[Exception] = []
         self.steps: list[tuple[int, bool]] = []
+        self.finished = 0
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """Fail with the next error, if there is one."""
         self.steps.append((now_ms, is_last))
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def finish(self) -> None:
+        """As L{step}."""
+        self.finished += 1
         if self.errors:
             raise self.errors.pop(0)
 
@@ -33,6 +40,14 @@ class FollowerTests(SynchronousTestCase):
         self.follower = Follower(self.exporter, interval_ms=1000)  # type: ignore[arg-type]
         self.troubles: list[tuple[str, int]] = []
         self.follower.on_trouble = lambda error, wait_ms: self.troubles.append((str(error), wait_ms))
+
+    def test_end(self) -> None:
+        """What was read becomes visible; a log that cannot be read now is no error, a full disk is one."""
+        self.follower.end()
+        self.assertEqual(self.exporter.finished, 1)
+        self.exporter.errors = [ReadError("down"), OSError(28, "full")]
+        self.follower.end()
+        self.assertRaises(OSError, self.follower.end)
 
     def test_interval(self) -> None:
         """Nothing wrong: the same time between two turns, and no turn is the last."""

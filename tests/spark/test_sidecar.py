@@ -125,13 +125,19 @@ class FakeExporter:
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.errors: list[Exception] = []
-        self.is_closed = False
+        self.is_closed = self.is_finished = False
         self.on_part: Any = None
         self.should_stop: Any = None
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """Fail with the next error, if there is one."""
         self.steps.append(now_ms)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def finish(self) -> None:
+        """Fail with the next error, if there is one."""
+        self.is_finished = True
         if self.errors:
             raise self.errors.pop(0)
 
@@ -196,7 +202,7 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([event["error"] for event in events], ["entry 7 is damaged"])
         self.assertEqual((self.failures, self.reactor.getDelayedCalls()), (1, []))
         self.successResultOf(self.service.stopService())
-        self.assertTrue(self.exporter.is_closed)
+        self.assertEqual((self.exporter.is_finished, self.exporter.is_closed), (False, True))
 
     def test_our_fault(self) -> None:
         """Any other error has its traceback in the log."""
@@ -208,7 +214,11 @@ class ServiceTests(SynchronousTestCase):
     def test_stop_between_turns(self) -> None:
         """Nothing is left waiting; the directory is free."""
         self.pool.run()
-        self.successResultOf(self.service.stopService())
+        stopped = self.service.stopService()
+        self.assertEqual((self.exporter.is_finished, self.exporter.is_closed), (False, False))
+        self.pool.run()  # the rows that were read become visible
+        self.successResultOf(stopped)
+        self.assertTrue(self.exporter.is_finished)
         self.assertEqual((self.reactor.getDelayedCalls(), self.pool.work), ([], []))
         self.assertEqual((self.exporter.is_closed, self.pool.life), (True, ["started", "stopped"]))
 
@@ -222,6 +232,11 @@ class ServiceTests(SynchronousTestCase):
         self.assertTrue(self.exporter.should_stop())
         self.assertFalse(self.exporter.is_closed)
         self.pool.run()
+        self.assertFalse(self.exporter.is_closed)
+        self.exporter.errors = [OSError(28, "no room")]
+        with capturedLogs() as events:
+            self.pool.run()
+        self.assertEqual([event["error"] for event in events], ["[Errno 28] no room"])
         self.successResultOf(stopped)
         self.assertTrue(self.exporter.is_closed)
         self.assertEqual((self.reactor.getDelayedCalls(), self.failures), ([], 0))

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from dledger.cli.basics.failures import Failure, JsonFailures, described_failure
+from dledger.cli.basics.signals import interrupted_by_sigterm
 from dledger.client.answers.errors import UnknownChange
 from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError
@@ -41,7 +42,7 @@ EXIT_STATUSES: Mapping[int, str] = {
                   "change of "
                   "the members may be in force: give the command again",
     EXIT_USAGE: "the command line is invalid",
-    EXIT_INTERRUPTED: "interrupted",
+    EXIT_INTERRUPTED: "interrupted, by Ctrl-C or SIGTERM",
 }
 
 FORMATS = ("text", "json", "raw")
@@ -92,7 +93,7 @@ class Commands(click.Group):
         failures = JsonFailures(sys.argv[1:] if args is None else args)
         failure: Failure | None = None
         try:
-            with failures.hearing():
+            with interrupted_by_sigterm(), failures.hearing():
                 status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             ends_with = status if isinstance(status, int) else 0
         except (KeyboardInterrupt, click.Abort):

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Protocol
 
 import attrs
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from dledger.cli.basics.common import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.basics.numbers import RealRange, WholeRange
+from dledger.cli.basics.signals import stopped_by
 from dledger.values.addresses import is_url, parse_members
 from dledger.values.option_values import made_of
 from dledger.values.tls_files import TlsFiles
@@ -318,7 +319,8 @@ class _Command:
         shows = console.is_terminal if self.progress is None else self.progress
         columns = (TextColumn("export"), BarColumn(), _Rate(), TimeRemainingColumn())
         stop = threading.Event()
-        with _on_sigterm(stop), Progress(
+        signals = (signal.SIGTERM, signal.SIGINT) if self.follow else (signal.SIGTERM,)
+        with stopped_by(signals, stop), Progress(
             *columns, console=console, transient=True, disable=not shows
         ) as bar:
             task = bar.add_task("export", total=None, rows=0, log_bytes=0)
@@ -357,6 +359,7 @@ class _Command:
         wait_ms = 0
         while not stop.wait(wait_ms / 1000):
             wait_ms = follower.turn(round(time.monotonic() * 1000))
+        follower.end()
 
 
 def _maintain(exporter: _Exporter, compacts: bool, expire_days: int | None) -> str:
@@ -364,23 +367,6 @@ def _maintain(exporter: _Exporter, compacts: bool, expire_days: int | None) -> s
 
     assert isinstance(exporter, TableExporter), "files alone were refused before"
     return exporter.table.maintain(compacts=compacts, expire_days=expire_days, now_s=time.time())
-
-
-@contextlib.contextmanager
-def _on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM stop the export between two batches; finished files stay, the rest is read again."""
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, asked)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

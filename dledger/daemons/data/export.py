@@ -143,6 +143,9 @@ class _Turning(Protocol):
     def turn(self, now_ms: int) -> int:
         """Run a turn. @return: milliseconds until the next one."""
 
+    def end(self) -> None:
+        """Make visible what was read."""
+
 
 class ExportService(Service):
     """
@@ -214,7 +217,7 @@ class ExportService(Service):
             self._waiting = self._reactor.callLater(wait_ms / 1000, self._turn)
 
     def _turn_failed(self, failure: Failure) -> None:
-        self._turning = None
+        self._turning = self._follower = None
         self.log.critical("the export has failed: {error}", error=failure.getErrorMessage())
         if not _is_expected(failure):
             self.log.failure("the cause is neither the log nor the disk", failure)
@@ -229,7 +232,13 @@ class ExportService(Service):
             self._waiting.cancel()
             self._waiting = None
         ended = succeed(None) if self._turning is None else self._turning
-        return ended.addCallback(lambda _: self._close())
+        return ended.addCallback(lambda _: self._end()).addCallback(lambda _: self._close())
+
+    def _end(self) -> Deferred[None]:
+        """The rows that were read become visible, in the thread."""
+        if self._follower is None:
+            return succeed(None)
+        return deferToThreadPool(self._reactor, self._pool, self._follower.end).addErrback(self._turn_failed)
 
     def _close(self) -> None:
         # The thread is idle: its last turn has ended.

@@ -21,22 +21,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 import attrs
-import numpy as np
 import pyarrow as pa
 
-from dledger.spark.basics.log import Chunk, Extent, ScannedLog, await_end
+from dledger.spark.basics.log import Extent, ScannedLog, await_end
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ROCKETMQ, ScanOptions
 from dledger.spark.basics.proof import Proof, difference, of_group, of_record
-from dledger.spark.basics.record_headers import HEADER_DTYPE, gather
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
+from dledger.spark.export.runs import Run, runs_of
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
@@ -370,53 +369,24 @@ class Exporter:
         self.directory.commit(part, _proof_of(log, end, self._last))
         self.on_part(part)
 
+    def finish(self) -> None:
+        """
+        Make the rows that were read visible, though their part is small: nobody exports more for now. Not if
+        parts end only where they are full (C{max_delay_ms} is 0).
+
+        @raise ReadError, ExportError, OSError: as L{step}.
+        """
+        if self._writer is not None and self._settings.max_delay_ms > 0:
+            assert self._next is not None
+            with closing(self._scan.log()) as log:
+                self._close_part(log, self._next)
+
     def close(self) -> None:
         """Drop the open part and release the directory; the visible files remain."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
         self.directory.close()
-
-
-@attrs.frozen(kw_only=True)
-class Run:
-    """
-    Consecutive records of one file of the log.
-
-    @ivar next: the offset after them.
-    @ivar position, size: their first byte in the log, and their number of bytes.
-    @ivar is_ledgers: they are records of a ledger, not a broker's messages.
-    """
-
-    chunk: Chunk
-    next: int
-    position: int
-    size: int
-    is_ledgers: bool
-
-
-def runs_of(log: ScannedLog, chunk: Chunk) -> Iterator[Run]:
-    """A chunk, cut where files of the log end: a member's answer may have records of two."""
-    sizes = np.diff(chunk.starts)
-    if isinstance(log, SparkCommitLog):
-        size = int(sizes.sum())
-        yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_ledgers=False)
-        return
-    if chunk.units is not None:
-        positions = chunk.units["pos"].astype(np.int64)
-    else:
-        assert chunk.data is not None
-        positions = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)["pos"].astype(np.int64)
-    edges = [0, *(np.flatnonzero(positions[:-1] + sizes[:-1] != positions[1:]) + 1).tolist(), len(sizes)]
-    for first, last in zip(edges, edges[1:], strict=False):
-        yield Run(
-            chunk=attrs.evolve(
-                chunk, starts=chunk.starts[first : last + 1], first=chunk.first + first,
-                units=chunk.units[first:last] if chunk.units is not None else None,
-            ) if last - first < len(sizes) else chunk,
-            next=chunk.first + last, position=int(positions[first]),
-            size=int(sizes[first:last].sum()), is_ledgers=True,
-        )
 
 
 def _in_small_steps(source: ExportSource, settings: ExportSettings) -> Scan:

@@ -11,6 +11,7 @@ Knows nothing of clocks, threads and signals.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from dledger.spark.basics.log import DamageError, DataLossError, ReadError
@@ -58,3 +59,12 @@ class Follower:
         self._has_read = True
         self._failures = 0
         return self._interval_ms
+
+    def end(self) -> None:
+        """
+        Make the rows visible that were read. If the log cannot be read now, the next run reads them again.
+
+        @raise ExportError, OSError: as L{Exporter.step}.
+        """
+        with contextlib.suppress(ReadError):
+            self._exporter.finish()

@@ -1,0 +1,1 @@
+SIGTERM ends a command of `dledger` as Ctrl-C does: locks are released, `append` says how many entries were acknowledged, and the status is 130 (2 if an outcome is unknown). `dledger export --follow` and `twistd dledger-export` make the rows visible that they have read when they are stopped, unless parts end only where segments do; Ctrl-C ends the former in order, too.
