@@ -162,7 +162,7 @@ class ArchiveCommandsTests(GroupCase):
             (("archive", self.path, self.place, "--rate", "-1"), 64, "rate"),
             (("archive", self.path, self.place, "--deadline", "0"), 64, "deadline"),
             (("archive", self.place, self.path), 1, "does not exist"),
-            (("archive", self.path, self.path), 1, "holds"),
+            (("archive", self.path, self.path), 1, "in the member's directory"),
             (("archive", self.path, "nowhere://a"), 1, "nowhere"),
             (("archive", "--verify", self.path), 1, "no archive"),
             (("archive", "--verify", "memory://nothing/there"), 1, "no archive-0.json"),

@@ -118,7 +118,7 @@ class BackupCommandsTests(GroupCase):
             (("backup", self.path, self.place, "--verify", self.path), 64, "takes no other"),
             (("backup", "--verify", self.path), 1, "no backup.json"),
             (("backup", self.place, self.path), 1, "does not exist"),
-            (("backup", self.path, self.path), 1, "no backup"),
+            (("backup", self.path, self.path), 1, "in the member's directory"),
             (("backup", self.path, self.place, "--rate", "-1"), 64, "rate"),
             (("restore", self.path, "--node-id", "n0", "--peers", NEW_PEERS), 1, "no backup.json"),
         ):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
 from dledger.cli.data.export import source_options
 from dledger.cli.main import cli
 from dledger.spark.export.follow import Follower
+from dledger.spark.export.writers import ParquetWriter
 from tests.processes.children import prepare_child
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
@@ -28,6 +30,11 @@ from tests.spark.test_export import COLUMNS, ExportCase, data_files, parquet_row
 _MAIN = "from dledger.cli.main import main; main()"
 #: A child that says nothing for so long hangs.
 _SECONDS_MAX = 120
+
+
+def fail_with(error: OSError) -> None:
+    """Raise it."""
+    raise error
 
 
 class Export:
@@ -159,6 +166,16 @@ class CommandTests(ExportCase):
             self.assertEqual(status, 0, said)
             self.assertRegex(said, rf"^exported 50 rows in .*holds {50 * number}, ")
         self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path))
+
+    def test_full_disk(self) -> None:
+        """A sentence that names the place and the reason, whatever Arrow says."""
+        self.ledger.fill(50)
+        self.ledger.commit()
+        full = OSError(errno.ENOSPC, "Error writing bytes. Detail: [errno 28] No space left on device")
+        self.patch(ParquetWriter, "write", lambda *_rows: fail_with(full))
+        status, said = self.run_command(self.ledger.path, str(self.out))
+        self.assertEqual(status, 1)
+        self.assertEqual(said, f"Error: {self.out} cannot be written: No space left on device\n")
 
     def test_options(self) -> None:
         """Columns, partitions, the first index, and options of the source."""

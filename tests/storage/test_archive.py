@@ -329,6 +329,15 @@ class RefusedRunTests(ArchiveCase):
             self.refused_run(DirectoryError, f"holds {name}", "no archive")
             self.assertEqual(self.place.contents(), {f"{PLACE}/{name}": b"1"})
 
+    def test_a_member_keeps_no_archive(self) -> None:
+        """Its own directory is another place."""
+        source = BackupSource.open(self.disk, ROOT)
+        self.addCleanup(source.reader.close)
+        before = self.place.contents()
+        place = DirectoryPlace(self.place, f"{ROOT}/data/x")
+        self.assertRaises(DirectoryError, archive_segments, source, place, taken_s=1)
+        self.assertEqual(self.place.contents(), before)
+
     def test_an_archive_is_no_member(self) -> None:
         """An archive, or a backup, is not read as a member's directory; the error names its kind."""
         source = BackupSource.open(self.disk, ROOT)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from hashlib import sha256
@@ -315,6 +316,23 @@ class RefusedTests(BackupCase):
         self.place.makedirs(f"{PLACE}/data")
         self.place.write_file(f"{PLACE}/data/mine", b"1")
         self.refused(DirectoryError, "holds data/mine")
+
+    def test_a_member_keeps_no_backup(self) -> None:
+        """A directory in the member's own would keep it from starting, also by a link; beside it is fine."""
+        data = self.mktemp()
+        source = attrs.evolve(BackupSource.open(self.disk, ROOT), data_path=data)
+        self.addCleanup(source.reader.close)
+        link = self.mktemp()
+        os.symlink(os.path.abspath(data), link)
+        within = (ROOT, f"{ROOT}/x", f"{ROOT}/data/x", f"{data}/x", f"{link}/x", f"{PLACE}/../{ROOT}/x")
+        for directory in within:
+            error = self.assertRaises(DirectoryError, source.check_apart, directory)
+            self.assertIn("is in the member's directory", str(error))
+        for directory in (PLACE, f"{ROOT}-old", "base", f"s3://bucket/{ROOT}/x"):
+            source.check_apart(directory)
+        before = self.place.contents()
+        self.assertRaises(DirectoryError, take_backup, source, self.place, f"{ROOT}/x", taken_s=1)
+        self.assertEqual(self.place.contents(), before)
 
     def test_a_backup_has_one_writer(self) -> None:
         """Two at a time would write the same pieces."""

@@ -139,8 +139,14 @@ def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[s
             say(f"{file}: {name} has no token any more")
             return
         made, line = new_token(name, None if role is None else ClientRole(role), groups)
-        click.echo(made)  # before it counts: nobody else could ever show it
+        there = file.exists()
         replace_file(file, old + ("\n" if old and not old.endswith("\n") else "") + line)
+        try:
+            click.echo(made)
+        except OSError:
+            # Nobody has seen it, and nothing else can ever show it.
+            replace_file(file, old) if there else file.unlink()
+            raise
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     say(f"{file}: the hash of the token of {name}, for {kind.option}; the token is not kept anywhere")

@@ -274,7 +274,14 @@ class _Command:
         )
         begin_s, maintained = time.monotonic(), ""
         with _warnings_said(), self._exporter(source, settings) as exporter:
-            self._drive(exporter)
+            try:
+                self._drive(exporter)
+            except OSError as error:
+                if error.errno is None:
+                    raise
+                # (Arrow's own sentence names neither the place nor, at its begin, the reason.)
+                why = f"{self.out} cannot be written: {os.strerror(error.errno)}"
+                raise click.ClickException(why) from error
             if self.compacts or self.expire_days is not None:
                 maintained = _maintain(exporter, self.compacts, self.expire_days)
             summary = _Summary(

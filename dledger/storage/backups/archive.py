@@ -162,6 +162,7 @@ def archive_segments(
     @raise StoreError: an entry at the member is damaged, which the message names. The archive has all
         entries of before, and perhaps whole segments more.
     """
+    source.check_apart(place.directory)
     try:
         _check_usable(place)
         release = place.hold()

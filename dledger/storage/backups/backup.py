@@ -17,6 +17,7 @@ keeps all segments before.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -85,9 +86,19 @@ class BackupSource:
     """
 
     reader: LogReader
+    data_path: str
     group: str
     group_id: str
     member_id: str
+
+    def check_apart(self, directory: str) -> None:
+        """@raise DirectoryError: C{directory} is in this one, and would keep the member from starting."""
+        if "://" in directory:
+            return
+        path = os.path.realpath(directory) + "/"
+        for held in (self.reader.path, self.data_path):
+            if path.startswith(os.path.realpath(held) + "/"):
+                raise DirectoryError(f"{directory} is in the member's directory {held}: name another place")
 
     @classmethod
     def open(
@@ -109,10 +120,11 @@ class BackupSource:
         if reader.committed_index < 0 and not may_be_empty:
             reader.close()
             raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
+        data_path = data_path or f"{reader.path}/data"
         if found is None:
-            return cls(reader=reader, group="", group_id="", member_id="")
+            return cls(reader=reader, data_path=data_path, group="", group_id="", member_id="")
         identity = found[1]
-        return cls(reader=reader, group=identity.group, member_id=identity.member_id,
+        return cls(reader=reader, data_path=data_path, group=identity.group, member_id=identity.member_id,
                    group_id=identity.group_id if identity.is_group_known else "")
 
 
@@ -130,6 +142,7 @@ def take_backup(
         backup has all entries of before, and perhaps whole segments more.
     """
     directory = directory.rstrip("/") or "/"
+    source.check_apart(directory)
     try:
         with_lock = _locked(disk, directory)
         try:
