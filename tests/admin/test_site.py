@@ -12,9 +12,10 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
 
 from dledger.admin.basics import site as module
-from dledger.admin.basics.site import PIPELINED_MAX, AdminSite, host_name
+from dledger.admin.basics.site import ENDED_MAX, PIPELINED_MAX, AdminSite, host_name
 from dledger.base.process import descriptors
 
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -30,6 +31,16 @@ class Page(Resource):
         """A page."""
         self.times += 1
         return b"page"
+
+
+class Slow(Resource):
+    """Answers later."""
+
+    isLeaf = True
+
+    def render_GET(self, request: Any) -> int:
+        """Not yet."""
+        return NOT_DONE_YET
 
 
 class Wire(StringTransport):
@@ -120,10 +131,37 @@ class FloodTests(SiteCase):
         """As many as the limit of descriptors allows, and one more when one has ended."""
         self.patch(descriptors, "limit", lambda: 128)
         self.build(hosts=())
+        self.site.resource = Slow()
         channels = [self.connect()[0] for _ in range(8)]
+        for channel in channels:
+            channel.dataReceived(GET)
         self.assertIsNone(self.site.buildProtocol(None))
         channels[0].connectionLost(Failure(Exception()))
         self.assertIsNotNone(self.site.buildProtocol(None))
+
+    def test_idle_ones_make_room(self) -> None:
+        """The one that waits longest for a whole request goes; not one whose answer is under way."""
+        self.build(hosts=(), connections_max=4)
+        one, slow, busy, two = (self.connect() for _ in range(4))
+        one[0].dataReceived(GET)  # (it is answered, and waits again)
+        slow[0].dataReceived(GET[:-2])
+        self.site.resource = Slow()
+        busy[0].dataReceived(GET)
+        for wire, ended in ((slow, slow), (two, two), (one, one)):
+            for _ in range(3):
+                wire[0].dataReceived(b"a")
+            self.assertIsNotNone(self.site.buildProtocol(None))
+            self.assertTrue(ended[1].is_aborted)
+            ended[0].connectionLost(Failure(Exception()))
+        self.assertIsNone(self.site.buildProtocol(None))
+        self.assertFalse(busy[1].is_aborted)
+
+    def test_ended_ones_have_descriptors(self) -> None:
+        """Until they are lost: a flood in one turn does not open more and more."""
+        self.build(hosts=(), connections_max=20)
+        for _ in range(20 + ENDED_MAX):
+            self.connect()
+        self.assertIsNone(self.site.buildProtocol(None))
 
     def test_lost_between_two_requests(self) -> None:
         """Nothing is left over."""

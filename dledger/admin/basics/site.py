@@ -9,7 +9,8 @@ Rule 1: one request of a connection is answered in one turn of the reactor. At m
 requests may wait; a connection with more ends.
 Rule 2: a request with a body is refused (413) before the body is read: no page takes one.
 Rule 3: the number of open connections is bounded: they are a part of the descriptors that clients leave
-(L{dledger.base.process.descriptors}).
+(L{dledger.base.process.descriptors}). A further one takes the place of that which waits longest for a whole
+request: neither idle browsers nor clients that send a byte now and then keep monitoring away.
 Rule 4: a request for a foreign host is refused (421). A web page in an operator's browser can let its own
 host name point here, and would read the pages otherwise.
 Rule 5: requests are not logged, unless the operator asked for that: monitoring asks every few seconds.
@@ -42,6 +43,8 @@ from dledger.base.process.reactor import Reactor
 
 #: Requests of one connection that may wait for the one before.
 PIPELINED_MAX = 4
+#: Connections that were ended for others, and whose descriptors are open until the next turn.
+ENDED_MAX = 8
 
 if TYPE_CHECKING:
     from twisted.web.http import _GenericHTTPChannelProtocol
@@ -77,6 +80,7 @@ class AdminRequest(Request):
             self.channel.refuse_body()
 
     def process(self) -> None:
+        self.channel.site.takes(self.channel)
         # (Not as text, which twisted.web takes for UTF-8.)
         named = self._authority
         if named is None:
@@ -126,14 +130,23 @@ class AdminChannel(HTTPChannel):
         self._is_refused = False
         self._next: IDelayedCall | None = None
 
+    def connectionMade(self) -> None:
+        """See L{HTTPChannel.connectionMade}."""
+        super().connectionMade()
+        self.site.waits(self)
+
+    def end(self) -> None:
+        """Another connection takes the place of this one."""
+        self._refuse()
+        self.transport.abortConnection()
+
     def rawDataReceived(self, data: bytes) -> None:
         """See L{HTTPChannel.rawDataReceived}: bytes of a body, or of requests that wait."""
         if self._is_refused:
             return
         self._waiting += data.count(_END_OF_HEADERS)
         if self._waiting > PIPELINED_MAX:
-            self._refuse()
-            self.transport.abortConnection()
+            self.end()
             return
         super().rawDataReceived(data)
 
@@ -155,6 +168,7 @@ class AdminChannel(HTTPChannel):
     def requestDone(self, request: Request) -> None:
         """See L{HTTPChannel.requestDone}: the next request waits for the next turn."""
         self._waiting = 0
+        self.site.waits(self)
         self._next = self.callLater(0, self._go_on, request)
 
     def _go_on(self, request: Request) -> None:
@@ -168,7 +182,7 @@ class AdminChannel(HTTPChannel):
             self._next.cancel()
             self._next = None
             del self.requests[0]
-        self.site.left()
+        self.site.left(self)
         super().connectionLost(reason)
 
 
@@ -176,7 +190,9 @@ class AdminSite(Site):
     """
     The factory of L{AdminChannel}.
 
-    Invariant: C{_open} is the number of connections that were made and are not lost.
+    Invariant: C{_open} is the number of connections that were made and are not lost; C{_idle} are those
+    without a whole request, the one that waits longest first; C{_ended} were ended for others and are not
+    lost yet.
     """
 
     noisy = False
@@ -199,19 +215,40 @@ class AdminSite(Site):
         self._hosts = known_hosts(hosts)
         self._logs_access = logs_access
         self._open = 0
+        self._idle: dict[AdminChannel, None] = {}
+        self._ended: set[AdminChannel] = set()
         self._connections_max = pages_allowed() if connections_max is None else connections_max
         self.guard = guard if guard is not None else AdminGuard(reactor.seconds)
 
     def buildProtocol(self, addr: IAddress | None) -> _GenericHTTPChannelProtocol | None:
-        if self._open >= self._connections_max:
+        if self._open >= self._connections_max and not self._make_room():
             return None
         self._open += 1
         connection: _GenericHTTPChannelProtocol | None = super().buildProtocol(addr)
         return connection
 
-    def left(self) -> None:
+    def _make_room(self) -> bool:
+        if not self._idle or len(self._ended) >= ENDED_MAX:
+            return False
+        longest = next(iter(self._idle))
+        del self._idle[longest]
+        self._ended.add(longest)
+        longest.end()
+        return True
+
+    def waits(self, channel: AdminChannel) -> None:
+        """A connection is new, or its request was answered."""
+        self._idle[channel] = None
+
+    def takes(self, channel: AdminChannel) -> None:
+        """A connection has sent a whole request."""
+        self._idle.pop(channel, None)
+
+    def left(self, channel: AdminChannel) -> None:
         """A connection has ended."""
         self._open -= 1
+        self._idle.pop(channel, None)
+        self._ended.discard(channel)
 
     def knows(self, host: str) -> bool:
         """Whether a Host header is one of ours. Requests without it do not come from browsers."""
