@@ -179,6 +179,17 @@ class RoutingTests(RouterCase):
         self.assertEqual(calls, [[0, 1], 2, [3], "lost"])
         self.assertEqual(self.router.codes, (50, 51, 52, 60, 61))
 
+    def test_sent_is_shown_first(self) -> None:
+        """Before each request that is not a send, messages become visible."""
+        calls = self.together.calls
+        self.patch(self.group, "seen", calls)
+        self.router = CommandRouter(
+            turn_of(self.clock), [self.group], SendDoors(together=self.together),
+            show=lambda: calls.append("show"),
+        )
+        self.ask(60, 61, 50, 60)
+        self.assertEqual(calls, [[0, 1], "show", 2, [3], "lost"])
+
     def test_together_fails(self) -> None:
         """It is not known who was answered: the connection ends."""
         self.together.fails = True

@@ -309,7 +309,7 @@ class BrokerParts(BrokerEvents):
             refusals=self.refusals,
             gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
-            share_percent=config.connections_share,
+            share_percent=config.connections_share, show=self.store.reput.show,
         )
 
     def _queries(self) -> tuple[CommandGroup, ...]:

@@ -265,6 +265,25 @@ class ServiceTests(Rig):
             self.clock.advance(DEFERRED_S)
             self.assertEqual((len(self.arrived) - before, self.service.behind_bytes), (turns, 0))
 
+    def test_shown_to_those_who_ask(self) -> None:
+        """Records that gather are dispatched before a request that could miss them; nothing else is."""
+        self.service.is_awaited = lambda: False
+        self.service.start()
+        while self.service.behind_bytes:
+            self.clock.advance(DEFERRED_S)
+        self.service.show()
+        self.log.append([[message(topic="New")]], 9_000)
+        self.service.wake()
+        self.assertGreater(self.service.behind_bytes, 0)
+        self.service.show()
+        self.assertEqual(self.service.behind_bytes, 0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.service.is_awaited = lambda: True
+        self.log.append([[message(topic="New")]], 9_000)
+        self.service.wake()
+        self.service.show()  # (the next turn dispatches it anyhow)
+        self.assertGreater(self.service.behind_bytes, 0)
+
     def test_who_waits_for_all_hurries_it(self) -> None:
         """Records that gather are dispatched at once when somebody asks for that."""
         self.service.is_awaited = lambda: False

@@ -8,6 +8,7 @@ Every port answers the same requests.
 Rule 1: every request is answered once. The router answers for a handler that refuses a request or fails.
 Rule 2: the number of connections is bounded, and an idle connection is closed after a while.
 Rule 3: a request that fails does not affect other requests.
+Rule 4: what was sent and answered before is in its queue when another request is handled.
 
 Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8).
 """
@@ -15,7 +16,7 @@ Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -63,8 +64,10 @@ class CommandRouter(AnsweringSide):
         self, turn: Turn, groups: Sequence[CommandGroup], sends: SendDoors, *,
         refusals: RefusalCounts | None = None, gate: RequestGate | None = None,
         connections_max: int = CONNECTIONS_MAX, share_percent: int = SHARE_PERCENT,
+        show: Callable[[], None] = lambda: None,
     ) -> None:
         """
+        @param show: called before each request that is not a send: sent messages become visible.
         @param groups: no code is in two of them. They hear of connections in this order.
         @param refusals: shared with other parts; by default a new one.
         @param gate: asked before every handler, but not about plain sends and native frames. None: everybody
@@ -79,6 +82,7 @@ class CommandRouter(AnsweringSide):
         self._plain = sends.plain
         self._send_gate = gate if gate is not None and gate.judges_sends else None
         self._native = sends.native
+        self._show = show
         twice = sorted(self.handlers_by_code.keys() & together.codes)
         assert not twice, f"codes {twice} have handlers already"
 
@@ -100,6 +104,7 @@ class CommandRouter(AnsweringSide):
         if together:
             self._send(connection, together)
         else:
+            self._show()
             self._handle(connection, commands.popleft())
 
     def _pass_over(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:

@@ -279,6 +279,12 @@ class ReputMessageService:
             self._is_deferred = self._waits_for_slaves = False
             self._call.reset(0)
 
+    def show(self) -> None:
+        """Somebody asks: what gathers is dispatched now, so that a producer finds what it has just sent."""
+        if self._is_deferred and self._call is not None:
+            self._call.cancel()
+            self._turn()
+
     def _schedule(self, delay_s: float) -> None:
         self._call = self._clock.callLater(delay_s, self._turn)
 
