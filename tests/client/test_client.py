@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 
+from dledger.client.answers.errors import NotLeader
 from dledger.client.answers.values import AppendFailed
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -243,6 +244,22 @@ class TransferTests(GroupCase):
         self.group.settle()
         error = self.failureResultOf(moved, DLedgerError).value
         self.assertIs(error.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
+
+    def test_a_transfer_waits_for_another(self) -> None:
+        """A leader that took over a moment ago refuses it; the client asks until its time is over."""
+        leader = self.group["n0"]
+        leader.answer_transfer = LeadershipTransferResponse(code=ResponseCode.LEADER_TRANSFERRING)
+        moved = self.client.transfer("n2")
+        self.group.run(3.0)
+        self.assertNoResult(moved)
+        self.assertLess(len(self.requests()), 40)
+        leader.answer_transfer = None
+        self.group.run(3.0)
+        self.assertEqual(self.successResultOf(moved), 2)
+        leader.answer_transfer = LeadershipTransferResponse(code=ResponseCode.LEADER_TRANSFERRING)
+        moved = self.client.transfer("n2")
+        self.group.run(60.0)
+        self.assertIn("ask again later", str(self.failureResultOf(moved, NotLeader).value))
 
     def test_a_java_leader_needs_its_term(self) -> None:
         """A Java leader's term must be given."""

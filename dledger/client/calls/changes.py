@@ -57,7 +57,23 @@ class GroupChanges:
     answer_timeout_s: float
 
     async def transfer(self, to: str, term: int | None) -> int:
-        """See L{dledger.client.client.LogClient.transfer}."""
+        """
+        See L{dledger.client.client.LogClient.transfer}. A leader that has taken over a moment ago, or hands
+        over already, refuses it for some seconds: it is asked again meanwhile.
+        """
+        deadline_s = self.clock.seconds() + self.timeout_s
+        backoff = Backoff(rng=self.members.rng)
+        while True:
+            try:
+                return await self._hand_over(to, term)
+            except DLedgerError as error:
+                wait_s = backoff.next_s()
+                is_late = self.clock.seconds() + wait_s >= deadline_s
+                if error.code is not ResponseCode.LEADER_TRANSFERRING or is_late:
+                    raise
+            await deferLater(self.clock, wait_s)
+
+    async def _hand_over(self, to: str, term: int | None) -> int:
         if to not in self.members.addresses:
             await self.members.ask_all(2.0)
         if to not in self.members.addresses:
@@ -92,6 +108,12 @@ class GroupChanges:
                 reason=f"{leader.member_id} takes changes of the group only from those with the role admin; "
                 "without TLS and tokens, from its own machine's loopback interface and from the hosts in its "
                 "option change_hosts",
+            )
+        if answer.code is ResponseCode.LEADER_TRANSFERRING:
+            raise failure_of(
+                answer.code, member_id=leader.member_id, transferee_id=to,
+                reason=f"{leader.member_id} hands over now, or has tried to, or has taken over, some seconds "
+                "ago: ask again later",
             )
         if answer.code is not ResponseCode.SUCCESS:
             raise failure_of(answer.code, member_id=leader.member_id, transferee_id=to)
