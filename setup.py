@@ -99,7 +99,7 @@ setup(
         ],
         "protocols": ["py.typed"],
     },
-    entry_points={"console_scripts": ["dledger = dledger.cli.main:main"]},
+    entry_points={"console_scripts": ["dledger = dledger.cli.entry:main"]},
     install_requires=[
         "attrs>=23.2",
         "click>=8.1",

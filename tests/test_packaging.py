@@ -105,7 +105,7 @@ class SetupTests(SynchronousTestCase):
 
     def test_command(self) -> None:
         """The command has its name and its function."""
-        self.assertIn("dledger = dledger.cli.main:main", setup_arguments()["entry_points"])
+        self.assertIn("dledger = dledger.cli.entry:main", setup_arguments()["entry_points"])
 
     def test_tox_and_make_agree(self) -> None:
         """Every environment of tox is described; every target of make that is listed is phony."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 
 from dledger.cli.basics.signals import interrupted_by_sigterm, stopped_by
+from dledger.cli.entry import main
 from dledger.client.answers.summaries import AppendInterrupted
 from tests.commands.fakes import CliCase
 
@@ -63,6 +65,17 @@ class SignalTests(CliCase):
         thread.start()
         thread.join()
         self.assertEqual(self.heard, [0])
+
+    def test_interrupted_while_loading(self) -> None:
+        """No traceback: the modules of the commands take a while."""
+        class Loading:
+            def __getattr__(self, name: str) -> object:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return None
+
+        self.addCleanup(sys.modules.__setitem__, "dledger.cli.main", sys.modules["dledger.cli.main"])
+        sys.modules["dledger.cli.main"] = Loading()  # type: ignore[assignment]
+        self.assertEqual(self.assertRaises(SystemExit, main).code, 130)
 
     def test_command_by_sigterm(self) -> None:
         """The counts are said, as for Ctrl-C."""

@@ -280,7 +280,7 @@ class ReputMessageService:
             self._call.reset(0)
 
     def show(self) -> None:
-        """Somebody asks: what gathers is dispatched now, so that a producer finds what it has just sent."""
+        """Somebody asks: records that gather are dispatched now, so that a producer finds its last ones."""
         if self._is_deferred and self._call is not None:
             self._call.cancel()
             self._turn()
