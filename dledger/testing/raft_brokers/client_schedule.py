@@ -47,6 +47,7 @@ from dledger.testing.brokers.parts.states import (
     table_difference,
 )
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
+from dledger.testing.raft_brokers.logged_tables import LoggedTables, log_path, look_at_tables, write_checkpoint
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
@@ -55,9 +56,14 @@ IDS = ("n0", "n1", "n2")
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
+    "kill_after_mark", "fail_saves",
 )
 #: A client of the ledger appends what is not a message, or what only a later version reads.
 STRANGERS = ("append_strangely", "append_strangely")
+
+
+#: The queues follow the begin of a log within this time.
+FOLLOWED_US = 1_500_000
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +112,9 @@ class RaftClientsWorld(ClientWorld):
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
         self.kept = KeptOffsets()
+        self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=True)
+        #: By name of a broker, the begin of its log, and since when.
+        self._begins: dict[str, tuple[int, int]] = {}
         #: Of the newest master: its term, and the number of its process.
         self._term = self._boot = 0
 
@@ -174,6 +183,21 @@ class RaftClientsWorld(ClientWorld):
 
         machine.call(ask)
 
+    def _kill_after_mark(self, machine: BrokerMachine) -> None:
+        """The next start reads the log again from a mark on, of which the tables may have only what is before."""
+        machine.call(write_checkpoint, machine)
+        self.clock.after(int(self.fault_rng.random() * SECOND_US), self._kill, machine)
+
+    def _fail_saves(self, machine: BrokerMachine) -> None:
+        """Tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
+        machine.may_fail = True
+        machine.disk.fail_under("/store/config")
+        rng = self.fault_rng
+        for _ in range(3):
+            self.clock.after(int(rng.random() * 2 * SECOND_US), machine.call, write_checkpoint, machine)
+        self.clock.after(int(2.2 * SECOND_US), self._kill, machine)
+        self.clock.after(int(2.2 * SECOND_US), machine.disk.fail_under, "")
+
     def _append_strangely(self, _machine: BrokerMachine) -> None:
         """Nobody gets it, and every message around it comes: B6, B7 and B20."""
         bodies: list[bytes] = [NO_MESSAGE + bytes(self.fault_rng.randrange(200)) for _ in range(2)]
@@ -192,7 +216,7 @@ class RaftClientsWorld(ClientWorld):
 
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
-        return f"/store/dledger-{machine.name}/data"
+        return log_path(machine)
 
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
@@ -203,16 +227,23 @@ class RaftClientsWorld(ClientWorld):
         super().heal()
         for machine in self.machines.values():
             machine.disk.forgive(self.log_path(machine))
+            if "age" in self.faults:
+                # Brokers that do not start again, and masters that stay, have to give up files, too.
+                self.clock.after(11 * SECOND_US, self._age, machine)
 
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
+        look_at_tables(self.logged, self.machines.values())
         for name, machine in self.machines.items():
             parts, node = machine.parts, node_of(machine)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.old_files.check(machine, self.machines.values())
+                begin = parts.store.log.begin_offset
+                if self._begins.get(name, (-1, 0))[0] != begin:
+                    self._begins[name] = begin, self.clock.now_us
                 if node is not None and not parts.config.is_slave and node.term > self._term:
                     self._master = name
                     self._term = node.term
@@ -246,7 +277,11 @@ class RaftClientsWorld(ClientWorld):
             return why
         if len(ends) != 1:
             return f"ends {ends}"
+        if any(self.clock.now_us - since_us < FOLLOWED_US for _, since_us in self._begins.values()):
+            return "a log begins later than a moment ago"
         master = all_parts.pop(self._master)
+        if (why := self.logged.lacks(master)):
+            return why
         for parts in all_parts.values():
             why = log_difference(master, parts) or table_difference(master.metadata, parts.metadata)
             if why:
