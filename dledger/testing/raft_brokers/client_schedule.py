@@ -47,7 +47,12 @@ from dledger.testing.brokers.parts.states import (
     table_difference,
 )
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
-from dledger.testing.raft_brokers.logged_tables import LoggedTables, log_path, look_at_tables, write_checkpoint
+from dledger.testing.raft_brokers.logged_tables import (
+    LoggedTables,
+    log_path,
+    look_at_tables,
+    write_checkpoint,
+)
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
@@ -64,6 +69,8 @@ STRANGERS = ("append_strangely", "append_strangely")
 
 #: The queues follow the begin of a log within this time.
 FOLLOWED_US = 1_500_000
+#: So long after the faults files grow old once more.
+AGED_US = 5_000_000
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +119,7 @@ class RaftClientsWorld(ClientWorld):
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
         self.kept = KeptOffsets()
+        self._may_age = True
         self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=True)
         #: By name of a broker, the begin of its log, and since when.
         self._begins: dict[str, tuple[int, int]] = {}
@@ -184,7 +192,7 @@ class RaftClientsWorld(ClientWorld):
         machine.call(ask)
 
     def _kill_after_mark(self, machine: BrokerMachine) -> None:
-        """The next start reads the log again from a mark on, of which the tables may have only what is before."""
+        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
         machine.call(write_checkpoint, machine)
         self.clock.after(int(self.fault_rng.random() * SECOND_US), self._kill, machine)
 
@@ -227,9 +235,22 @@ class RaftClientsWorld(ClientWorld):
         super().heal()
         for machine in self.machines.values():
             machine.disk.forgive(self.log_path(machine))
-            if "age" in self.faults:
-                # Brokers that do not start again, and masters that stay, have to give up files, too.
-                self.clock.after(11 * SECOND_US, self._age, machine)
+        self._may_age = self._may_age and "age" in self.faults
+        if self._may_age:
+            self.clock.after(AGED_US, self._age_once_more)
+
+    def _age_once_more(self) -> None:
+        """Brokers that do not start again, and masters that stay, have to give up files, too."""
+        for machine in self.machines.values() if self._may_age else ():
+            self._age(machine, rounds=40)
+        self._may_age = False
+
+    def _age(self, machine: BrokerMachine, *, rounds: int = -1) -> None:
+        """See L{PairFaults._age}. An operator lets the member read its options again, which keeps house."""
+        super()._age(machine)
+        # Each time some files go.
+        for _ in range(self.fault_rng.choice((0, 1, 4, 10)) if rounds < 0 else rounds):
+            machine.call(_reread_options, machine)
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -277,6 +298,8 @@ class RaftClientsWorld(ClientWorld):
             return why
         if len(ends) != 1:
             return f"ends {ends}"
+        if self._may_age:
+            return "files are to grow old once more"
         if any(self.clock.now_us - since_us < FOLLOWED_US for _, since_us in self._begins.values()):
             return "a log begins later than a moment ago"
         master = all_parts.pop(self._master)
@@ -306,6 +329,12 @@ class RaftClientsWorld(ClientWorld):
         require_pair(record is not None and record.keys == (sent.key,), 20,
                      f"{sent.key} was acknowledged at {sent.offset}, and {name} has "
                      f"{'nothing' if record is None else record.keys} there")
+
+
+def _reread_options(machine: BrokerMachine) -> None:
+    node = node_of(machine)
+    if node is not None and node.is_running:
+        node.reread(node.config)
 
 
 def run_raft_clients(

@@ -68,6 +68,9 @@ class AckedFacts:
             level = rng.randrange(_LEVELS)
             metadata.delay_offsets.put(level, number, _NOW_MS)
             self._when_settled(parts, "delayOffsets", self.levels, level, number)
+        elif kind == 5:
+            # Nobody has it. A master without its last ranges in the log does not know that.
+            self._delete(parts, rng.choice((f"made-{number}", f"group-{number}")))
         elif self._made:
             # The last ones: their makers may not be acknowledged, and this master may not know them.
             name = self._made.pop(-1 - min(int(rng.expovariate(0.5)), len(self._made) - 1))

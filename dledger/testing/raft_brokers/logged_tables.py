@@ -9,8 +9,8 @@ The rig reads each committed record once, from any broker: committed logs are eq
 a slave when its record is dispatched there, and at all entries when a process has caught up.
 
 Not judged are entries whose last record is older than the end of the last reign of this machine: a former
-master has changes that were never committed, until the next one has written the entry again. Nor are those
-that were copied from a master meanwhile, since its table may be newer than the log.
+master has changes that were never committed, until the next one has written the entry again. (There are no
+name servers here, so nobody copies tables from a master.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.raft_broker.replication import RaftReplication
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import LoggedTable
@@ -40,8 +39,6 @@ EntryKey = tuple[str, str]
 
 #: Bytes of a read; more than those of a file.
 _READ_BYTES = 1 << 20
-#: A slave copies tables of its master at the earliest so long after its start.
-_FIRST_COPY_US = 2_500_000
 #: A change of a master that is so old is in the log.
 _WRITTEN_US = 2_500_000
 #: In a record with addresses of four bytes, the length of its body, which follows.
@@ -85,9 +82,8 @@ class _Fold:
         self.entries: dict[EntryKey, _Known] = {}
         self.touched: dict[EntryKey, None] = {}
 
-    def advance(self, upto: int) -> int:
-        """Fold all records before an offset. @return: the highest term of those; -1: there are no new ones."""
-        term = -1
+    def advance(self, upto: int) -> None:
+        """Fold all records before an offset."""
         while self._next < len(self._changes) and self._changes[self._next].offset < upto:
             change = self._changes[self._next]
             self._next += 1
@@ -97,8 +93,6 @@ class _Fold:
             for name, value in {**dict.fromkeys(gone), **change.entries}.items():
                 self.entries[change.table, name] = _Known(value, change.offset, change.term)
                 self.touched[change.table, name] = None
-            term = max(term, change.term)
-        return term
 
 
 @attrs.define(eq=False)
@@ -106,24 +100,17 @@ class _View:
     """
     One machine.
 
-    @ivar boots: number of its process. @ivar since_us: when that began, or ceased to be the master.
+    @ivar boots: number of its process.
     @ivar high: the highest place up to which any process had dispatched.
     @ivar is_new: all entries of the process are to be compared.
     @ivar last_term: the last one in which it was the master.
-    @ivar carried_term: of the last metadata that were dispatched.
-    @ivar unsure: entries of records before it may have been copied from a master since.
-    @ivar rounds: of copies.
     """
 
     fold: _Fold
     boots: int = 0
-    since_us: int = 0
     high: int = 0
     is_new: bool = True
     last_term: int = -1
-    carried_term: int = -1
-    unsure: int = 0
-    rounds: int = 0
 
 
 class LoggedTables:
@@ -190,7 +177,8 @@ class LoggedTables:
         name_at = begin + _BODY_SIZE_AT + _BODY_SIZE.size + body_size
         topic = data[name_at + 1 : name_at + 1 + data[name_at]].decode("latin-1")
         if topic == METADATA_TOPIC:
-            self._metadata(decode_message(data[begin:end]).body, self.end + at, ENTRY_HEADER.unpack_from(data, at)[3])
+            term = ENTRY_HEADER.unpack_from(data, at)[3]
+            self._metadata(decode_message(data[begin:end]).body, self.end + at, term)
         elif self._has_clients and topic not in self._named:
             self._early.setdefault(topic, self.end + at)
 
@@ -211,34 +199,23 @@ class LoggedTables:
 
     # -- slaves ----------------------------------------------------------------------------------
 
-    def look(self, machine: BrokerMachine, parts: BrokerParts, term: int, *, copies: int) -> None:
-        """
-        Compare the tables of a broker.
-
-        @param term: of its member. @param copies: number of times that it has copied tables of a master.
-        """
+    def look(self, machine: BrokerMachine, parts: BrokerParts, term: int) -> None:
+        """Compare the tables of a broker. @param term: of its member."""
         view = self._views.setdefault(machine.name, _View(_Fold(self._changes)))
-        offset, now_us = parts.store.reput.offset, self._now_us()
         if view.boots != machine.boots:
-            view.boots, view.since_us, view.is_new = machine.boots, now_us, True
-            view.carried_term, view.rounds = -1, 0
+            view.boots, view.is_new = machine.boots, True
+        offset = parts.store.reput.offset
         if not parts.config.is_slave:
-            view.last_term, view.since_us, view.is_new = max(view.last_term, term), now_us, False
-            view.high = max(view.high, offset)
-            view.fold.advance(view.high)
-            view.fold.touched.clear()
-            return
-        if offset > self.end or offset < view.high or not parts.store.is_ready:
-            return
-        view.high = offset
-        view.carried_term = max(view.carried_term, view.fold.advance(offset))
-        if copies != view.rounds or (view.carried_term != term and now_us - view.since_us > _FIRST_COPY_US):
-            view.rounds, view.unsure = copies, offset
-        keys = view.fold.entries if view.is_new else view.fold.touched
-        for key in keys:
-            known = view.fold.entries[key]
-            if known.term > view.last_term and known.offset >= view.unsure:
-                self._compare(machine.name, key, known, _tables(parts.metadata)[key[0]])
+            view.last_term = max(view.last_term, term)
+        elif offset > self.end or offset < view.high or not parts.store.is_ready:
+            return  # a start dispatches again, and makes the tables older for a while
+        view.high = max(view.high, min(offset, self.end))
+        view.fold.advance(view.high)
+        if parts.config.is_slave:
+            for key in view.fold.entries if view.is_new else view.fold.touched:
+                known = view.fold.entries[key]
+                if known.term > view.last_term:
+                    self._compare(machine.name, key, known, _tables(parts.metadata)[key[0]])
         view.is_new = False
         view.fold.touched.clear()
 
@@ -251,7 +228,8 @@ class LoggedTables:
             return
         if self._has_clients and key[0] == "consumerOffsets" and _is_ahead(found, wanted):
             return
-        require_pair(False, 26, f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")
+        require_pair(False, 26,
+                     f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")
 
     # -- masters ---------------------------------------------------------------------------------
 
@@ -272,9 +250,9 @@ class LoggedTables:
                 self._seen[key] = value, since_us
                 known = fold.entries.get(key)
                 is_there = known is not None and known.offset >= begin and known.value == value
-                if not is_there and value and not (name in SYSTEM_TOPICS and known is None):
-                    if now_us - since_us >= _WRITTEN_US or before is None:
-                        lacking = f"the log from {begin} on lacks {table_name} {name}: {value}, and has {known}"
+                is_old = now_us - since_us >= _WRITTEN_US or before is None
+                if value and is_old and not is_there:
+                    lacking = f"the log from {begin} on lacks {table_name} {name}: {value}, and has {known}"
         return lacking
 
     def says(self, table: str, name: str, term: int) -> bool:
@@ -301,8 +279,8 @@ def look_at_tables(logged: LoggedTables, machines: Iterable[BrokerMachine]) -> N
         logged.read(machine, log_path(machine))
     for machine in machines:
         parts, node = machine.parts, node_of(machine)
-        if parts is not None and node is not None and isinstance(parts.replication, RaftReplication):
-            logged.look(machine, parts, node.term, copies=parts.replication.synchronize.rounds)
+        if parts is not None and node is not None:
+            logged.look(machine, parts, node.term)
 
 
 def _tables(metadata: Metadata) -> dict[str, LoggedTable]:

@@ -31,7 +31,12 @@ from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_ba
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.raft_brokers.facts import AckedFacts
-from dledger.testing.raft_brokers.logged_tables import LoggedTables, log_path, look_at_tables, write_checkpoint
+from dledger.testing.raft_brokers.logged_tables import (
+    LoggedTables,
+    log_path,
+    look_at_tables,
+    write_checkpoint,
+)
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
@@ -168,8 +173,10 @@ class RaftBrokers:
                 self.logged.read(machine, log_path(machine))
                 is_read = self.logged.end >= parts.store.log.record_end
                 if is_read and not self.logged.says(table, name, node.term):
-                    self.bugs.note(QueuesBroken(f"{machine.name}: a change of {table} {name} was acknowledged, "
-                                                f"and the log of term {node.term} does not have it"))
+                    self.bugs.note(QueuesBroken(
+                        f"{machine.name}: a change of {table} {name} was acknowledged, and the log of term "
+                        f"{node.term} does not have it"
+                    ))
 
     def _hook(self, broker: BrokerMachine, parts: BrokerParts) -> None:
         """Let changes come just when a process becomes the master."""
@@ -184,7 +191,7 @@ class RaftBrokers:
                 for _ in range(self.rng.randrange(4)):
                     self.clock.after(1 + int(self.rng.random() ** 3 * 100_000), self._change, broker)
 
-        setattr(parts, "role_changed", role_changed)
+        parts.role_changed = role_changed  # type: ignore[method-assign]
 
     def _change(self, broker: BrokerMachine) -> None:
         parts = broker.parts
@@ -251,7 +258,7 @@ class RaftBrokers:
         broker.call(ask)
 
     def _kill_after_mark(self, broker: BrokerMachine) -> None:
-        """The next start reads the log again from a mark on, of which the tables may have only what is before."""
+        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
         broker.call(write_checkpoint, broker)
         self.clock.after(int(self.rng.random() * SECOND_US), self._kill, broker)
 
