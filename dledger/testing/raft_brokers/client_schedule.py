@@ -11,6 +11,7 @@ of a master counts whoever leads next, as long as a majority keeps its disks. In
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
 it is stored and may be lost (10, 11, 12).
+B26. See L{dledger.testing.raft_brokers.logged_tables}.
 """
 
 from __future__ import annotations

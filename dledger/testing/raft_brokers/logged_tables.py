@@ -235,8 +235,8 @@ class LoggedTables:
 
     def lacks(self, parts: BrokerParts) -> str:
         """
-        Which entry of a master the log lacks, from its begin on; empty if none. An entry that has changed
-        less than 2.5 s ago may be missing.
+        Which entry of a master the log lacks, from its begin on; empty if none. One that has changed since
+        the first look, and less than 2.5 s ago, may be missing.
         """
         fold, begin, now_us = _Fold(self._changes), parts.store.log.begin_offset, self._now_us()
         fold.advance(self.end)
@@ -246,12 +246,12 @@ class LoggedTables:
             for name in table.names():
                 key, value = (table_name, name), table.logged(name)
                 before = seen.get(key)
-                since_us = before[1] if before is not None and before[0] == value else now_us
+                # Those of the first look count as old.
+                since_us = before[1] if before is not None and before[0] == value else now_us if seen else 0
                 self._seen[key] = value, since_us
                 known = fold.entries.get(key)
                 is_there = known is not None and known.offset >= begin and known.value == value
-                is_old = now_us - since_us >= _WRITTEN_US or before is None
-                if value and is_old and not is_there:
+                if value and not is_there and now_us - since_us >= _WRITTEN_US:
                     lacking = f"the log from {begin} on lacks {table_name} {name}: {value}, and has {known}"
         return lacking
 

@@ -11,8 +11,10 @@ Invariant 3: a refused put is not in the log (unless the broker says that it doe
 Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
 have every acknowledged message at its place; and every broker finds it by its key.
 Invariant 5: in the end there is a master, and it takes messages.
-Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic whose
-deletion was.
+Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic or group
+whose deletion was.
+Invariant 7: see B26 in L{dledger.testing.raft_brokers.logged_tables}; an acknowledged deletion, also of what
+the master does not know, is in the log of its term.
 """
 
 from __future__ import annotations
