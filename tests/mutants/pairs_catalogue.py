@@ -150,9 +150,9 @@ RAFT_MUTANTS: tuple[Row, ...] = (
         Patch(METADATA_LOG, "        if topics.changed and self.is_open:\n", "        if False:\n"),
     ), {}, _NOTHING),
     ("raft-mark-without-tables", "a mark says that tables are saved that could not be written", (
-        Patch(MARKS, "        if not is_kept:\n            return  # the next start reads these metadata again\n", ""),
+        Patch(MARKS, "        if not is_kept:\n", "        if False:\n"),
     ), {}, ("fail_saves", "kill")),
-    ("raft-begin-of-entries-lost", "a log loses the beginning of its entries, and they are not written again", (
+    ("raft-begin-of-entries-lost", "entries whose records expire are not written again", (
         Patch(METADATA_LOG, "if self._begin_offset < begin_offset:", "if False:"),
     ), {}, ("age",)),
 )
