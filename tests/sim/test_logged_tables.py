@@ -9,11 +9,15 @@ from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.store.records.plain_records import plain_batch
+from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.accounts import PairBroken
 from dledger.testing.brokers.parts.machine import BrokerMachine
-from dledger.testing.raft_brokers.logged_tables import look_at_tables
+from dledger.testing.raft_brokers.logged_tables import LoggedTables, look_at_tables
 from dledger.testing.raft_brokers.schedule import SECOND_US, QueuesBroken, RaftBrokers
+from protocols.wire.rocketmq.message import Host
 
+_HOST = Host.of("10.0.0.1", 10911)
 _NOW_MS = 1_700_000_000_000
 
 
@@ -90,12 +94,21 @@ class SlaveTests(LoggedTablesCase):
 
     def test_former_masters_are_not_judged_yet(self) -> None:
         """What was never committed stays until the next master has written it again."""
-        self.put(self.slaves[0], "g1", 9)
-        self.rig.logged._views[self.slaves[0].name].last_term = 1 << 30
-        self.rig.logged._views[self.slaves[0].name].is_new = True
+        former, slave = self.slaves
+        role = self.parts_of(former).config.role
+        role.become("SYNC_MASTER", 0)
         self.look()
-        self.rig.logged._views[self.slaves[0].name].last_term = -1
-        self.rig.logged._views[self.slaves[0].name].is_new = True
+        role.become("SLAVE", 1)
+        for broker in self.slaves:
+            broker.kill()
+            broker.start()
+        self.run_for(3.0)
+        self.put(former, "g1", 9)
+        self.look()
+        slave.kill()
+        slave.start()
+        self.run_for(3.0)
+        self.put(slave, "g1", 9)
         self.assertRaises(PairBroken, self.look)
 
 
@@ -122,20 +135,26 @@ class MasterTests(LoggedTablesCase):
     def test_acknowledged_before_the_log_has_it(self) -> None:
         """A change that is acknowledged has a record of the same term, or lies in a range of one."""
         parts = self.parts_of(self.master)
-        self.rig._is_told(parts, "groups", "g1")
-        self.rig._is_told(parts, "groups", "of nobody")  # in a range: there is none
+        self.rig.is_told(parts, "groups", "g1")
+        self.rig.is_told(parts, "groups", "of nobody")  # in a range: there is none
         self.rig.bugs.tell()
-        self.rig._is_told(parts, "consumerOffsets", "of nobody")
+        self.rig.is_told(parts, "consumerOffsets", "of nobody")
         self.assertRaises(QueuesBroken, self.rig.bugs.tell)
 
     def test_topic_after_its_message(self) -> None:
         """A topic whose record follows its first message."""
-        logged = self.rig.logged
-        logged._has_clients = True
-        logged._early["late"] = 5
-        self.master.call(
-            self.parts_of(self.master).metadata.topics.put, TopicConfig(topic_name="late"), _NOW_MS
-        )
+        logged = LoggedTables(lambda: self.rig.clock.now_us, has_clients=True)
+        look_at_tables(logged, self.rig.brokers.values())
+        self.patch(MetadataLog, "topics_first", lambda log: None)
+        self.master.call(self.send, "late")
         self.run_for(2.0)
-        error = self.assertRaises(PairBroken, self.look)
+        error = self.assertRaises(PairBroken, look_at_tables, logged, self.rig.brokers.values())
         self.assertIn("topic late", str(error))
+
+    def send(self, topic: str) -> None:
+        parts = self.parts_of(self.master)
+        parts.metadata.topics.put(TopicConfig(topic_name=topic), _NOW_MS)
+        parts.pipeline.put(plain_batch([NewMessage(
+            topic=topic, queue_id=0, body=b"", flag=0, sys_flag=0, properties_data=b"", born_timestamp=1,
+            born_host=_HOST, store_host=_HOST,
+        )]))
