@@ -30,6 +30,7 @@ from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.brokers.parts.states import NO_MESSAGE
 from dledger.testing.raft_brokers.raft import node_of
+from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE
 from protocols.wire.rocketmq.message import decode_message
@@ -148,10 +149,13 @@ class LoggedTables:
             return
         if disk.are_reads_armed or disk.death is not None or disk.has_bad_pages(path):
             return
-        log = parts.store.log
+        log, taken = parts.store.log, 0
         while self.end < log.record_end:
             data = log.read(self.end, _READ_BYTES)
-            taken = self._records(data, log.file_size)
+            try:
+                taken = self._records(data, log.file_size)
+            except (ValueError, LookupError, TypeError, struct.error, WireError) as error:
+                require_pair(False, 26, f"{machine.name}: no record of the log is at {self.end}: {error}")
             if not taken:
                 return
             self.end += taken
