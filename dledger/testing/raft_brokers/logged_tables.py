@@ -61,7 +61,7 @@ class _Change(NamedTuple):
     upto: str | None
 
     def covers(self, name: str) -> bool:
-        """Whether the record says of an entry what it is, or that there is none."""
+        """Whether the record has this entry, or shows that there is none."""
         is_within = self.after is not None and self.after < name and (self.upto is None or name <= self.upto)
         return name in self.entries or (is_within and name not in SYSTEM_TOPICS)
 
@@ -207,7 +207,8 @@ class LoggedTables:
         """Compare the tables of a broker. @param term: of its member."""
         view = self._views.setdefault(machine.name, _View(_Fold(self._changes)))
         if view.boots != machine.boots:
-            view.boots, view.is_new = machine.boots, True
+            view.boots = machine.boots
+            view.is_new = True
         offset = parts.store.reput.offset
         if not parts.config.is_slave:
             view.last_term = max(view.last_term, term)
