@@ -6,6 +6,8 @@ Rule 1: an entry whose body is not a message is passed over, alone; the log name
 entries of the same read.
 Rule 2: bytes that are no entry hold the dispatch up until the member has a sound copy from another one. The
 log says so; the broker serves what is dispatched, and does not become master.
+Rule 3: a member that was behind may get a log that begins after the place of its dispatch. The queues give up
+the units before that begin first, or a queue would put the next message at the index of one that is gone.
 
 Source: DLedgerCommitLog.checkMessageAndReturnSize, ReputMessageService (4.9.8).
 """
@@ -13,7 +15,7 @@ Source: DLedgerCommitLog.checkMessageAndReturnSize, ReputMessageService (4.9.8).
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twisted.logger import Logger
 
@@ -41,13 +43,15 @@ class EntryDispatch(Dispatcher):
 
     def __init__(
         self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int,
-        metadata_from: int = 0, events: BrokerEvents,
+        metadata_from: int = 0, events: BrokerEvents, expire: Callable[[int], None] = lambda log_begin: None,
     ) -> None:
         """
         @param metadata_from: metadata in the log before this offset are in the tables.
         @param events: hears of the metadata in the log.
+        @param expire: lets the queues give up the units before the log's begin; see rule 3.
         """
         super().__init__(log, queues, delay_levels_ms, offset=offset)
+        self._expire = expire
         self._metadata_from = metadata_from
         self._events = events
 
@@ -59,6 +63,11 @@ class EntryDispatch(Dispatcher):
             if isinstance(error.__cause__, WireError):
                 raise OSError(errno.EBADMSG, str(error.__cause__)) from error
             raise
+
+    def _step(self, bound: int, bytes_max: int) -> Arrived:
+        if self.offset < self._log.begin_offset:
+            self._expire(self._log.begin_offset)
+        return super()._step(bound, bytes_max)
 
     def another(self, queues: Puts, offset: int) -> Dispatcher:
         return EntryDispatch(

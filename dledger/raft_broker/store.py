@@ -82,7 +82,7 @@ class RaftStore(MessageStore):
             log.show_to(known)
             dispatch = EntryDispatch(
                 log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known,
-                metadata_from=metadata_from, events=events,
+                metadata_from=metadata_from, events=events, expire=queues.expire,
             )
             indexing = None
             if config.message_index_enable:

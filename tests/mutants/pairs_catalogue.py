@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
 Mutants of whole brokers, which their clients notice, as rows: name, what is wrong, patches, settings, faults.
-They break the promises B1 to B25, or bring back a bug that the schedules found.
+They break the promises B1 to B26, or bring back a bug that the schedules found.
 
 Settings and faults of masters and slaves are those of
 L{dledger.testing.brokers.pair_schedule.PairFocus}; brokers on raft logs have faults only.
@@ -20,6 +20,7 @@ FILES = f"{BROKER}.store.queues.queue_files"
 LOCKS = f"{BROKER}.consuming.queue_locks"
 INDEX = f"{BROKER}.store.index.key_index"
 OFFSETS = f"{BROKER}.metadata.offsets"
+MARKS = "dledger.raft_broker.checkpoints"
 METADATA_LOG = "dledger.raft_broker.metadata_log"
 POPPED = f"{BROKER}.popping.popped"
 PULLS = f"{BROKER}.consuming.pull_reading"
@@ -145,4 +146,13 @@ RAFT_MUTANTS: tuple[Row, ...] = (
         Patch(WRITER, "_NOT_STORED.get(error.code, PutStatus.UNKNOWN_ERROR)",
               "_NOT_STORED.get(error.code, PutStatus.FLUSH_SLAVE_TIMEOUT)"),
     ), {}, ("cut_off", "kill", "hand_over")),
+    ("raft-topic-after-its-message", "a new topic is written into the log after its first message", (
+        Patch(METADATA_LOG, "        if topics.changed and self.is_open:\n", "        if False:\n"),
+    ), {}, _NOTHING),
+    ("raft-mark-without-tables", "a mark says that tables are saved that could not be written", (
+        Patch(MARKS, "        if not is_kept:\n", "        if False:\n"),
+    ), {}, ("fail_saves", "kill")),
+    ("raft-begin-of-entries-lost", "entries whose records expire are not written again", (
+        Patch(METADATA_LOG, "if self._begin_offset < begin_offset:", "if False:"),
+    ), {}, ("age",)),
 )

@@ -104,7 +104,9 @@ def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
         is_replication = module.startswith("dledger.rocketmq.broker.ha.")
         return [run_pair_schedule, run_ha_schedule] if is_replication else [run_pair_schedule]
     if module.startswith("dledger.raft_broker"):
-        return [run_raft_brokers]
+        from dledger.testing.raft_brokers.client_schedule import run_raft_clients
+
+        return [run_raft_brokers, run_raft_clients]
     from dledger.testing.group.focuses import run_drawn_schedule
 
     return [run_drawn_schedule]

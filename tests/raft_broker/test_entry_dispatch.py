@@ -70,6 +70,24 @@ class DispatchTests(SynchronousTestCase):
         self.assertEqual(len(self.units()["T1", 0]), 4)
         self.assertEqual(dispatch.offset, self.ledger.store.position_of(4))
 
+    def test_log_that_begins_after_the_place(self) -> None:
+        """What expired before it was dispatched leaves a gap: the next message has its own index."""
+        self.ledger.append(*[message() for _ in range(6)])
+        log = self.ledger.log(None)
+        self.addCleanup(log.abandon)
+        dispatch = EntryDispatch(
+            log, self.queues, config_of().delay_levels_ms, offset=0, events=BrokerEvents(),
+            expire=self.queues.expire,
+        )
+        dispatch.step(bound=self.ledger.store.position_of(2))
+        self.assertEqual([place for _, place in self.units()["T1", 0]], [0, 1])
+        log.begin_offset = self.ledger.store.position_of(4)
+        dispatch.step(bound=log.record_end)
+        queue = self.queues.get("T1", 0)
+        assert queue is not None
+        self.assertEqual((queue.begin_index, queue.next_index, queue.misplaced), (4, 6, 0))
+        self.assertEqual([unit.offset for unit in queue.read(4, 9)], self.ledger.place.offsets[4:])
+
     def test_foreign_entries_are_passed_over(self) -> None:
         """Empty, short, or another's: passed over one by one; the messages around them keep their places."""
         self.ledger.append(message(b"a"))

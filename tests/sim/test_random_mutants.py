@@ -79,7 +79,7 @@ class SitesTests(SynchronousTestCase):
         for module, rigs in (
             ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
             ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
-            ("dledger.raft_broker.marks", ["run_raft_brokers"]),
+            ("dledger.raft_broker.marks", ["run_raft_brokers", "run_raft_clients"]),
             ("dledger.core.replica", ["run_drawn_schedule"]),
         ):
             found = schedules_of(module)

@@ -11,6 +11,7 @@ of a master counts whoever leads next, as long as a majority keeps its disks. In
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
 it is stored and may be lost (10, 11, 12).
+B26. See L{dledger.testing.raft_brokers.logged_tables}.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ from dledger.testing.brokers.parts.states import (
     table_difference,
 )
 from dledger.testing.raft_brokers.kept_offsets import KeptOffsets
+from dledger.testing.raft_brokers.logged_tables import (
+    LoggedTables,
+    log_path,
+    look_at_tables,
+    write_checkpoint,
+)
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
@@ -55,9 +62,16 @@ IDS = ("n0", "n1", "n2")
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
+    "kill_after_mark", "fail_saves",
 )
 #: A client of the ledger appends what is not a message, or what only a later version reads.
 STRANGERS = ("append_strangely", "append_strangely")
+
+
+#: The queues follow the begin of a log within this time.
+FOLLOWED_US = 1_500_000
+#: So long after the faults files grow old once more.
+AGED_US = 5_000_000
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +120,10 @@ class RaftClientsWorld(ClientWorld):
         self.traffic = clients_of(self, self, put_s=rng.choice((0.06, 0.15, 0.4)), has_groups=groups)
         self.masters = 0
         self.kept = KeptOffsets()
+        self._may_age = True
+        self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=True)
+        #: By name of a broker, the begin of its log, and since when.
+        self._begins: dict[str, tuple[int, int]] = {}
         #: Of the newest master: its term, and the number of its process.
         self._term = self._boot = 0
 
@@ -174,6 +192,21 @@ class RaftClientsWorld(ClientWorld):
 
         machine.call(ask)
 
+    def _kill_after_mark(self, machine: BrokerMachine) -> None:
+        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
+        machine.call(write_checkpoint, machine)
+        self.clock.after(int(self.fault_rng.random() * SECOND_US), self._kill, machine)
+
+    def _fail_saves(self, machine: BrokerMachine) -> None:
+        """Tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
+        machine.may_fail = True
+        machine.disk.fail_under("/store/config")
+        rng = self.fault_rng
+        for _ in range(3):
+            self.clock.after(int(rng.random() * 2 * SECOND_US), machine.call, write_checkpoint, machine)
+        self.clock.after(int(2.2 * SECOND_US), self._kill, machine)
+        self.clock.after(int(2.2 * SECOND_US), machine.disk.fail_under, "")
+
     def _append_strangely(self, _machine: BrokerMachine) -> None:
         """Nobody gets it, and every message around it comes: B6, B7 and B20."""
         bodies: list[bytes] = [NO_MESSAGE + bytes(self.fault_rng.randrange(200)) for _ in range(2)]
@@ -192,7 +225,7 @@ class RaftClientsWorld(ClientWorld):
 
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
-        return f"/store/dledger-{machine.name}/data"
+        return log_path(machine)
 
     def _port_of_master(self) -> str:
         """Of its member, for the others; its clients' port has a number."""
@@ -203,16 +236,36 @@ class RaftClientsWorld(ClientWorld):
         super().heal()
         for machine in self.machines.values():
             machine.disk.forgive(self.log_path(machine))
+        self._may_age = self._may_age and "age" in self.faults
+        if self._may_age:
+            self.clock.after(AGED_US, self._age_once_more)
+
+    def _age_once_more(self) -> None:
+        """Brokers that do not start again, and masters that stay, have to give up files, too."""
+        for machine in self.machines.values() if self._may_age else ():
+            self._age(machine, rounds=40)
+        self._may_age = False
+
+    def _age(self, machine: BrokerMachine, *, rounds: int = -1) -> None:
+        """See L{PairFaults._age}. An operator lets the member read its options again, which keeps house."""
+        super()._age(machine)
+        # Each time some files go.
+        for _ in range(self.fault_rng.choice((0, 1, 4, 10)) if rounds < 0 else rounds):
+            machine.call(_reread_options, machine)
 
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
+        look_at_tables(self.logged, self.machines.values())
         for name, machine in self.machines.items():
             parts, node = machine.parts, node_of(machine)
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
                 self.old_files.check(machine, self.machines.values())
+                begin = parts.store.log.begin_offset
+                if self._begins.get(name, (-1, 0))[0] != begin:
+                    self._begins[name] = begin, self.clock.now_us
                 if node is not None and not parts.config.is_slave and node.term > self._term:
                     self._master = name
                     self._term = node.term
@@ -246,7 +299,13 @@ class RaftClientsWorld(ClientWorld):
             return why
         if len(ends) != 1:
             return f"ends {ends}"
+        if self._may_age:
+            return "files are to grow old once more"
+        if any(self.clock.now_us - since_us < FOLLOWED_US for _, since_us in self._begins.values()):
+            return "a log begins later than a moment ago"
         master = all_parts.pop(self._master)
+        if (why := self.logged.lacks(master)):
+            return why
         for parts in all_parts.values():
             why = log_difference(master, parts) or table_difference(master.metadata, parts.metadata)
             if why:
@@ -271,6 +330,12 @@ class RaftClientsWorld(ClientWorld):
         require_pair(record is not None and record.keys == (sent.key,), 20,
                      f"{sent.key} was acknowledged at {sent.offset}, and {name} has "
                      f"{'nothing' if record is None else record.keys} there")
+
+
+def _reread_options(machine: BrokerMachine) -> None:
+    node = node_of(machine)
+    if node is not None and node.is_running:
+        node.reread(node.config)
 
 
 def run_raft_clients(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TypeVar
 
 from dledger.rocketmq.broker.metadata.files import Metadata
@@ -22,49 +23,88 @@ class AckedFacts:
 
     @ivar topics, groups: name to the number of its acknowledged value.
     @ivar offsets: group to its highest acknowledged offset.
-    @ivar deleted: topics whose deletion was acknowledged. Names are used once.
+    @ivar deleted: topics whose deletion was acknowledged. @ivar deleted_groups: the same of groups. Names of
+        both are used once.
+    @ivar judged: number of acknowledgements.
     @ivar levels: delay level to its highest acknowledged offset.
     """
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, told: Callable[[BrokerParts, str, str], None]) -> None:
+        """@param told: called when a change is acknowledged, with its table and the name of its entry."""
+        self._told = told
+        self._number = self.judged = 0
+        #: Topics and groups that may be deleted: they were made, acknowledged or not.
+        self._made: list[str] = []
+        #: Names whose deletion was asked for.
+        self._asked: set[object] = set()
         self.topics: dict[str, int] = {}
         self.groups: dict[str, int] = {}
         self.offsets: dict[str, int] = {}
         self.levels: dict[int, int] = {}
         self.deleted: set[str] = set()
+        self.deleted_groups: set[str] = set()
 
     def change(self, parts: BrokerParts, rng: random.Random) -> None:
         """One change at a master; it counts when the master says that it is settled."""
         self._number += 1
         number, metadata = self._number, parts.metadata
-        kind = rng.randrange(5)
+        kind = rng.randrange(7)
         if kind == 0:
             name = f"made-{number}"
+            self._made.append(name)
             metadata.topics.put(TopicConfig(topic_name=name, read_queue_nums=number), _NOW_MS)
-            self._when_settled(parts, self.topics, name, number)
-        elif kind == 1:
-            name = f"g{rng.randrange(_GROUPS)}"
+            self._when_settled(parts, "topics", self.topics, name, number)
+        elif kind in (1, 2):
+            name = f"g{rng.randrange(_GROUPS)}" if kind == 1 else f"group-{number}"
+            if kind == 2:
+                self._made.append(name)
             metadata.groups.put(GroupConfig(group_name=name, retry_max_times=number), _NOW_MS)
-            self._when_settled(parts, self.groups, name, number)
-        elif kind == 2:
+            self._when_settled(parts, "groups", self.groups, name, number)
+        elif kind == 3:
             name = f"g{rng.randrange(_GROUPS)}"
             metadata.consumer_offsets.commit(name, "T1", 0, number, _NOW_MS)
-            self._when_settled(parts, self.offsets, name, number)
-        elif kind == 3:
+            self._when_settled(parts, "consumerOffsets", self.offsets, name, number)
+        elif kind == 4:
             level = rng.randrange(_LEVELS)
             metadata.delay_offsets.put(level, number, _NOW_MS)
-            self._when_settled(parts, self.levels, level, number)
-        elif self.topics:
-            name = rng.choice(sorted(self.topics))
-            del self.topics[name]  # until it is settled, nobody knows
-            metadata.topics.delete(name, _NOW_MS)
-            parts.replication.settled().addCallbacks(lambda _: self.deleted.add(name), lambda _: None)
+            self._when_settled(parts, "delayOffsets", self.levels, level, number)
+        elif kind == 5:
+            # Nobody has it. A master without its last ranges in the log does not know that.
+            self._delete(parts, rng.choice((f"made-{number}", f"group-{number}")))
+        elif self._made:
+            # The last ones: their makers may not be acknowledged, and this master may not know them.
+            name = self._made.pop(-1 - min(int(rng.expovariate(0.5)), len(self._made) - 1))
+            self._delete(parts, name)
 
-    @staticmethod
-    def _when_settled(parts: BrokerParts, table: dict[_Key, int], key: _Key, number: int) -> None:
+    def _delete(self, parts: BrokerParts, name: str) -> None:
+        """Delete a topic or a group. Until it is settled, nobody knows whether it is there."""
+        metadata = parts.metadata
+        if name.startswith("made"):
+            table, deleted = "topics", self.deleted
+            self.topics.pop(name, None)
+            metadata.topics.delete(name, _NOW_MS)
+        else:
+            table, deleted = "groups", self.deleted_groups
+            self.groups.pop(name, None)
+            metadata.groups.delete(name, _NOW_MS)
+        self._asked.add(name)
+
         def settled(_: None) -> None:
-            table[key] = max(table.get(key, 0), number)
+            deleted.add(name)
+            self.judged += 1
+            self._told(parts, table, name)
+
+        parts.replication.settled().addCallbacks(settled, lambda _: None)
+
+    def _when_settled(
+        self, parts: BrokerParts, table: str, known: dict[_Key, int], key: _Key, number: int
+    ) -> None:
+        def settled(_: None) -> None:
+            self.judged += 1
+            if key not in self._asked:
+                known[key] = max(known.get(key, 0), number)
+            if table in ("topics", "groups"):
+                self._told(parts, table, str(key))
 
         parts.replication.settled().addCallbacks(settled, lambda _: None)
 
@@ -77,6 +117,9 @@ class AckedFacts:
         for name in self.deleted:
             if metadata.topics.get(name) is not None:
                 return f"the deletion of topic {name} was acknowledged"
+        for name in self.deleted_groups:
+            if metadata.groups.get(name) is not None:
+                return f"the deletion of group {name} was acknowledged"
         for name, number in self.groups.items():
             group = metadata.groups.get(name)
             if group is None or group.retry_max_times < number:

@@ -11,8 +11,10 @@ Invariant 3: a refused put is not in the log (unless the broker says that it doe
 Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
 have every acknowledged message at its place; and every broker finds it by its key.
 Invariant 5: in the end there is a master, and it takes messages.
-Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic whose
-deletion was.
+Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic or group
+whose deletion was.
+Invariant 7: see B26 in L{dledger.testing.raft_brokers.logged_tables}; an acknowledged deletion, also of what
+the master does not know, is in the log of its term.
 """
 
 from __future__ import annotations
@@ -24,12 +26,19 @@ import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.puts import NotPut
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.raft_brokers.facts import AckedFacts
+from dledger.testing.raft_brokers.logged_tables import (
+    LoggedTables,
+    log_path,
+    look_at_tables,
+    write_checkpoint,
+)
 from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
@@ -96,7 +105,9 @@ class RaftBrokers:
         self.acked: dict[str, Acked] = {}
         self.refused_keys: set[str] = set()
         self.unknown = self.faults = self.masters = 0
-        self.facts = AckedFacts()
+        self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=False)
+        self.facts = AckedFacts(self.is_told)
+        self._hooked: dict[str, int] = {}
         self._masters: dict[str, bool] = {}
         self._number = 0
         self._is_loaded = True
@@ -154,7 +165,37 @@ class RaftBrokers:
         if not self._is_loaded:
             return
         self.clock.after(int(self.rng.expovariate(1 / 300_000)) + 1, self._administrate)
-        broker = self.brokers[self.rng.choice(list(self.brokers))]
+        self._change(self.brokers[self.rng.choice(list(self.brokers))])
+
+    def is_told(self, parts: BrokerParts, table: str, name: str) -> None:
+        """A change was acknowledged just now: the log of this term has to say so."""
+        for machine in self.brokers.values():
+            node = node_of(machine)
+            if machine.parts is parts and node is not None and node.is_leader:
+                self.logged.read(machine, log_path(machine))
+                is_read = self.logged.end >= parts.store.log.record_end
+                if is_read and not self.logged.says(table, name, node.term):
+                    self.bugs.note(QueuesBroken(
+                        f"{machine.name}: a change of {table} {name} was acknowledged, and the log of term "
+                        f"{node.term} does not have it"
+                    ))
+
+    def _hook(self, broker: BrokerMachine, parts: BrokerParts) -> None:
+        """Let changes come just when a process becomes the master."""
+        if self._hooked.get(broker.name) == broker.boots:
+            return
+        self._hooked[broker.name] = broker.boots
+        changed = parts.role_changed
+
+        def role_changed() -> None:
+            changed()
+            if not parts.config.is_slave and self._is_loaded:
+                for _ in range(self.rng.randrange(4)):
+                    self.clock.after(1 + int(self.rng.random() ** 3 * 100_000), self._change, broker)
+
+        parts.role_changed = role_changed  # type: ignore[method-assign]
+
+    def _change(self, broker: BrokerMachine) -> None:
         parts = broker.parts
         if broker.is_up and not broker.process.is_frozen and parts is not None and not parts.config.is_slave:
             broker.call(self.facts.change, parts, self.rng)
@@ -169,7 +210,7 @@ class RaftBrokers:
         broker = self.brokers[rng.choice(list(self.brokers))]
         kinds: list[Callable[[BrokerMachine], None]] = [
             self._kill, self._kill, self._kill_in_write, self._freeze, self._cut_off, self._stop,
-            self._hand_over, self._slow_disk,
+            self._hand_over, self._slow_disk, self._kill_after_mark, self._end_in_changes,
         ]
         if self.is_sync:
             kinds += [self._lose_power, self._lose_power_in_write]
@@ -218,6 +259,21 @@ class RaftBrokers:
 
         broker.call(ask)
 
+    def _kill_after_mark(self, broker: BrokerMachine) -> None:
+        """The next start reads the log again from a mark on; the tables may have what is before it alone."""
+        broker.call(write_checkpoint, broker)
+        self.clock.after(int(self.rng.random() * SECOND_US), self._kill, broker)
+
+    def _end_in_changes(self, _broker: BrokerMachine) -> None:
+        """A master has changes without an answer when another one is elected."""
+        for broker in self.brokers.values():
+            parts = broker.parts
+            if parts is not None and not parts.config.is_slave:
+                for _ in range(6):
+                    self.clock.after(1 + int(self.rng.random() * 20_000), self._change, broker)
+                end = self.rng.choice((self._kill, self._cut_off, self._hand_over))
+                self.clock.after(1 + int(self.rng.random() * 20_000), end, broker)
+
     def _slow_disk(self, broker: BrokerMachine) -> None:
         broker.slow_disk(self.rng.choice((200, 500, 20_000)))
 
@@ -225,8 +281,11 @@ class RaftBrokers:
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
+        look_at_tables(self.logged, self.brokers.values())
         for peer_id, broker in self.brokers.items():
             parts = broker.parts
+            if parts is not None:
+                self._hook(broker, parts)
             is_master = parts is not None and not parts.config.is_slave
             if is_master and not self._masters.get(peer_id):
                 self.masters += 1
@@ -296,7 +355,8 @@ class RaftBrokers:
             return f"{masters} masters"
         if len(ends) != 1 or len(set(*ends)) != 1:
             return f"ends {ends}"
-        return ""
+        master = next(parts for parts in map(_parts_of, self.brokers.values()) if not parts.config.is_slave)
+        return self.logged.lacks(master)
 
     def _queues(self, broker: BrokerMachine) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
         """Queue to queue offset, offset in the log and key of its messages."""
@@ -358,6 +418,11 @@ class RaftBrokers:
             for broker in self.brokers.values():
                 broker.call(self._put, broker)
             self.clock.run_until(self.clock.now_us + 2 * SECOND_US)
+
+
+def _parts_of(broker: BrokerMachine) -> BrokerParts:
+    assert broker.parts is not None
+    return broker.parts
 
 
 def _first_difference(

@@ -27,12 +27,30 @@ class MachineDisk(SimDisk):
     @ivar death: how the process died; None while it lives.
     """
 
+    _failing_under = ""
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.death: MemberDied | None = None
         self._keeps = False
 
+    def fail_under(self, directory: str) -> None:
+        """Let every change in a directory fail from now on; empty: none."""
+        self._failing_under = directory
+        self._rearm()
+
+    def disarm(self) -> None:
+        self._failing_under = ""
+        super().disarm()
+
+    def _rearm(self) -> None:
+        super()._rearm()
+        self.is_armed = self.is_armed or bool(self._failing_under)
+
     def before_change(self, path: str, kind: str) -> None:
+        if self._failing_under and self.death is None and path.startswith(f"{self._failing_under}/"):
+            self.errors += 1
+            raise OSError(errno.EIO, "simulated write error", path)
         if self.death is None:
             try:
                 super().before_change(path, kind)

@@ -1,0 +1,160 @@
+# -*- test-case-name: tests.sim.test_logged_tables -*-
+"""B26, broken by hand: tables of brokers that are not the fold of the metadata in their log."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.raft_broker.metadata_log import MetadataLog
+from dledger.raft_broker.replication import RaftReplication
+from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.store.records.plain_records import plain_batch
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.testing.brokers.parts.accounts import PairBroken
+from dledger.testing.brokers.parts.machine import BrokerMachine
+from dledger.testing.raft_brokers.logged_tables import LoggedTables, look_at_tables
+from dledger.testing.raft_brokers.schedule import SECOND_US, QueuesBroken, RaftBrokers
+from protocols.wire.rocketmq.message import Host
+
+_HOST = Host.of("10.0.0.1", 10911)
+_NOW_MS = 1_700_000_000_000
+
+
+class LoggedTablesCase(SynchronousTestCase):
+    """A group without faults and messages, that has a master."""
+
+    def setUp(self) -> None:
+        self.rig = RaftBrokers(1)
+        for broker in self.rig.brokers.values():
+            broker.start()
+        self.run_for(5.0)
+        self.master, *self.slaves = sorted(
+            self.rig.brokers.values(), key=lambda one: self.parts_of(one).config.is_slave
+        )
+        self.change("g1", 7)
+        self.run_for(2.0)
+        self.look()
+
+    def tearDown(self) -> None:
+        self.flushLoggedErrors()
+
+    def run_for(self, seconds: float) -> None:
+        self.rig.clock.run_until(self.rig.clock.now_us + int(seconds * SECOND_US))
+
+    def look(self) -> None:
+        look_at_tables(self.rig.logged, self.rig.brokers.values())
+
+    @staticmethod
+    def parts_of(broker: BrokerMachine) -> BrokerParts:
+        assert broker.parts is not None
+        return broker.parts
+
+    def put(self, broker: BrokerMachine, name: str, tries: int) -> None:
+        self.parts_of(broker).metadata.groups.put(
+            GroupConfig(group_name=name, retry_max_times=tries), _NOW_MS
+        )
+
+    def change(self, name: str, tries: int) -> None:
+        self.master.call(self.put, self.master, name, tries)
+
+
+class SlaveTests(LoggedTablesCase):
+    """The tables of slaves."""
+
+    def test_sound_tables_are_compared(self) -> None:
+        """Every entry in the log is compared once, and again after a start."""
+        compared = self.rig.logged.compared
+        self.assertGreater(compared, 10)
+        self.look()
+        self.assertEqual(self.rig.logged.compared, compared)
+        self.slaves[0].kill()
+        self.slaves[0].start()
+        self.run_for(3.0)
+        self.look()
+        self.assertGreater(self.rig.logged.compared, compared + 5)
+
+    def test_entry_that_is_not_applied(self) -> None:
+        """A record that a slave passes over is noticed when it is dispatched there."""
+        self.patch(MetadataLog, "apply", lambda log, record, offset: True)
+        self.change("g1", 8)
+        self.run_for(2.0)
+        error = self.assertRaises(PairBroken, self.look)
+        self.assertIn("groups g1", str(error))
+
+    def test_entry_that_a_start_has_lost(self) -> None:
+        """All entries are compared when a process has caught up, also those with older records."""
+        slave = self.slaves[0]
+        slave.kill()
+        slave.start()
+        self.patch(RaftReplication, "metadata_logged", lambda self, record, offset, term: None)
+        self.run_for(3.0)
+        self.parts_of(slave).metadata.groups.delete("g1", _NOW_MS)
+        self.assertRaises(PairBroken, self.look)
+
+    def test_former_masters_are_not_judged_yet(self) -> None:
+        """What was never committed stays until the next master has written it again."""
+        former, slave = self.slaves
+        role = self.parts_of(former).config.role
+        role.become("SYNC_MASTER", 0)
+        self.look()
+        role.become("SLAVE", 1)
+        for broker in self.slaves:
+            broker.kill()
+            broker.start()
+        self.run_for(3.0)
+        self.put(former, "g1", 9)
+        self.look()
+        slave.kill()
+        slave.start()
+        self.run_for(3.0)
+        self.put(slave, "g1", 9)
+        self.assertRaises(PairBroken, self.look)
+
+
+class MasterTests(LoggedTablesCase):
+    """What a master has written."""
+
+    def test_log_has_all_entries(self) -> None:
+        """An entry that has just changed may be missing; an older one may not."""
+        parts = self.parts_of(self.master)
+        self.assertEqual(self.rig.logged.lacks(parts), "")
+        self.patch(MetadataLog, "tick", lambda log, begin_offset, log_end: None)
+        self.change("g1", 9)
+        self.assertEqual(self.rig.logged.lacks(parts), "")
+        self.run_for(3.0)
+        self.look()
+        self.assertIn("lacks groups g1", self.rig.logged.lacks(parts))
+
+    def test_expired_entries_are_missed(self) -> None:
+        """A record before the begin of the log is as good as none."""
+        parts = self.parts_of(self.master)
+        parts.store.log.begin_offset = parts.store.log.record_end  # type: ignore[misc]
+        self.assertIn("lacks", self.rig.logged.lacks(parts))
+
+    def test_acknowledged_before_the_log_has_it(self) -> None:
+        """A change that is acknowledged has a record of the same term, or lies in a range of one."""
+        parts = self.parts_of(self.master)
+        self.rig.is_told(parts, "groups", "g1")
+        self.rig.is_told(parts, "groups", "of nobody")  # in a range: there is none
+        self.rig.bugs.tell()
+        self.rig.is_told(parts, "consumerOffsets", "of nobody")
+        self.assertRaises(QueuesBroken, self.rig.bugs.tell)
+
+    def test_topic_after_its_message(self) -> None:
+        """A topic whose record follows its first message."""
+        logged = LoggedTables(lambda: self.rig.clock.now_us, has_clients=True)
+        look_at_tables(logged, self.rig.brokers.values())
+        self.patch(MetadataLog, "topics_first", lambda log: None)
+        self.master.call(self.send, "late")
+        self.run_for(2.0)
+        error = self.assertRaises(PairBroken, look_at_tables, logged, self.rig.brokers.values())
+        self.assertIn("topic late", str(error))
+
+    def send(self, topic: str) -> None:
+        parts = self.parts_of(self.master)
+        parts.metadata.topics.put(TopicConfig(topic_name=topic), _NOW_MS)
+        parts.pipeline.put(plain_batch([NewMessage(
+            topic=topic, queue_id=0, body=b"", flag=0, sys_flag=0, properties_data=b"", born_timestamp=1,
+            born_host=_HOST, store_host=_HOST,
+        )]))
