@@ -106,23 +106,23 @@ class MachineFileTests(SynchronousTestCase):
     """Two machines at one entry."""
 
     def setUp(self) -> None:
-        """A runner that only says what the rules ask for."""
+        """What a runner keeps, and its snapshots."""
         self.disk = SimDisk(random.Random(1))
         self.rules = MachineFileRules()
-        self.runner = mock.Mock(applied_index=8)
-        self.runner._skips.left_out = set()
-        self.runner._kept.encode.return_value = b"one"
-        self.runner._snapshots = None
+        self.kept = mock.Mock(**{"encode.return_value": b"one"})
+        self.snapshots: mock.Mock | None = None
 
     def look(self, member_id: str, *, is_new: bool = False) -> None:
         """The machine of a member has gone on."""
-        self.rules.look(member_id, self.runner, self.disk, is_new=is_new)
+        runner = mock.Mock(applied_index=8, _kept=self.kept, _snapshots=self.snapshots,
+                           _skips=mock.Mock(left_out=set()))
+        self.rules.look(member_id, runner, self.disk, is_new=is_new)
 
     def test_members_that_keep_other_results(self) -> None:
         """The same entries make the same results; of others nothing is known."""
         self.look("n0")
         self.look("n1")
-        self.runner._kept.encode.return_value = b"another"
+        self.kept.encode.return_value = b"another"
         with self.assertRaisesRegex(InvariantError, "n1 and n0 keep other results"):
             self.look("n1")
         self.rules.forget()
@@ -131,7 +131,7 @@ class MachineFileTests(SynchronousTestCase):
     def test_a_snapshot_that_a_loss_of_power_would_take(self) -> None:
         """A snapshot with a name is on stable storage."""
         self.disk.makedirs("/m")
-        self.runner._snapshots = mock.Mock(path="/m", heads=[SnapshotHead(
+        self.snapshots = mock.Mock(path="/m", heads=[SnapshotHead(
             index=8, term=1, chain_crc=0, machine="m", machine_version=1)])
         file = self.disk.open("/m/snapshot-8-1", create=True)
         file.pwrite(b"abc", 0)

@@ -69,7 +69,7 @@ class MemoryRules:
         return not (is_apart or self.member.config.store_type == "memory" or self.member.damaged)
 
     def asks(self, peer_id: str, request_id: int, request: Request) -> None:
-        """A request goes out: who asks for lists knows the id of its group, and that the peer has some."""
+        """A request goes out: for lists, if the member knows the id of its group and the version of the peer."""
         state = self._state
         if type(request) is MetadataRequest and state.group_name.is_known:
             if state.wire_versions.get(peer_id, 0) >= 1:
@@ -173,7 +173,7 @@ class MemoryRules:
             f"members were {sorted(former)}"))
 
     def _heard_lists(self, response: MetadataResponse) -> None:
-        """A member that hears of a later committed list without it stands no more (9)."""
+        """A member that hears of a later committed list without it does not count itself as a voter (9)."""
         state = self._state
         if response.code is not ResponseCode.SUCCESS or not response.configuration or not (
             state.group_name.is_known and response.group_id == state.group_name.id
