@@ -69,7 +69,7 @@ class MemoryRules:
         return not (is_apart or self.member.config.store_type == "memory" or self.member.damaged)
 
     def asks(self, peer_id: str, request_id: int, request: Request) -> None:
-        """A request goes out: for lists, if the member knows the id of its group and the version of the peer."""
+        """A request goes out: for lists, if the member knows its group and the version of the peer."""
         state = self._state
         if type(request) is MetadataRequest and state.group_name.is_known:
             if state.wire_versions.get(peer_id, 0) >= 1:
