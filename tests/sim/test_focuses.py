@@ -52,6 +52,12 @@ class FocusTests(SynchronousTestCase):
         options = attrs.evolve(options, settings={"preferred_leader_ids": ("n4",)})
         self.assertEqual(narrow(options, Load())[0].settings["preferred_leader_ids"], ("n4",))
 
+    def test_a_preferred_leader_that_may_not_lead(self) -> None:
+        """A leader that the seed prefers, and that the focus forbids to lead, is preferred no more."""
+        options = GroupOptions(members=3, settings={"preferred_leader_ids": ("n2",)})
+        narrow = FOCUSES["members-that-never-lead"][1].narrow
+        self.assertNotIn("preferred_leader_ids", narrow(options, Load())[0].settings)
+
     def asked(self, *words: str) -> dict[int, Focus]:
         """The focus of each schedule that a command plays."""
         asked: dict[int, Focus] = {}

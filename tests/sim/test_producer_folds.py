@@ -7,7 +7,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.producers import OPEN_ENTRIES, NotedRun, SequenceTable
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.testing.group.checks.producer_folds import LastEntry, fold, producers_problem
+from dledger.testing.group.checks.producer_folds import (
+    PRODUCERS_HEADER_BYTES,
+    LastEntry,
+    file_problem,
+    fold,
+    producers_problem,
+)
+from protocols.wire.fastjson import write_object
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.own.producer_entries import encode_producer_entry
@@ -73,3 +80,18 @@ class FoldTests(SynchronousTestCase):
         self.assertIn("sequence 1 of q is at 10", self.problem())
         self.table.note(NotedRun("q", 0, 8, 3, 8))
         self.assertIn("at 9", self.problem())
+
+    def in_file(self, index: int, *rows: list[object]) -> str:
+        """What is wrong with a file of these producers."""
+        records = {(at, self.mirror.terms[at]): (one, -1) for at, one in enumerate(self.log)}
+        text = write_object({"index": index, "producers": [*rows]})
+        return file_problem(bytes(PRODUCERS_HEADER_BYTES) + text, self.mirror, records, 9)
+
+    def test_file_of_the_past(self) -> None:
+        """It says what the log says up to its index, and ends no run after that."""
+        r, p, q = ["r", 4, 2, 1, 1, -1], ["p", 0, 3, 3, 1, 1], ["q", 0, 9, 2, 8, -1]
+        self.assertEqual(self.in_file(7, r, p), "")
+        self.assertEqual(self.in_file(10, r, p, q), "")
+        self.assertIn("up to 10", self.in_file(9, r, p, q))
+        self.assertIn("of q is at 10", self.in_file(10, r, p))
+        self.assertEqual(self.in_file(99, r), "")

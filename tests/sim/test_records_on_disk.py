@@ -12,7 +12,10 @@ from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, encode_mark
+from dledger.storage.store.producer_list import PRODUCERS_NAME
+from dledger.testing.group.checks.producer_folds import PRODUCERS_HEADER_BYTES
 from dledger.testing.group.watching.records_on_disk import mark_in
+from protocols.wire.fastjson import write_object
 from tests.sim.test_words import GroupOfThree
 
 
@@ -115,3 +118,15 @@ class LookTests(GroupOfThree):
                 self.records.found = attrs.evolve(self.records.found, last_whole=3)
             self.looks(says, self.records.after_start)
             self.state.voted_for, self.state.group_name = before
+
+    def test_a_start_that_is_not_counted(self) -> None:
+        """The disk had counted as many starts before."""
+        self.records.before_start()
+        self.looks("starts before this", self.records.after_start)
+
+    def test_a_file_of_producers_that_is_wrong(self) -> None:
+        """It reports a run of which the log has nothing yet."""
+        text = write_object({"index": 2, "producers": [["p", 0, 2, 9, 1, -1]]})
+        path = f"{self.follower.config.self_path}/{PRODUCERS_NAME}"
+        self.follower.disk.write_file(path, bytes(PRODUCERS_HEADER_BYTES) + text)
+        self.looks("producers")

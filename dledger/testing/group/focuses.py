@@ -117,6 +117,11 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         settings=_SYNC, faults=("slow_disk", "slow_disk", "hang_fsync", "disk_error", "transfer"), pace_s=1.0,
         load=_MUCH, group={"flush_us": 20_000},
     )),
+    "cuts-during-slow-flushes": (5, Focus(
+        settings={**_SYNC, "max_batch_push_count": 2, "max_inflight_pushes": 2},
+        faults=("depose", "depose", "depose", "stop", "stop", "isolate"), pace_s=2.0,
+        load={**_MUCH, "exact": 0.7, "single": 0.3, "bodies_max": 12}, group={**_OURS, "flush_us": 500_000},
+    )),
     "full-disks": (2, Focus(
         faults=("fill_disk", "fill_disk", "use_disk", "kill", "transfer", "few_descriptors"), pace_s=1.0,
         load=_MUCH,

@@ -79,7 +79,9 @@ class Focus:
             # Appends with conditions are refused more often than taken.
             load = attrs.evolve(load, conditions=0.0, exact=0.0, single=0.0)
         narrowed = with_values(options, {"settings": settings, **self.group})
-        ids = {f"n{number}" for number in range(narrowed.members)}  # (the seed's group may have been larger)
+        # (The seed's group may have been larger, and the focus may forbid one to lead.)
+        ids = {f"n{number}" for number in range(narrowed.members)}
+        ids -= {one for one, its in narrowed.member_settings.items() if its.get("never_lead")}
         preferred = settings.get("preferred_leader_ids", ())
         if not ids.issuperset(preferred):  # type: ignore[arg-type]
             del settings["preferred_leader_ids"]

@@ -26,6 +26,7 @@ from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans
 from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.machine_files import MachineFileRules
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.sim_machines import (
     NO_MACHINE,
@@ -39,6 +40,7 @@ from dledger.testing.group.checks.sim_machines import (
     mixed,
     register_of,
 )
+from dledger.testing.world.disk import SimDisk
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
 
@@ -104,6 +106,7 @@ class MachineRules:
     _poisons: list[int] = attrs.Factory(list)
     _folds: dict[frozenset[int], Fold] = attrs.Factory(dict)
     _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
+    files: MachineFileRules = attrs.Factory(MachineFileRules)
 
     def make(
         self, node: Node, host: MachineHost, *, member_id: str, disk: Disk, trace: OpenSpans | None = None
@@ -129,11 +132,12 @@ class MachineRules:
         self._bodies.clear()
         self._poisons.clear()
         self._folds.clear()
+        self.files.forget()
 
     # -- members ------------------------------------------------------------------------------
 
-    def check(self, member_id: str, boots: int, node: Node) -> None:
-        """Something happened at a member: compare its state."""
+    def check(self, member_id: str, boots: int, node: Node, disk: SimDisk) -> None:
+        """Something happened at a member: compare its state. @param disk: of its machine."""
         runner = node.machine_requests.machine
         assert isinstance(runner, MachineRunner)
         if runner.is_applying and runner.state == "running":
@@ -155,6 +159,8 @@ class MachineRules:
         may_doubt = bool(self.orders) or self.has_differed
         require(not runner.in_doubt or may_doubt, 10, f"{member_id} is in doubt: {runner.in_doubt}")
         self._compare(member_id, runner)
+        is_same = before is not None and (before[0], before[2:]) == (boots, seen[2:])
+        self.files.look(member_id, runner, disk, is_new=not is_same)
 
     def _compare(self, member_id: str, runner: MachineRunner) -> None:
         index, left_out = runner.applied_index, runner._skips.left_out

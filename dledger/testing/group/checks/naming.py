@@ -13,9 +13,13 @@ from dledger.testing.group.checks.require import require
 
 @attrs.define
 class NameRules:
-    """@ivar known: the id that a member was the first to know; empty before."""
+    """
+    @ivar known: the id that a member was the first to know; empty before.
+    @ivar taken: the ids, with their terms, that each member has ever taken up.
+    """
 
     known: str = ""
+    taken: dict[str, set[tuple[str, int]]] = attrs.Factory(dict)
 
     def check(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """No member knows another one (13)."""

@@ -11,16 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dledger.ledger.producers import Known, SequenceTable
+from dledger.ledger.producers import Known, NotedRun, SequenceTable
+from dledger.storage.store.producer_list import PRODUCERS_DECLARATION
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.require import require
-from protocols.wire.errors import WireError
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.fastjson import as_int, as_list, read_object
+from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+
+PRODUCERS_HEADER_BYTES = struct_of(PRODUCERS_DECLARATION).size
 
 
 class LastEntry(NamedTuple):
@@ -107,3 +112,31 @@ def producers_problem(
 
 def _announced(table: SequenceTable, end: int) -> int:
     return sum(run.first_index > end for run in table.last_runs(1 << 60))
+
+
+def file_problem(
+    content: bytes, mirror: Mirror, records: Mapping[tuple[int, int], tuple[bytes, int]], producers_max: int
+) -> str:
+    """
+    How a file of producers differs from the fold of the records up to its index, and whether a run goes on
+    after that: a start reads no producer entry up to there again. Empty: it is right, or damaged.
+    """
+    begin, end = mirror.begin_index, mirror.end_index
+    try:
+        told = read_object(content[PRODUCERS_HEADER_BYTES:])
+        index, gap_end = as_int(told["index"]), as_int(told.get("gap_end", 0))
+        rows = [as_list(row) for row in as_list(told["producers"])]
+        runs = [NotedRun(str(row[0]), *map(as_int, row[1:])) for row in rows]
+    except (ValueError, KeyError, TypeError, BodyError):
+        return ""
+    if mirror.lost or not begin <= index <= end:
+        return ""
+    table = SequenceTable(producers_max, gap_end)
+    for run in runs:
+        table.note(run)
+        needed = run.first_index if run.open_term >= 0 else run.first_index + run.entries - 1
+        if needed > index:
+            return f"its file, of {index}, has a run of {run.producer} up to {needed}"
+    cut = Mirror(begin, mirror.terms[: index + 1 - begin], mirror.ends)
+    problem = producers_problem(table, cut, records)
+    return problem and f"its file, of {index}: {problem}"

@@ -325,7 +325,7 @@ class SimMember:
             self.world.bugs.tell()
             lag_us = min(self.disk.lag_us, LAG_MAX_US)
             if self.world.machines is not None and self.service.node is not None:
-                self.world.machines.check(self.member_id, self.boots, self.service.node)
+                self.world.machines.check(self.member_id, self.boots, self.service.node, self.disk)
             self.disk.lag_us = 0
             if lag_us and self.is_up and not self.process.is_frozen:
                 self.process.freeze()

@@ -20,9 +20,11 @@ from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, deco
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.storage.start.configurations import MEMBERS_NAME, encode_memberships
 from dledger.storage.start.identity import IDENTITY_NAME, Identity, decode_identity
+from dledger.storage.store.producer_list import PRODUCERS_NAME
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.producer_folds import file_problem
 from dledger.testing.group.checks.require import require
 
 #: Number in docs/invariants.md.
@@ -81,6 +83,7 @@ class RecordRules:
         self._looks = 0
         self.failed = 0
         self._apart = 0
+        self._producers = b""
 
     @property
     def _is_judged(self) -> bool:
@@ -113,6 +116,7 @@ class RecordRules:
         is_undisturbed = disk.errors + disk.refusals == self.failed and not disk.is_armed
         if is_undisturbed:
             self._look_at_lists()
+        self._look_at_producers()
         identity = decode_identity(disk.durable_content(self._path(IDENTITY_NAME)) or b"")
         if identity is not None and is_undisturbed:
             name = state.group_name
@@ -145,6 +149,17 @@ class RecordRules:
                 min(chunk.last_index, end_index) - mirror.begin_index]
             self._says("a chunk", chunk, held, held == (chunk.term, chunk.term, chunk.end_position))
             index = chunk.last_index + 1
+
+    def _look_at_producers(self) -> None:
+        """The file of producers says what the log says up to its index."""
+        member, table = self._member, self._member.ledger.producers
+        content = self._content(PRODUCERS_NAME)
+        if content is None or content == self._producers or table is None:
+            return
+        self._producers = content
+        mirror = self._invariants.mirror(member.member_id)
+        problem = file_problem(content, mirror, self._invariants.records, table.producers_max)
+        self._says("producers", problem, "right", not problem)
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
         """It says no more than is so, and says it soon."""
@@ -230,6 +245,10 @@ class RecordRules:
             trusts = config.accept_unclean_start or config.bootstrap
             is_heeded = trusts or state.is_unsure or not identity.unsure
             self._says("doubt", identity.unsure, state.is_unsure, is_heeded)
+            lineage = ledger.identity.lineage
+            if lineage is not None and lineage.incarnation == identity.incarnation:
+                starts = max(identity.starts, 0) + 1
+                self._says("starts before this", identity.starts, lineage.starts, lineage.starts == starts)
         if mark is not None:
             known = min(mark.committed_index, end_index)
             self._says("the commit", known, ledger.committed_index, ledger.committed_index >= known)

@@ -28,6 +28,7 @@ from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
 from dledger.testing.group.watching.records_on_disk import RecordRules
+from dledger.testing.group.watching.remembered import MemoryRules
 from dledger.testing.group.watching.words import (
     WordRules,
     before_step,
@@ -102,6 +103,7 @@ class WatchedDriver(Driver):
         self.present: ev.Input | None = None
         self._is_stopping = False
         self._waiters = WaiterRules()
+        self.memory = MemoryRules(member, member.world, core, member.world.words.leaders)
         self._seen: tuple[object, ...] = ()
         self._ticks = 0
         self._awaited: list[tuple[Request, Callable[[Response], None]]] = []
@@ -134,8 +136,10 @@ class WatchedDriver(Driver):
         outcomes.before = before_step(self.watched.member)
         self.present = happened
         self._is_stopping = self._is_stopping or type(happened) in _STOPPING
+        self.memory.before(happened)
         self._before(happened)
         effects = self.watched.step(happened, now_ms)
+        self.memory.after(happened)
         if isinstance(happened, ev.EntriesFlushed) or is_heartbeat_of_follower(happened):
             commits_at_once(self.watched, world.invariants.mirror(member.member_id), member.member_id)
         if type(happened) is ev.Ticked:
@@ -169,6 +173,7 @@ class WatchedDriver(Driver):
             return
         if isinstance(happened, ev.LedgerTruncated):
             invariants.truncated(member, happened.end_index)
+            self.memory.cut(happened.end_index)
             return
         invariants.expired(member)
         if isinstance(happened, ev.HoleHandled):
@@ -274,6 +279,7 @@ class WatchedAround:
             self._member.world.invariants.asks(self._member, request)
             self._member.world.chunks.asks(self._member, request)
             self._member.world.words.asks(self._member, self._driver.outcomes.before, peer_id, request)
+            self._driver.memory.asks(peer_id, request_id, request)
             if isinstance(request, PushEntryRequest):
                 pushes, key = self._driver.pushes, (peer_id, request.type)
                 pushes[key] = pushes.get(key, 0) + 1
