@@ -97,6 +97,17 @@ class ClientWorld(PairFaults):
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
+    def copies(self) -> list[str]:
+        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: here there are none."""
+        return []
+
+    def restarts(self) -> bool:
+        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: another broker would lead."""
+        return False
+
+    def restart(self) -> None:
+        """See L{restarts}."""
+
     def _spoil_log(self, machine: BrokerMachine) -> None:
         """A page of a log cannot be read."""
         self.bad_logs.spoil(machine)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 
 import attrs
 
@@ -45,7 +46,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
@@ -179,6 +180,26 @@ class PairWorld(ClientWorld):
     def deleting(self, topic: str) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.deleting(topic)
+
+    def copies(self) -> list[str]:
+        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}."""
+        return [f"{slave.name}:{CLIENT_PORT}" for slave in self.slave_machines]
+
+    def restarts(self) -> bool:
+        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}."""
+        return draws(self.seed, "restarts")
+
+    def restart(self) -> None:
+        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: an order, a kill, a loss of power."""
+        machine, rng = self.master_machine, random.Random(f"{self.seed} how it ends")
+        if rng.random() < 0.5:
+            machine.stop()
+            if rng.random() < 0.5:
+                self.clock.after(SECOND_US // 2, machine.lose_power)  # the process has ended by then
+        elif rng.random() < 0.5:
+            machine.kill()
+        else:
+            machine.lose_power()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -339,8 +360,9 @@ class PairWorld(ClientWorld):
                 return f"{'the master' if name == self._master else name} has not dispatched its log"
         master = running.pop(self._master)
         differences = (log_difference(master, slave) or metadata_difference(
-            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0
-        ) for slave in running.values())
+            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0,
+            committed=partial(self.watch.committed, name),
+        ) for name, slave in running.items())
         return next(filter(None, differences), "")
 
     def _judge(self) -> None:
