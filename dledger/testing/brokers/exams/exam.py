@@ -48,6 +48,14 @@ PAPERS: dict[str, Callable[[Examiner], Paper]] = {
 LAST_PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (copy_paper, memory_paper)
 }
+#: Papers that a schedule does not play: each takes time.
+LEFT_OUT = 5
+
+
+def drawn_papers(seed: int) -> tuple[str, ...]:
+    """Those of a seed: the last ones, and most of the others."""
+    names = random.Random(f"{seed} papers").sample(sorted(PAPERS), len(PAPERS) - LEFT_OUT)
+    return (*names, *LAST_PAPERS)
 
 
 class Exam:

@@ -61,6 +61,7 @@ class SlaveKnowledge:
         self._another_log()
         self.end = self.old_session = self.sure_end = -1
         self.promised_offset = self.promised_begin = self.flushed_offset = self.reported_offset = 0
+        self.best_end = 0
         self.shadow, self.shadow_begin = b"", 0
         self.power_lost = self.is_divergent = self.is_resolving = False
 

@@ -2,7 +2,8 @@
 """
 What the files and tables of a broker say, and whether they fit together.
 
-B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on.
+B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on; neither they
+nor its index are further than its log.
 B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
 request modes, and offsets of consumers and delay levels, except entries that it keeps by rule, and higher
 offsets that consumers committed at it.
@@ -97,6 +98,21 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
         latest = max(wanted.values())
         require_pair(not is_shown or latest < topics.begins_at(key[0]) or store.queues.get(*key) is not None,
                      7, f"{name}: {key} has messages up to {latest}, and no queue")
+
+
+def check_ahead(name: str, parts: BrokerParts) -> None:
+    """
+    B7: the queues and the index by key have nothing that the log has not: after a cut they would take the
+    records that come there for known ones.
+
+    @param name: of the broker.
+    """
+    store = parts.store
+    end = store.log.record_end
+    indexed = 0 if store.indexing is None else store.indexing.index.offset
+    require_pair(store.dispatcher.offset <= end and indexed <= end, 7,
+                 f"{name} has dispatched its log up to {store.dispatcher.offset}, and put it into the index "
+                 f"up to {indexed}; it ends at {end}")
 
 
 def check_expired(name: str, parts: BrokerParts) -> None:
