@@ -135,6 +135,14 @@ PAIR_MUTANTS: tuple[Row, ...] = (
     ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
         Patch(f"{BROKER}.store.store", "            del self.log.queue_offsets[key]", "            pass"),
     ), {}, _NOTHING),
+    ("pair-index-not-cut", "the index by key keeps its place when the log is cut", (
+        Patch(f"{BROKER}.store.commit_log_store",
+              "        if self.indexing is not None:\n            self.indexing.log_was_cut(end)\n", ""),
+    ), _SYNC, ("lose_power", "lose_power_in_write", "promote")),
+    ("pair-resets-not-copied", "an offset of a slave does not go back when its master's was reset", (
+        Patch(OFFSETS, "            offset = max(offset, ahead)\n",
+              "            offset = max(offset, ahead, ours.get(queue_id, 0))\n"),
+    ), {}, _NOTHING),
     ("pair-order-time-forgotten", "after a start a message in order has the time of its pop again", (
         Patch(f"{BROKER}.metadata.order_info", 'visible_ms=_numbers(document.get("ot"), "ot"), tries',
               "visible_ms={}, tries"),

@@ -8,7 +8,8 @@ from typing import Any
 from unittest import mock
 
 from dledger.rocketmq.broker.admin import reset_offsets
-from dledger.rocketmq.broker.consuming import consumers, key_queries, offset_commands
+from dledger.rocketmq.broker.consuming import key_queries, offset_commands
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets
@@ -23,7 +24,7 @@ from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions import half_judge
 from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
-from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
+from dledger.testing.brokers.pair_schedule import PairFocus
 from dledger.testing.brokers.parts.asking import ClientMachine
 from protocols.wire.rocketmq.message import encode_properties
 from tests.sim.test_pairs import PairCase, calm_world
@@ -101,8 +102,8 @@ class ExamTests(PairCase):
         """Numbers of a deleted topic, a member that has left, an offset that a pop sets back."""
         self.assertFound("remade_paper", "the first message of a new topic", MessageStore, "forget_topic",
                          lambda self, topic: None)
-        self.assertFound("member_paper", "members ['one'] want", consumers._Group, "left",
-                         lambda self, gone: None)
+        self.assertFound("member_paper", "has the members", ConsumerTable, "unregister",
+                         lambda self, member, name, **named: None)
         self.assertFound("reset_paper", "a reset of", reset_offsets, "offset_at", lambda *arguments: 1)
 
     def test_wrong_slaves_are_found(self) -> None:
@@ -111,7 +112,7 @@ class ExamTests(PairCase):
 
     def test_forgetful_starts_are_found(self) -> None:
         """A master that does not read what is held in order, or not its offsets."""
-        with mock.patch.object(PairWorld, "restarts", lambda world: True):
+        with mock.patch.object(Examiner, "restarts", lambda exam: True):
             self.assertEqual(self.failure("memory_paper"), "")
             self.assertFound("memory_paper", "in order is given twice", OrderInfos, "load",
                              lambda self, data: None)

@@ -60,9 +60,11 @@ class ClientWorld(PairFaults):
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
     @ivar bad_logs: pages of logs that cannot be read.
+    @ivar has_copies: there are slaves, and the master stays the master when it is restarted.
     """
 
     traffic: AskedTraffic
+    has_copies = False
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -96,17 +98,6 @@ class ClientWorld(PairFaults):
     def wall_ms(self) -> int:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
-
-    def copies(self) -> list[str]:
-        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: here there are none."""
-        return []
-
-    def restarts(self) -> bool:
-        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: another broker would lead."""
-        return False
-
-    def restart(self) -> None:
-        """See L{restarts}."""
 
     def _spoil_log(self, machine: BrokerMachine) -> None:
         """A page of a log cannot be read."""

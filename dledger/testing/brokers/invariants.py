@@ -69,6 +69,7 @@ def needed_at_least(config: HAConfig) -> int:
 class HAInvariants:
     """
     @ivar history: the master's log from 0 on.
+    @ivar held: what is known of each slave, by its name.
     @ivar answered: puts by status.
     @ivar mended: number of damaged records of the master that were replaced by copies of slaves.
     """
@@ -76,7 +77,7 @@ class HAInvariants:
     def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
         self._master = master
         self._slaves = slaves
-        self._held = {slave.name: SlaveKnowledge() for slave in slaves}
+        self.held = {slave.name: SlaveKnowledge() for slave in slaves}
         self._puts: list[_Put] = []
         self._flushed_offset = 0
         self._power_lost = False
@@ -164,7 +165,7 @@ class HAInvariants:
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
         for slave in self._slaves:
-            held = self._held[slave.name]
+            held = self.held[slave.name]
             if lost_from < len(self.history):
                 held.old_session = _session_of(slave) if self._may_lose or self._was_replaced else -1
                 # The end of a log that differs says nothing of what the master has sent.
@@ -229,7 +230,7 @@ class HAInvariants:
                     f"the put at {put.start}..{put.end} was answered PUT_OK before the master's disk had it")
 
     def _holds(self, slave: SimBroker, put: _Put) -> bool:
-        held = self._held[slave.name]
+        held = self.held[slave.name]
         if held.had(put.start, put.end):
             return True
         if not slave.config.waits_for_disk:
@@ -248,18 +249,18 @@ class HAInvariants:
 
     def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
         """The slave's process is about to end, or has ended."""
-        held = self._held[slave.name]
+        held = self.held[slave.name]
         held.power_lost = held.power_lost or power
 
     # -- slaves ---------------------------------------------------------------------------------
 
     def slave_replaced(self, slave: SimBroker) -> None:
-        """The slave has an empty disk while its process is down; what it has acknowledged is gone with it."""
-        self._held[slave.name].lose_disk()
+        """The slave has an empty disk while its process is down; its bytes are gone with the last one."""
+        self.held[slave.name].lose_disk()
 
     def resolving(self, slave: SimBroker) -> None:
         """An operator is about to take the slave's log away."""
-        self._held[slave.name].is_resolving = True
+        self.held[slave.name].is_resolving = True
 
     def _check_loss(self, slave: SimBroker, held: SlaveKnowledge, *, power_lost: bool = False) -> None:
         """H8."""
@@ -306,7 +307,7 @@ class HAInvariants:
 
     def slave_started(self, slave: SimBroker) -> None:
         """A process of the slave has recovered its log."""
-        held = self._held[slave.name]
+        held = self.held[slave.name]
         if held.power_lost:
             flushed = _floor(held.shadow, held.shadow_begin, held.flushed_offset)
             held.sure_end = flushed if held.sure_end < 0 else min(held.sure_end, flushed)
@@ -330,7 +331,7 @@ class HAInvariants:
 
     def slave_event(self, slave: SimBroker) -> None:
         """Called after every event of a slave."""
-        held, log = self._held[slave.name], slave.log
+        held, log = self.held[slave.name], slave.log
         end = log.end_offset
         if end != held.end:
             self._compare(slave, held, end)
@@ -373,7 +374,7 @@ class HAInvariants:
         sender = self._master.service.master if self._master.is_open else None
         return sender is not None and len(sender.acks) == len(self._slaves) and all(
             slave.is_open and slave.log.end_offset == len(self.history)
-            and not self._held[slave.name].is_divergent
+            and not self.held[slave.name].is_divergent
             for slave in self._slaves
         )
 
@@ -384,7 +385,7 @@ class HAInvariants:
             return "the master is not up"
         links = len(master.service.master.acks) if master.service.master is not None else 0
         ends = [f"{slave.name} {slave.log.end_offset if slave.is_open else 'down'}"
-                + (" divergent" if self._held[slave.name].is_divergent else "") for slave in self._slaves]
+                + (" divergent" if self.held[slave.name].is_divergent else "") for slave in self._slaves]
         return f"master {len(self.history)}, {links} connections; {'; '.join(ends)}"
 
     def judge(self) -> None:

@@ -46,7 +46,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
@@ -101,6 +101,8 @@ class PairOutcome(ClientsOutcome):
 class PairWorld(ClientWorld):
     """A master, its slaves, and their clients."""
 
+    has_copies = True
+
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
         super().__init__(seed, "pair", wants_all_lines=wants_all_lines)
         rng = self.fault_rng
@@ -131,7 +133,7 @@ class PairWorld(ClientWorld):
         self._ended_at: dict[str, int] = {}
         self._lost_power: set[str] = set()
         self._opened: dict[str, int] = {}
-        #: The highest end of a slave's log; and how much each must get again after its disk was lost.
+        #: The highest end of a slave's log; how much each must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to: dict[str, int] = {}
 
@@ -181,26 +183,6 @@ class PairWorld(ClientWorld):
     def deleting(self, topic: str) -> None:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.deleting(topic)
-
-    def copies(self) -> list[str]:
-        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}."""
-        return [f"{slave.name}:{CLIENT_PORT}" for slave in self.slave_machines]
-
-    def restarts(self) -> bool:
-        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}."""
-        return random.Random(f"{self.seed} restarts").random() < 0.2
-
-    def restart(self) -> None:
-        """See L{dledger.testing.brokers.exams.examiner.ExamWorld}: an order, a kill, a loss of power."""
-        machine, rng = self.master_machine, random.Random(f"{self.seed} how it ends")
-        if rng.random() < 0.5:
-            machine.stop()
-            if rng.random() < 0.5:
-                self.clock.after(SECOND_US // 2, machine.lose_power)  # the process has ended by then
-        elif rng.random() < 0.5:
-            machine.kill()
-        else:
-            machine.lose_power()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -354,12 +336,9 @@ class PairWorld(ClientWorld):
             return "a log cannot be read"
         if (why := why_unsettled(self.traffic)):
             return why
-        for name, parts in running.items():
-            indexing = parts.store.indexing
-            assert indexing is not None
-            end = parts.store.log.record_end
-            if parts.store.reput.offset < end or indexing.index.offset < end:
-                return f"{'the master' if name == self._master else name} has not dispatched its log"
+        behind = [name for name, parts in running.items() if _is_behind(parts)]
+        if behind:
+            return f"{behind} have not dispatched their logs; {self._master} is the master"
         master = running.pop(self._master)
         differences = (log_difference(master, slave) or metadata_difference(
             master.metadata, slave.metadata, was_promoted=self.accounts.life > 0,
@@ -376,6 +355,14 @@ class PairWorld(ClientWorld):
             begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, begins)
+
+
+def _is_behind(parts: BrokerParts) -> bool:
+    """Whether a broker has still to dispatch its log, or to put it into the index."""
+    indexing = parts.store.indexing
+    assert indexing is not None
+    end = parts.store.log.record_end
+    return parts.store.reput.offset < end or indexing.index.offset < end
 
 
 def _offer(slave: BrokerMachine) -> None:

@@ -11,7 +11,7 @@ from dledger.testing.brokers.parts.asking import ClientMachine
 from protocols.wire.remoting import RemotingCommand
 
 HEART_BEAT, UNREGISTER, LIST_MEMBERS, MEMBERS, QUERY_MESSAGE, MIN_OFFSET = 34, 35, 38, 203, 12, 31
-END_TRANSACTION, CHECK_TRANSACTION, MEMBERS_CHANGED, RESET_CLIENT, DELETE_GROUP = 37, 39, 40, 220, 207
+END_TRANSACTION, CHECK_TRANSACTION, MEMBERS_CHANGED, RESET_CLIENT = 37, 39, 40, 220
 #: Producers that register: their half messages are asked about.
 TRANSACTION_GROUP = "ET"
 
@@ -78,7 +78,7 @@ async def remade_paper(exam: Examiner) -> None:
 
 
 async def member_paper(exam: Examiner) -> None:
-    """Two members of a group: who they are, what they want, and what they hear of each other."""
+    """Two members of a group: their list, their subscriptions, and the notices about each other."""
     topic, group = await exam.topic(1), "EJ"
     for number, tag in enumerate("ABA"):
         await exam.send(topic, f"j{number}", tag=tag)
@@ -200,7 +200,7 @@ async def _end_group(exam: Examiner, topic: str) -> None:
     """What a group has popped counts as acknowledged when it is deleted with its offsets."""
     group = "EVG"
     receipts(exam, await pop(exam, topic, 2, group=group, invisible_ms=700), [0, 1])
-    await exam.done(DELETE_GROUP, {"groupName": group, "cleanOffset": "true"})
+    await exam.delete_group(group, topic)
     exam.require(await exam.offset_of(group, topic) <= 0, "a deleted group has an offset")
     answer = await pop(exam, topic, 4, group=group, invisible_ms=60_000)
     receipts(exam, answer, [0, 1, 2, 3])

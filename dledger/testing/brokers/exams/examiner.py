@@ -5,7 +5,7 @@ Asks a master in peace, and its slaves, and compares each answer with the only r
 B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those
 of the messages; a caller that waits hears at once; what is delayed, popped or sent back comes at its time and
 not before; what must be refused is refused, and stores nothing; what is made again has nothing of before;
-slaves answer what their master does; a master that is restarted knows what it had answered.
+slaves answer as their master does; a master that is restarted knows its answers of before.
 
 While faults happen, most answers may be one of several. After them each has one right value, in a store that
 has lived through crashes, cuts and expired files. So small faults of plain logic come out here.
@@ -13,6 +13,7 @@ has lived through crashes, cuts and expired files. So small faults of plain logi
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
@@ -21,12 +22,14 @@ from twisted.internet.defer import Deferred
 
 from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.world.clock import SimClock
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
-MAKE_TOPIC, DELETE_TOPIC, MAX_OFFSET, PULL, SEND = 17, 215, 30, 11, 310
+MAKE_TOPIC, DELETE_TOPIC, DELETE_GROUP, MAX_OFFSET, PULL, SEND = 17, 215, 207, 30, 11, 310
 COMMIT_OFFSET, QUERY_OFFSET, RESET_OFFSETS, QUERY_MESSAGE = 15, 14, 222, 12
 #: An answer in time has come after this time, at most, ms.
 PROMPT_MS = 900
@@ -44,7 +47,15 @@ class ExamVoid(Exception):
 
 
 class ExamWorld(Protocol):
-    """What the exam knows of the schedule."""
+    """
+    What the exam knows of the schedule.
+
+    @ivar has_copies: see L{dledger.testing.brokers.client_world.ClientWorld}.
+    """
+
+    seed: int
+    clock: SimClock
+    has_copies: bool
 
     def master(self) -> str:
         """The port of the master."""
@@ -64,14 +75,13 @@ class ExamWorld(Protocol):
     def deleting(self, topic: str) -> None:
         """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
 
-    def copies(self) -> list[str]:
-        """The ports of the slaves: each has all that its master has."""
+    @property
+    def master_machine(self) -> BrokerMachine:
+        """The machine of the master."""
 
-    def restarts(self) -> bool:
-        """Whether the master may be restarted."""
-
-    def restart(self) -> None:
-        """End the master, so that another process starts on its disk."""
+    @property
+    def slave_machines(self) -> list[BrokerMachine]:
+        """The machines of the slaves."""
 
 
 class Examiner:
@@ -100,16 +110,24 @@ class Examiner:
         return self._world.master()
 
     def copies(self) -> list[str]:
-        """See L{ExamWorld.copies}."""
-        return self._world.copies()
+        """The ports of the slaves: each has all that its master has."""
+        return [f"{one.name}:{CLIENT_PORT}" for one in self._world.slave_machines if self._world.has_copies]
 
     def restarts(self) -> bool:
-        """See L{ExamWorld.restarts}."""
-        return self._world.restarts()
+        """Whether the master may be restarted: of one seed in five."""
+        return self._world.has_copies and random.Random(f"{self._world.seed} restarts").random() < 0.2
 
     def restart(self) -> None:
-        """See L{ExamWorld.restart}."""
-        self._world.restart()
+        """End the master, by an order, a kill or a loss of power; another process starts on its disk."""
+        machine, rng = self._world.master_machine, random.Random(f"{self._world.seed} how it ends")
+        if rng.random() < 0.5:
+            machine.stop()
+            if rng.random() < 0.5:
+                self._world.clock.after(500_000, machine.lose_power)  # the process has ended by then
+        elif rng.random() < 0.5:
+            machine.kill()
+        else:
+            machine.lose_power()
 
     def require(self, condition: bool, sentence: str) -> None:
         """@raise ExamVoid: it may be because the master has changed. @raise PairBroken: B25."""
@@ -214,6 +232,12 @@ class Examiner:
         self._world.deleting(topic)
         await self.done(DELETE_TOPIC, {"topic": topic})
         self._world.deleting(topic)
+
+    async def delete_group(self, group: str, topic: str) -> None:
+        """Delete a group with its offsets, which are in queue 0 of a topic."""
+        ended = self._world.resetting(self._world.master(), (group, topic, 0), 0)
+        await self.done(DELETE_GROUP, {"groupName": group, "cleanOffset": "true"})
+        ended(False)  # an offset that is not there is that of the first message
 
     async def reset(self, topic: str, group: str, wanted: int, **fields: object) -> RemotingCommand:
         """

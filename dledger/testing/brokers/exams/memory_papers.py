@@ -22,7 +22,7 @@ COMMIT, ROLLBACK = 8, 12
 GROUP, POPPING, IN_ORDER, PRODUCERS = "EY", "EYP", "EYO", "EYT"
 #: Tables are on stable storage after this time, s.
 KEPT_S = 2.5
-#: A master serves again within this time, ms; then it has read what it needs within the other one, s.
+#: A master serves again within this time, ms; then it has read its tables within the other one, s.
 STARTED_MS, READ_S = 12_000, 1.2
 LATE_MS = 2300
 SHORT_MS, LONG_MS = 4000, 60_000
@@ -31,7 +31,7 @@ SHORT_MS, LONG_MS = 4000, 60_000
 @attrs.define(kw_only=True)
 class _Memory:
     """
-    What the master was told before its restart.
+    The facts from before a restart of the master.
 
     @ivar due_ms: of messages that will come, by key.
     @ivar acked, held: receipts of the messages at 0 and 1.
@@ -91,7 +91,8 @@ async def _pop_some(exam: Examiner, known: _Memory) -> None:
     (_, acked), (_, held) = receipts(exam, await pop(
         exam, topic, 2, group=POPPING, invisible_ms=LONG_MS), [0, 1])
     await exam.done(ACK, place_of(topic, acked, POPPING))
-    known.acked, known.held = acked, held
+    known.acked = acked
+    known.held = held
     ((_, short),) = receipts(exam, await pop(exam, topic, 1, group=POPPING, invisible_ms=SHORT_MS), [2])
     known.due_ms["k2"] = sum(map(int, short.split(" ")[1:3]))
     (_, one), (_, two) = receipts(exam, await pop(
@@ -187,7 +188,7 @@ async def _judge_ends(exam: Examiner, known: _Memory) -> None:
 
 
 async def _judge_late(exam: Examiner, known: _Memory) -> None:
-    """The rest of the queue, and what comes again, each at its time and once."""
+    """The rest of the queue, and the message that comes again, each at its time and once."""
     began_ms, at = exam.now_ms(), 7
     keys: list[str] = []
     while len(keys) < 3:

@@ -57,12 +57,13 @@ class SlaveKnowledge:
         self.own_end = 0
 
     def lose_disk(self) -> None:
-        """It has an empty disk; what it has reported is gone with the last one."""
+        """It has an empty disk; its log, which it has reported, is gone with the last one."""
         self._another_log()
         self.end = self.old_session = self.sure_end = -1
         self.promised_offset = self.promised_begin = self.flushed_offset = self.reported_offset = 0
         self.best_end = 0
-        self.shadow, self.shadow_begin = b"", 0
+        self.shadow = b""
+        self.shadow_begin = 0
         self.power_lost = self.is_divergent = self.is_resolving = False
 
     def lost_from(self, offset: int) -> None:
