@@ -336,8 +336,7 @@ class PairWorld(ClientWorld):
             return "a log cannot be read"
         if (why := why_unsettled(self.traffic)):
             return why
-        behind = [name for name, parts in running.items() if _is_behind(parts)]
-        if behind:
+        if behind := [name for name, parts in running.items() if _is_behind(parts)]:
             return f"{behind} have not dispatched their logs; {self._master} is the master"
         master = running.pop(self._master)
         differences = (log_difference(master, slave) or metadata_difference(
