@@ -92,6 +92,9 @@ HA_MUTANTS: tuple[Row, ...] = (
               "        if False:\n            self._young"),
     ), {"master": TWO_SLAVES, "slaves": 2, "slave": {"ha_full_history": False}, "put_us": 60_000,
         "body_max": 900, "burst_max": 8}, ("slow_disk",)),
+    ("ha-young-for-a-moment", "a slave that begins a little after a put that waits acknowledges it", (
+        Patch(ACKS, "if offset >= lowest}", "if offset > lowest + 1000}"),
+    ), {}, ()),
     ("ha-starts-at-the-end", "an empty slave is sent the next bytes, not a file from its beginning", (
         Patch(VIEW, "return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)",
               "return log.end_offset"),

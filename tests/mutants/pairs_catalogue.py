@@ -123,6 +123,31 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.consuming.pulls", '"maxOffset": str(got.end_offset),\n        })',
               '"maxOffset": str(got.end_offset - 1),\n        })'),
     ), {}, _NOTHING),
+    ("pair-native-by-its-queue", "a delayed native message waits in the queue of its topic's number", (
+        Patch(f"{BROKER}.sending.native", "like.form, like.queue_id, like", "like.form, queue_id, like"),
+    ), {}, _NOTHING),
+    ("pair-gone-member-counts", "a group keeps the subscriptions of a member that has left", (
+        Patch(f"{BROKER}.consuming.consumers", "        group.left(gone)\n", ""),
+    ), {}, _NOTHING),
+    ("pair-slave-commits-pulls", "a slave commits the offset that a pull brings", (
+        Patch(f"{BROKER}.consuming.pulls", "and commit >= 0 and not self._config.is_slave:",
+              "and commit >= 0:"),
+    ), {}, _NOTHING),
+    ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
+        Patch(f"{BROKER}.store.store", "            del self.log.queue_offsets[key]", "            pass"),
+    ), {}, _NOTHING),
+    ("pair-index-not-cut", "the index by key keeps its place when the log is cut", (
+        Patch(f"{BROKER}.store.commit_log_store",
+              "        if self.indexing is not None:\n            self.indexing.log_was_cut(end)\n", ""),
+    ), _SYNC, ("lose_power", "lose_power_in_write", "promote")),
+    ("pair-resets-not-copied", "an offset of a slave does not go back when its master's was reset", (
+        Patch(OFFSETS, "            offset = max(offset, ahead)\n",
+              "            offset = max(offset, ahead, ours.get(queue_id, 0))\n"),
+    ), {}, _NOTHING),
+    ("pair-order-time-forgotten", "after a start a message in order has the time of its pop again", (
+        Patch(f"{BROKER}.metadata.order_info", 'visible_ms=_numbers(document.get("ot"), "ot"), tries',
+              "visible_ms={}, tries"),
+    ), {}, _NOTHING),
     ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (
         Patch(UNITS, "found.units.get(at, _GONE)", "_GONE"),
         Patch(UNITS, "sorted(found.units)", "()"),

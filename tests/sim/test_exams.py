@@ -7,15 +7,22 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
+from dledger.rocketmq.broker.admin import reset_offsets
 from dledger.rocketmq.broker.consuming import key_queries, offset_commands
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
+from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets
+from dledger.rocketmq.broker.metadata.order_info import OrderInfos
 from dledger.rocketmq.broker.popping.in_order import InOrder
 from dledger.rocketmq.broker.popping.popped import PoppedTable
 from dledger.rocketmq.broker.sending import long_sends, send_back
+from dledger.rocketmq.broker.store import log_reads
+from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
 from dledger.rocketmq.broker.store.queries import offset_at
+from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions import half_judge
-from dledger.testing.brokers.exams.exam import PAPERS, Exam, examine
+from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.pair_schedule import PairFocus
 from dledger.testing.brokers.parts.asking import ClientMachine
@@ -41,7 +48,7 @@ class ExamTests(PairCase):
                 changed.enter_context(mock.patch.object(broken["what"], broken["name"], broken["by"]))
             changed.enter_context(world.bugs.listening())
             try:
-                examine(world, papers or tuple(PAPERS))
+                examine(world, papers or (*PAPERS, *LAST_PAPERS))
             except AssertionError as error:
                 return str(error)
         return ""
@@ -83,14 +90,41 @@ class ExamTests(PairCase):
         """A message that does not wait, and a question that has been asked more often."""
         self.assertFound("delay_paper", "was due", long_sends, "timed",
                          lambda message, config, now_ms: message)
-        self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 5)
+        self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 1)
+
+    def test_wrong_native_answers_are_found(self) -> None:
+        """A reader that is never woken, and one that gets more than it asked for."""
+        self.assertFound("native_paper", "what a reader waits for", LogReads, "grown", lambda self: None)
+        self.assertFound("native_paper", "a byte from", log_reads, "read_records",
+                         lambda log, bad, offset, most: read_records(log, bad, offset, 1 << 20))
+
+    def test_what_is_not_over_is_found(self) -> None:
+        """Numbers of a deleted topic, a member that has left, an offset that a pop sets back."""
+        self.assertFound("remade_paper", "the first message of a new topic", MessageStore, "forget_topic",
+                         lambda self, topic: None)
+        self.assertFound("member_paper", "has the members", ConsumerTable, "unregister",
+                         lambda self, member, name, **named: None)
+        self.assertFound("reset_paper", "a reset of", reset_offsets, "offset_at", lambda *arguments: 1)
+
+    def test_wrong_slaves_are_found(self) -> None:
+        """A slave that corrects offsets like a master."""
+        self.assertFound("copy_paper", "is answered by", PullCommands, "_is_lenient", False)
+
+    def test_forgetful_starts_are_found(self) -> None:
+        """A master that does not read what is held in order, or not its offsets."""
+        with mock.patch.object(Examiner, "restarts", lambda exam: True):
+            self.assertEqual(self.failure("memory_paper"), "")
+            self.assertFound("memory_paper", "in order is given twice", OrderInfos, "load",
+                             lambda self, data: None)
+            self.assertFound("memory_paper", "an offset was 3", ConsumerOffsets, "load",
+                             lambda self, data: None)
 
     def test_new_master_voids_a_paper(self) -> None:
         """Another master has other answers."""
         world = calm_world(CALM, 2)
-        client = ClientMachine("10.0.1.8", clock=world.clock, network=world.network, rng=world.rng,
-                               wrong=world.bugs.note)
-        examiner = Examiner(world, client)
+        examiner = Examiner(world, *(ClientMachine(
+            name, clock=world.clock, network=world.network, rng=world.rng, wrong=world.bugs.note,
+        ) for name in ("10.0.1.8", "10.0.1.7")))
         with world.bugs.listening(), mock.patch.object(QueueLocks, "_take", lambda *arguments: True):
             exam = Exam(examiner, ("place_paper",))
             numbers = iter(range(1 << 30))

@@ -33,6 +33,7 @@ from dledger.testing.brokers.parts.accounts import (
 from dledger.testing.brokers.parts.states import (
     COPIED_US,
     OffsetWatch,
+    check_ahead,
     check_by_key,
     check_queues,
     records_of,
@@ -260,6 +261,9 @@ class WorldTests(PairCase):
         check_queues("m", parts, without=frozenset({"T1"}))
         parts.store.queues.destroy("T2")
         self.assertBroken(7, check_queues, "m", parts, without=frozenset({"T1"}))
+        check_ahead("m", parts)
+        parts.store.dispatcher.offset = parts.store.log.record_end + 1
+        self.assertBroken(7, check_ahead, "m", parts)
 
     def test_b8(self) -> None:
         """What a slave lacks is reported, of each table."""
@@ -270,6 +274,10 @@ class WorldTests(PairCase):
                 world.clock.run_until(world.clock.now_us + 500_000)
         slave = world.slave_machine.parts
         assert slave is not None
+        slave.metadata.consumer_offsets.commit("G1", "T1", 0, 1 << 40, 1)
+        self.assertIn("the offset of G1", world.unsettled())
+        world.watch.committing(world.slave_machine.name, ("G1", "T1", 0), 1 << 40)
+        self.assertEqual(world.unsettled(), "")
         slave.metadata.groups.delete("G1", 1)
         self.assertIn("group G1", world.unsettled())
         slave.metadata.topics.delete("T1", 1)

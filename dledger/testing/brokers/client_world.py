@@ -16,7 +16,7 @@ import attrs
 from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.bad_logs import BadLogs
-from dledger.testing.brokers.exams.exam import examine
+from dledger.testing.brokers.exams.exam import drawn_papers, examine
 from dledger.testing.brokers.group_traffic import GroupStories
 from dledger.testing.brokers.operator_traffic import OperatorStories
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
@@ -60,9 +60,11 @@ class ClientWorld(PairFaults):
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
     @ivar bad_logs: pages of logs that cannot be read.
+    @ivar has_copies: there are slaves, and the master stays the master when it is restarted.
     """
 
     traffic: AskedTraffic
+    has_copies = False
 
     def __init__(self, seed: int, name: str, *, wants_all_lines: bool = False) -> None:
         """@param name: of the kind of schedules; each kind draws other numbers from a seed."""
@@ -123,7 +125,7 @@ class ClientWorld(PairFaults):
             self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
             code = self.traffic.probed
             require_pair(code in self._answers_at_end(), 14, f"a message is answered with {code}")
-            examine(self)
+            examine(self, drawn_papers(self.seed))
             self.is_over = True
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")

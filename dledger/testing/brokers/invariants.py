@@ -5,8 +5,8 @@ The promises of replication, checked after every event of every simulated broker
 H1. A slave's log is a prefix of the master's, from the slave's first file on. It may differ, but only for a
 while, after the master came back without bytes that it had shipped (a power cut, if it ships unflushed
 bytes), and after the slave itself came back from a power cut with unflushed bytes.
-H2. When a put is answered C{PUT_OK}, as many slaves as it had to wait for hold its bytes; a slave with
-C{SYNC_FLUSH} on stable storage, and the master as well if it has C{SYNC_FLUSH}.
+H2. When a put is answered C{PUT_OK}, as many slaves as it had to wait for hold its bytes, in a log that does
+not begin after them; a slave with C{SYNC_FLUSH} on stable storage, and the master as well if it has that.
 H3. A put that was answered C{PUT_OK} stays in the master's log, except after that power cut.
 H4. Every put is answered, once, in time.
 H5. A slave with C{SYNC_FLUSH} that comes back holds the bytes that it reported, up to the last record's end.
@@ -29,6 +29,7 @@ import attrs
 from dledger.rocketmq.broker.ha.config import ANY_SLAVE, HAConfig
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.testing.brokers.member import FILE_SIZE, SimBroker
+from dledger.testing.brokers.parts.slave_knowledge import SlaveKnowledge
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 #: Tolerance for deadlines: their granularity, and the time of a turn.
@@ -43,41 +44,6 @@ def require_ha(condition: bool, number: int, sentence: str) -> None:
     """@raise HAInvariantError: C{condition} is false."""
     if not condition:
         raise HAInvariantError(f"H{number}: {sentence}")
-
-
-@attrs.define(eq=False)
-class _Held:
-    """
-    The checks' knowledge of one slave.
-
-    @ivar end: its log was compared up to here; -1: not yet since its process started.
-    @ivar best_end: highest end that it reached in the master's present log.
-    @ivar promised_offset: the highest correct report.
-    @ivar promised_begin: the beginning of its log at that report.
-    @ivar flushed_offset: of its log, as last seen.
-    @ivar power_lost: its unflushed bytes may be lost or damaged.
-    @ivar old_session: the connection that may still carry bytes that its master has lost; -1: none.
-    @ivar is_divergent: its log may differ: see H1.
-    @ivar shadow: the content of its log, from C{shadow_begin} on, as last seen.
-    @ivar reported_offset: the highest report of any of its processes, below the end of its log.
-    @ivar is_resolving: an operator takes its log away at present.
-    @ivar sure_end: before a power cut it had flushed its log up to here, and since then the log was not equal
-        to the master's; -1: there was none, or it was.
-    """
-
-    end: int = -1
-    best_end: int = 0
-    flushed_offset: int = 0
-    power_lost: bool = False
-    old_session: int = -1
-    promised_offset: int = 0
-    promised_begin: int = 0
-    is_divergent: bool = False
-    shadow: bytes = b""
-    shadow_begin: int = 0
-    reported_offset: int = 0
-    is_resolving: bool = False
-    sure_end: int = -1
 
 
 @attrs.define(eq=False)
@@ -103,6 +69,7 @@ def needed_at_least(config: HAConfig) -> int:
 class HAInvariants:
     """
     @ivar history: the master's log from 0 on.
+    @ivar held: what is known of each slave, by its name.
     @ivar answered: puts by status.
     @ivar mended: number of damaged records of the master that were replaced by copies of slaves.
     """
@@ -110,7 +77,7 @@ class HAInvariants:
     def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
         self._master = master
         self._slaves = slaves
-        self._held = {slave.name: _Held() for slave in slaves}
+        self.held = {slave.name: SlaveKnowledge() for slave in slaves}
         self._puts: list[_Put] = []
         self._flushed_offset = 0
         self._power_lost = False
@@ -198,7 +165,7 @@ class HAInvariants:
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
         for slave in self._slaves:
-            held = self._held[slave.name]
+            held = self.held[slave.name]
             if lost_from < len(self.history):
                 held.old_session = _session_of(slave) if self._may_lose or self._was_replaced else -1
                 # The end of a log that differs says nothing of what the master has sent.
@@ -209,6 +176,7 @@ class HAInvariants:
                                f"flushed bytes has kept {lost_from}")
                     held.is_divergent = True
                 held.best_end = min(held.best_end, lost_from)
+                held.lost_from(lost_from)
                 held.promised_offset = min(held.promised_offset, lost_from)
         self.history = bytearray(content)
         self._power_lost = False
@@ -262,8 +230,11 @@ class HAInvariants:
                     f"the put at {put.start}..{put.end} was answered PUT_OK before the master's disk had it")
 
     def _holds(self, slave: SimBroker, put: _Put) -> bool:
+        held = self.held[slave.name]
+        if held.had(put.start, put.end):
+            return True
         if not slave.config.waits_for_disk:
-            return self._held[slave.name].best_end >= put.end
+            return held.own_begin <= put.start and put.end <= held.own_end
         begin, durable = slave.content(durable=True)
         start = put.start - begin
         return start >= 0 and durable[start : put.end - begin] == self.history[put.start : put.end]
@@ -278,16 +249,20 @@ class HAInvariants:
 
     def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
         """The slave's process is about to end, or has ended."""
-        held = self._held[slave.name]
+        held = self.held[slave.name]
         held.power_lost = held.power_lost or power
 
     # -- slaves ---------------------------------------------------------------------------------
 
+    def slave_replaced(self, slave: SimBroker) -> None:
+        """The slave has an empty disk while its process is down; its bytes are gone with the last one."""
+        self.held[slave.name].lose_disk()
+
     def resolving(self, slave: SimBroker) -> None:
         """An operator is about to take the slave's log away."""
-        self._held[slave.name].is_resolving = True
+        self.held[slave.name].is_resolving = True
 
-    def _check_loss(self, slave: SimBroker, held: _Held, *, power_lost: bool = False) -> None:
+    def _check_loss(self, slave: SimBroker, held: SlaveKnowledge, *, power_lost: bool = False) -> None:
         """H8."""
         log = slave.log
         if log.broken:
@@ -319,7 +294,7 @@ class HAInvariants:
         while (at := held.shadow_begin + len(held.shadow)) < end:
             held.shadow += log.read(at, end - at)
 
-    def _is_torn(self, held: _Held, end: int) -> bool:
+    def _is_torn(self, held: SlaveKnowledge, end: int) -> bool:
         """Whether the slave's record at C{end} was the master's with holes, which its power cut had left."""
         if not 0 <= held.sure_end <= end or not held.shadow_begin <= end:
             return False
@@ -332,7 +307,7 @@ class HAInvariants:
 
     def slave_started(self, slave: SimBroker) -> None:
         """A process of the slave has recovered its log."""
-        held = self._held[slave.name]
+        held = self.held[slave.name]
         if held.power_lost:
             flushed = _floor(held.shadow, held.shadow_begin, held.flushed_offset)
             held.sure_end = flushed if held.sure_end < 0 else min(held.sure_end, flushed)
@@ -356,7 +331,7 @@ class HAInvariants:
 
     def slave_event(self, slave: SimBroker) -> None:
         """Called after every event of a slave."""
-        held, log = self._held[slave.name], slave.log
+        held, log = self.held[slave.name], slave.log
         end = log.end_offset
         if end != held.end:
             self._compare(slave, held, end)
@@ -370,7 +345,7 @@ class HAInvariants:
             held.promised_offset = min(reported, held.best_end)
             held.promised_begin = log.begin_offset
 
-    def _compare(self, slave: SimBroker, held: _Held, end: int) -> None:
+    def _compare(self, slave: SimBroker, held: SlaveKnowledge, end: int) -> None:
         log = slave.log
         known = held.end if held.end <= end and not held.is_divergent else 0
         known = max(known, log.begin_offset)
@@ -390,6 +365,7 @@ class HAInvariants:
         held.is_divergent = False
         held.end = end
         held.best_end = max(held.best_end, end)
+        held.note_own(log.begin_offset, end)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -398,7 +374,7 @@ class HAInvariants:
         sender = self._master.service.master if self._master.is_open else None
         return sender is not None and len(sender.acks) == len(self._slaves) and all(
             slave.is_open and slave.log.end_offset == len(self.history)
-            and not self._held[slave.name].is_divergent
+            and not self.held[slave.name].is_divergent
             for slave in self._slaves
         )
 
@@ -409,7 +385,7 @@ class HAInvariants:
             return "the master is not up"
         links = len(master.service.master.acks) if master.service.master is not None else 0
         ends = [f"{slave.name} {slave.log.end_offset if slave.is_open else 'down'}"
-                + (" divergent" if self._held[slave.name].is_divergent else "") for slave in self._slaves]
+                + (" divergent" if self.held[slave.name].is_divergent else "") for slave in self._slaves]
         return f"master {len(self.history)}, {links} connections; {'; '.join(ends)}"
 
     def judge(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 
 import attrs
 
@@ -49,6 +50,7 @@ from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, Bro
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
+    check_ahead,
     check_by_key,
     check_queues,
     log_difference,
@@ -99,6 +101,8 @@ class PairOutcome(ClientsOutcome):
 class PairWorld(ClientWorld):
     """A master, its slaves, and their clients."""
 
+    has_copies = True
+
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
         super().__init__(seed, "pair", wants_all_lines=wants_all_lines)
         rng = self.fault_rng
@@ -129,7 +133,7 @@ class PairWorld(ClientWorld):
         self._ended_at: dict[str, int] = {}
         self._lost_power: set[str] = set()
         self._opened: dict[str, int] = {}
-        #: The highest end of a slave's log; and how much each must get again after its disk was lost.
+        #: The highest end of a slave's log; how much each must get again after its disk was lost.
         self._slave_end = 0
         self._renewed_to: dict[str, int] = {}
 
@@ -221,6 +225,7 @@ class PairWorld(ClientWorld):
             parts = machine.parts
             if parts is not None and parts.store.is_ready:
                 self.accounts.begins_at(parts.store.log.begin_offset)
+                check_ahead(name, parts)
                 self.old_files.check(machine, self.machines.values())
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
                 if not self.is_loaded:
@@ -331,16 +336,13 @@ class PairWorld(ClientWorld):
             return "a log cannot be read"
         if (why := why_unsettled(self.traffic)):
             return why
-        for name, parts in running.items():
-            indexing = parts.store.indexing
-            assert indexing is not None
-            end = parts.store.log.record_end
-            if parts.store.reput.offset < end or indexing.index.offset < end:
-                return f"{'the master' if name == self._master else name} has not dispatched its log"
+        if behind := [name for name, parts in running.items() if _is_behind(parts)]:
+            return f"{behind} have not dispatched their logs; {self._master} is the master"
         master = running.pop(self._master)
         differences = (log_difference(master, slave) or metadata_difference(
-            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0
-        ) for slave in running.values())
+            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0,
+            committed=partial(self.watch.committed, name),
+        ) for name, slave in running.items())
         return next(filter(None, differences), "")
 
     def _judge(self) -> None:
@@ -352,6 +354,14 @@ class PairWorld(ClientWorld):
             begins = {record.physical_offset for record in records_of(parts)}
             for sent in self.accounts.needed(frozenset(KEPT)):
                 check_by_key(name, parts, sent, begins)
+
+
+def _is_behind(parts: BrokerParts) -> bool:
+    """Whether a broker has still to dispatch its log, or to put it into the index."""
+    indexing = parts.store.indexing
+    assert indexing is not None
+    end = parts.store.log.record_end
+    return parts.store.reput.offset < end or indexing.index.offset < end
 
 
 def _offer(slave: BrokerMachine) -> None:
@@ -375,7 +385,8 @@ def _file_size(seed: int, faults: tuple[str, ...], *, ages: bool) -> dict[str, o
     """Of the files of logs, if it is not the usual one: files that grow old are small."""
     if "spoil_log" in faults and not ages:
         return {"mapped_file_size_commit_log": 4 * PAGE_BYTES}  # a page is a part of a file
-    has_large = not ages and draws(seed, "large files")
+    # Most sends take their short road only there.
+    has_large = not ages and random.Random(f"{seed} large files").random() < 0.6
     return {"mapped_file_size_commit_log": LARGE_FILE} if has_large else {}
 
 

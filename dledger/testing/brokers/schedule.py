@@ -27,6 +27,7 @@ from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, LOG_PATH, SimBroker, copied_disk
 from dledger.testing.brokers.pair_faults import NAMES, PairFaults
 from dledger.testing.brokers.parts.machine import SLAVE_PORT, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.stray import Somebody, StrayClient
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import SimProcess
 from dledger.testing.world.streams import StreamClient
@@ -50,6 +51,8 @@ FAULTS = (
 POWER = ("power_slave", "power_master", "lose_power_in_write")
 #: Faults of the master's disk, which H3 and H7 exclude.
 REPLACED = ("empty_master", "older_master", "flip_master")
+#: A slave loses its disk, and comes back with an empty one.
+EMPTIED = ("empty_slave", "empty_slave")
 
 
 @attrs.frozen(kw_only=True)
@@ -134,6 +137,8 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
     usual: tuple[str, ...] = FAULTS + POWER if has_power else FAULTS
     if rng.random() < 0.3:
         usual += REPLACED
+    if random.Random(f"{seed} empty slaves").random() < 0.5:
+        usual += EMPTIED
     faults: tuple[str, ...] = focus.faults or usual
     options = HAOptions(
         slaves=slaves, master=master, slave=slave, put_us=rng.choice((60_000, 150_000, 400_000)),
@@ -149,23 +154,6 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         options, master={**options.master, **of_master}, slave={**options.slave, **of_slaves},
     )
     return with_values(options, settings)
-
-
-class _Stray:
-    """A stranger that connects to the port and sends one message."""
-
-    def __init__(self, says: bytes) -> None:
-        self._says = says
-
-    def connected(self, client: HAClient) -> None:
-        """Send the message."""
-        client.transport.write(self._says)
-
-    def transferred(self, client: HAClient, pieces: object) -> None:
-        """Ignore it."""
-
-    def connection_lost(self, client: HAClient, reason: str) -> None:
-        """Ignore it."""
 
 
 class HAWorld(PairFaults):
@@ -313,6 +301,17 @@ class HAWorld(PairFaults):
     def _empty_master(self, _machine: BrokerMachine) -> None:
         self._replaced(MachineDisk(random.Random(self.fault_rng.random())), {})
 
+    def _empty_slave(self, _machine: BrokerMachine) -> None:
+        slave = self._some_slave()
+        assert isinstance(slave, SimBroker)
+        if slave.is_up and self.fault_rng.random() < 0.5:
+            slave.lose_power()  # its master does not hear of it
+        else:
+            slave.kill()
+        self.invariants.slave_replaced(slave)
+        slave.replace_disk(MachineDisk(random.Random(self.fault_rng.random())))
+        self.again(slave)
+
     def _older_master(self, _machine: BrokerMachine) -> None:
         """The first time, the disk is copied; the next time, the copy comes back."""
         old, self._old_disk = self._old_disk, None
@@ -369,9 +368,9 @@ class HAWorld(PairFaults):
         offset = self.fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
         said = self.fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
         host = self.fault_rng.choice(("stray", self._some_slave().name))
-        process = SimProcess(self.clock, self.fault_rng, _Somebody())
+        process = SimProcess(self.clock, self.fault_rng, Somebody())
         endpoint = StreamClient(self.network, host, process, HA_PORT)
-        connect_with(endpoint, HAClient(_Stray(said))).addErrback(lambda _: None)
+        connect_with(endpoint, HAClient(StrayClient(said))).addErrback(lambda _: None)
 
     # -- a run ----------------------------------------------------------------------------------
 
@@ -406,15 +405,6 @@ class HAWorld(PairFaults):
             self.look_after()
             if self.master.is_open:
                 self.invariants.overdue(self.clock.now_us / 1000, self.master.life)
-
-
-class _Somebody:
-    """A machine that never dies."""
-
-    is_dying = False
-
-    def event_ended(self) -> None:
-        """Nothing to do."""
 
 
 def run_ha_schedule(

@@ -7,9 +7,20 @@ import random
 from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
-from dledger.testing.brokers.exams.examiner import EXAMINER, Examiner, ExamVoid, ExamWorld, Paper
+from dledger.testing.brokers.exams.again_papers import member_paper, remade_paper, reset_paper
+from dledger.testing.brokers.exams.copy_papers import copy_paper
+from dledger.testing.brokers.exams.examiner import (
+    EXAMINER,
+    OTHER_EXAMINER,
+    Examiner,
+    ExamVoid,
+    ExamWorld,
+    Paper,
+)
 from dledger.testing.brokers.exams.filter_papers import filter_paper
 from dledger.testing.brokers.exams.late_papers import delay_paper, end_paper
+from dledger.testing.brokers.exams.memory_papers import memory_paper
+from dledger.testing.brokers.exams.native_papers import native_paper
 from dledger.testing.brokers.exams.popping_papers import (
     back_paper,
     order_paper,
@@ -30,9 +41,21 @@ EXAM_S = 30
 PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (
         read_paper, place_paper, refusal_paper, filter_paper, pop_paper, share_paper, order_paper, back_paper,
-        delay_paper, end_paper,
+        delay_paper, end_paper, native_paper, remade_paper, member_paper, reset_paper,
     )
 }
+#: Those that are written when the others are over.
+LAST_PAPERS: dict[str, Callable[[Examiner], Paper]] = {
+    one.__name__: one for one in (copy_paper, memory_paper)
+}
+#: Papers that a schedule does not play: each takes time.
+LEFT_OUT = 5
+
+
+def drawn_papers(seed: int) -> tuple[str, ...]:
+    """Those of a seed: the last ones, and most of the others."""
+    names = random.Random(f"{seed} papers").sample(sorted(PAPERS), len(PAPERS) - LEFT_OUT)
+    return (*names, *LAST_PAPERS)
 
 
 class Exam:
@@ -50,7 +73,7 @@ class Exam:
 
     async def _write(self, name: str) -> None:
         try:
-            await PAPERS[name](self._examiner)
+            await (PAPERS | LAST_PAPERS)[name](self._examiner)
         except ExamVoid:
             self.void.add(name)
         self.open.discard(name)
@@ -65,17 +88,22 @@ class CalmWorld(Protocol):
     bugs: BugWatch
 
 
-def examine(world: CalmWorld, names: Collection[str] = tuple(PAPERS)) -> None:
+def examine(world: CalmWorld, names: Collection[str] = (*PAPERS, *LAST_PAPERS)) -> None:
     """
-    Let the papers of these names be written. @raise AssertionError: B25, or another promise, is broken.
+    Let the papers of these names be written, the last ones one by one.
+
+    @raise AssertionError: B25, or another promise, is broken.
     """
-    client = ClientMachine(
-        EXAMINER, clock=world.clock, network=world.network, rng=random.Random(f"{world.seed} exam client"),
+    client, other = (ClientMachine(
+        name, clock=world.clock, network=world.network, rng=random.Random(f"{world.seed} exam {own}"),
         wrong=world.bugs.note,
-    )
-    exam, began_us = Exam(Examiner(cast(ExamWorld, world), client), names), world.clock.now_us
-    exam.begin()
-    while exam.open:
-        world.clock.run_until(world.clock.now_us + _SECOND_US // 4)
-        require_pair(world.clock.now_us < began_us + EXAM_S * _SECOND_US, 25,
-                     f"after {EXAM_S} s {sorted(exam.open)} are not over")
+    ) for name, own in ((EXAMINER, "client"), (OTHER_EXAMINER, "other client")))
+    examiner = Examiner(cast(ExamWorld, world), client, other)
+    last = [[name] for name in LAST_PAPERS if name in names]
+    for some in ([name for name in names if name in PAPERS], *last):
+        exam, began_us = Exam(examiner, some), world.clock.now_us
+        exam.begin()
+        while exam.open:
+            world.clock.run_until(world.clock.now_us + _SECOND_US // 4)
+            require_pair(world.clock.now_us < began_us + EXAM_S * _SECOND_US, 25,
+                         f"after {EXAM_S} s {sorted(exam.open)} are not over")

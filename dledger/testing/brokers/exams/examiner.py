@@ -1,10 +1,11 @@
 # -*- test-case-name: tests.sim.test_exams -*-
 """
-Asks a master in peace, and compares each answer with the only right one.
+Asks a master in peace, and its slaves, and compares each answer with the only right one.
 
 B25. When all faults are over, answers are exact and come in time: places, bounds, times and counts are those
 of the messages; a caller that waits hears at once; what is delayed, popped or sent back comes at its time and
-not before; what must be refused is refused, and stores nothing.
+not before; what must be refused is refused, and stores nothing; what is made again has nothing of before;
+slaves answer as their master does; a master that is restarted knows its answers of before.
 
 While faults happen, most answers may be one of several. After them each has one right value, in a store that
 has lived through crashes, cuts and expired files. So small faults of plain logic come out here.
@@ -12,25 +13,32 @@ has lived through crashes, cuts and expired files. So small faults of plain logi
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
 from dledger.testing.brokers.parts.states import OffsetKey
+from dledger.testing.world.clock import SimClock
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
-MAKE_TOPIC, MAX_OFFSET, PULL, SEND, COMMIT_OFFSET = 17, 30, 11, 310, 15
+MAKE_TOPIC, DELETE_TOPIC, DELETE_GROUP, MAX_OFFSET, PULL, SEND = 17, 215, 207, 30, 11, 310
+COMMIT_OFFSET, QUERY_OFFSET, RESET_OFFSETS, QUERY_MESSAGE = 15, 14, 222, 12
 #: An answer in time has come after this time, at most, ms.
 PROMPT_MS = 900
 QUEUES = 2
 PRODUCER = "EG"
-#: The clients' machine, beside those of the load.
-EXAMINER = "10.0.1.9"
+#: The clients' machines, beside those of the load.
+EXAMINER, OTHER_EXAMINER = "10.0.1.9", "10.0.1.10"
 
+_T = TypeVar("_T")
 Paper: TypeAlias = Coroutine[Deferred[object], object, None]
 
 
@@ -39,7 +47,15 @@ class ExamVoid(Exception):
 
 
 class ExamWorld(Protocol):
-    """What the exam knows of the schedule."""
+    """
+    What the exam knows of the schedule.
+
+    @ivar has_copies: see L{dledger.testing.brokers.client_world.ClientWorld}.
+    """
+
+    seed: int
+    clock: SimClock
+    has_copies: bool
 
     def master(self) -> str:
         """The port of the master."""
@@ -53,27 +69,65 @@ class ExamWorld(Protocol):
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
         """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
 
+    def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
+        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+
+    def deleting(self, topic: str) -> None:
+        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+
+    @property
+    def master_machine(self) -> BrokerMachine:
+        """The machine of the master."""
+
+    @property
+    def slave_machines(self) -> list[BrokerMachine]:
+        """The machines of the slaves."""
+
 
 class Examiner:
     """
-    @ivar asked: called with each request that a broker sends us.
+    @ivar client, other: two machines with clients.
+    @ivar asked, other_asked: called with each request that a broker sends to the first, to the other.
     """
 
-    def __init__(self, world: ExamWorld, client: ClientMachine) -> None:
+    def __init__(self, world: ExamWorld, client: ClientMachine, other: ClientMachine) -> None:
         self._world = world
         self.client = client
+        self.other = other
         self._reign = world.reign()
         self._names = 0
         self.asked: list[Callable[[RemotingCommand], None]] = []
-        client.asked = self._hear
-
-    def _hear(self, _target: str, command: RemotingCommand) -> None:
-        for one in self.asked:
-            one(command)
+        self.other_asked: list[Callable[[RemotingCommand], None]] = []
+        client.asked = partial(_hear, self.asked)
+        other.asked = partial(_hear, self.other_asked)
 
     def now_ms(self) -> int:
         """Ms since 1970."""
         return self._world.wall_ms()
+
+    def master(self) -> str:
+        """The port of the master."""
+        return self._world.master()
+
+    def copies(self) -> list[str]:
+        """The ports of the slaves: each has all that its master has."""
+        return [f"{one.name}:{CLIENT_PORT}" for one in self._world.slave_machines if self._world.has_copies]
+
+    def restarts(self) -> bool:
+        """Whether the master may be restarted: of one seed in five."""
+        return self._world.has_copies and random.Random(f"{self._world.seed} restarts").random() < 0.2
+
+    def restart(self) -> None:
+        """End the master, by an order, a kill or a loss of power; another process starts on its disk."""
+        machine, rng = self._world.master_machine, random.Random(f"{self._world.seed} how it ends")
+        if rng.random() < 0.5:
+            machine.stop()
+            if rng.random() < 0.5:
+                self._world.clock.after(500_000, machine.lose_power)  # the process has ended by then
+        elif rng.random() < 0.5:
+            machine.kill()
+        else:
+            machine.lose_power()
 
     def require(self, condition: bool, sentence: str) -> None:
         """@raise ExamVoid: it may be because the master has changed. @raise PairBroken: B25."""
@@ -90,6 +144,17 @@ class Examiner:
         assert answer is not None
         return answer
 
+    async def natives(self, *requests: BrokerRequest) -> list[BrokerAnswer]:
+        """Send native requests, all at once. @return: the answer of the master to each."""
+        found = []
+        for request, answer in zip(
+            requests, await self.client.ask_natives(self._world.master(), *requests), strict=True
+        ):
+            self.require(answer is not None, f"a native {request.kind.name} is not answered")
+            assert answer is not None
+            found.append(answer)
+        return found
+
     async def done(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", *, version: int = 0
     ) -> dict[str, str]:
@@ -100,7 +165,7 @@ class Examiner:
         return dict(answer.ext_fields)
 
     @staticmethod
-    def begin(asking: Coroutine[Deferred[object], object, RemotingCommand]) -> Deferred[RemotingCommand]:
+    def begin(asking: Coroutine[Deferred[object], object, _T]) -> Deferred[_T]:
         """Ask, and look at the answer later."""
         return Deferred.fromCoroutine(asking)
 
@@ -144,14 +209,14 @@ class Examiner:
 
     async def pull(
         self, topic: str, at: int, *, queue_id: int = 0, most: int = 32, wait_ms: int = 0, sub: str = "*",
-        kind: str = "TAG", group: str = "EC",
+        kind: str = "TAG", group: str = "EC", **more: object,
     ) -> RemotingCommand:
-        """Pull from a queue. @return: the answer."""
+        """Pull from a queue. @param more: further fields. @return: the answer."""
         return await self.ask(PULL, {
             "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": at,
             "maxMsgNums": most,
             "sysFlag": 6 if wait_ms else 4, "commitOffset": 0, "suspendTimeoutMillis": wait_ms,
-            "subVersion": 0, "subscription": sub, "expressionType": kind,
+            "subVersion": 0, "subscription": sub, "expressionType": kind, **more,
         })
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -161,6 +226,37 @@ class Examiner:
             "consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset,
         })
         ended(True)
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self._world.deleting(topic)
+        await self.done(DELETE_TOPIC, {"topic": topic})
+        self._world.deleting(topic)
+
+    async def delete_group(self, group: str, topic: str) -> None:
+        """Delete a group with its offsets, which are in queue 0 of a topic."""
+        ended = self._world.resetting(self._world.master(), (group, topic, 0), 0)
+        await self.done(DELETE_GROUP, {"groupName": group, "cleanOffset": "true"})
+        ended(False)  # an offset that is not there is that of the first message
+
+    async def reset(self, topic: str, group: str, wanted: int, **fields: object) -> RemotingCommand:
+        """
+        Let a group begin anew in queue 0 of a topic.
+
+        @param wanted: the offset that it may get. @param fields: of the request. @return: the answer.
+        """
+        ended = self._world.resetting(self._world.master(), (group, topic, 0), wanted)
+        answer = await self.ask(RESET_OFFSETS, {"topic": topic, "group": group, **fields})
+        ended(answer.code == 0)
+        return answer
+
+    async def offset_of(self, group: str, topic: str, queue_id: int = 0) -> int:
+        """@return: the offset of a group; -1: it has none."""
+        answer = await self.ask(QUERY_OFFSET, {
+            "consumerGroup": group, "topic": topic, "queueId": queue_id, "setZeroIfNotFound": "false",
+        })
+        self.require(answer.code in (0, 22), f"an offset of {group} is answered with {answer.code}")
+        return int(answer.ext_fields["offset"]) if answer.code == 0 else -1
 
     async def end_of(self, topic: str, queue_id: int = 0) -> int:
         """@return: the next offset of a queue."""
@@ -172,6 +268,11 @@ class Examiner:
         while (found := await self.end_of(topic, queue_id)) != end:
             self.prompt(began_ms, f"queue {queue_id} of {topic} ends at {found}, and {end}")
             await self.client.pause(0.05)
+
+
+def _hear(told: list[Callable[[RemotingCommand], None]], _target: str, command: RemotingCommand) -> None:
+    for one in told:
+        one(command)
 
 
 def topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:

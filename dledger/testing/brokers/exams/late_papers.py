@@ -13,6 +13,9 @@ LATE_MS = 1700
 #: A producer is asked within this time, ms: it has had its time, and the next round has come.
 ASKED_MS = 6000
 COMMIT, ROLLBACK = 8, 12
+#: Questions about a half message, until it is given up.
+QUESTIONS = 2
+UPDATE_OPTIONS, DISCARDED = 25, "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 _DELAYS = (
@@ -29,7 +32,7 @@ async def delay_paper(exam: Examiner) -> None:
     for one in _DELAYS:
         exam.client.begin(_delayed(exam, topic, due_ms, *one))
     at = 0
-    while len(due_ms) < len(_DELAYS) or any(due_ms.values()):
+    while len(due_ms) <= len(_DELAYS) or any(due_ms.values()):
         answer = await exam.pull(topic, at, wait_ms=900)
         now_ms = exam.now_ms()
         for message in messages_in(answer.body) if answer.code == 0 else ():
@@ -47,17 +50,26 @@ async def delay_paper(exam: Examiner) -> None:
 
 
 async def _delayed(
-    exam: Examiner, topic: str, due_ms: dict[str, int], key: str, name: str, value: str, wait_ms: int
+    exam: Examiner, topic: str, due_ms: dict[str, int], key: str, name: str, value: str, wait_ms: int, *,
+    unique: str = "",
 ) -> None:
-    """Send a message. @param due_ms: by key, since 1970; 0: it has come, or will not."""
+    """
+    Send a message.
+
+    @param due_ms: by key, since 1970; 0: it has come, or will not.
+    @param unique: its unique key; empty: the same.
+    """
     now_ms = due_ms[key] = exam.now_ms()
     due_ms[key] += wait_ms
-    fields = await exam.send(topic, key, {name: value or str(now_ms + wait_ms)}, body=key.encode())
+    more = {name: value or str(now_ms + wait_ms), "UNIQ_KEY": unique or key}
+    fields = await exam.send(topic, key, more, body=key.encode())
     if key == "d6":
         due_ms[key] = 0
         await exam.done(RECALL, {
             "producerGroup": "EG", "topic": topic, "recallHandle": fields["recallHandle"],
         })
+        # The recall is for what came before it, not for the same message that is sent again.
+        await _delayed(exam, topic, due_ms, "d8", name, value, wait_ms, unique="d6")
 
 
 async def end_paper(exam: Examiner) -> None:
@@ -70,11 +82,13 @@ async def end_paper(exam: Examiner) -> None:
             questions.append(command)
 
     exam.asked.append(hear)
+    await exam.done(UPDATE_OPTIONS, {}, b"transactionCheckMax=%d\n" % QUESTIONS)
+    discarded = await exam.end_of(DISCARDED)
     body = b'{"clientID":"exam","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}' % group.encode()
     await exam.done(HEART_BEAT, {}, body)
     places: dict[str, dict[str, object]] = {}
     open_ms = exam.now_ms()
-    for key in ("open", "committed", "back"):
+    for key in ("open", "committed", "back", "lost"):
         named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": "A", "TRAN_MSG": "true", "PGROUP": group}
         fields = await exam.done(SEND, exam.send_fields(topic, 0, named, a=group, f=4), key.encode())
         places[key] = {
@@ -91,21 +105,46 @@ async def end_paper(exam: Examiner) -> None:
     exam.require(other.code != 0, "a transaction was rolled back, and is committed")
     _committed(exam, await exam.pull(topic, 0, wait_ms=900), 0, "committed")
     exam.prompt(ended_ms, "the message of a transaction")
-    while len(questions) < 2:
+    while len([one for one in questions if one.ext_fields["msgId"] == "open"]) < QUESTIONS:
         await exam.done(HEART_BEAT, {}, body)
         exam.prompt(open_ms, "two questions about a transaction", 2 * ASKED_MS)
         await exam.client.pause(0.2)
     places_asked = [int(str(places["open"]["commitLogOffset"]))]
-    for count, question in enumerate(questions[:2], 1):
+    asked = [one for one in questions if one.ext_fields["msgId"] == "open"]
+    for count, question in enumerate(asked[:2], 1):
         places_asked.append(_right(exam, question, count))
     exam.require(places_asked == sorted(set(places_asked)), f"questions name the places {places_asked}")
     named_end = {
         "producerGroup": group, "commitOrRollback": COMMIT, "msgId": "open", "fromTransactionCheck": "true",
-        **{name: questions[1].ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")},
+        **{name: asked[1].ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")},
     }
     await exam.done(END_TRANSACTION, named_end)
     _committed(exam, await exam.pull(topic, 1, wait_ms=900), 1, "open")
     await exam.reaches(topic, 2)
+    await _given_up(exam, discarded)
+    known = {one.ext_fields["msgId"] for one in questions}
+    count = sum(one.ext_fields["msgId"] == "lost" for one in questions)
+    exam.require(not known & {"committed", "back"} and count == QUESTIONS,
+                 f"producers are asked about {known}, about one that nobody ends {count} times")
+    for _ in range(2):  # it may still end, once
+        await exam.done(END_TRANSACTION, {**places["lost"], "commitOrRollback": COMMIT,
+                                          "fromTransactionCheck": "true"})
+    _committed(exam, await exam.pull(topic, 2, wait_ms=900), 2, "lost")
+    await exam.reaches(topic, 3)
+    await exam.done(UPDATE_OPTIONS, {}, b"transactionCheckMax=1000\n")
+
+
+async def _given_up(exam: Examiner, at: int) -> None:
+    """A half message about which producers were asked often enough is kept elsewhere."""
+    began_ms = exam.now_ms()
+    while True:
+        answer = await exam.pull(DISCARDED, at, wait_ms=900)
+        for message in messages_in(answer.body) if answer.code == 0 else ():
+            if message.keys == ("lost",):
+                exam.require(message.body == b"lost", f"a half message that is given up is {message}")
+                return
+            at = message.queue_offset + 1
+        exam.prompt(began_ms, "a half message that nobody ends is not given up, which", ASKED_MS)
 
 
 def _committed(exam: Examiner, answer: RemotingCommand, at: int, key: str) -> None:

@@ -22,10 +22,11 @@ GROUP, ORDER_GROUP, BACK_GROUP = "EP", "EQ", "ES"
 VERSION = 317
 
 
-async def _pop(
+async def pop(
     exam: Examiner, topic: str, most: int, *, wait_ms: int = 0, invisible_ms: int = INVISIBLE_MS,
     group: str = GROUP, in_order: bool = False, **more: object,
 ) -> RemotingCommand:
+    """Pop from all queues of a topic. @param most: number of messages. @return: the answer."""
     asked_ms = exam.now_ms()
     answer = await exam.ask(POP, {
         "consumerGroup": group, "topic": topic, "queueId": -1, "maxMsgNums": most,
@@ -40,7 +41,7 @@ async def _pop(
     return answer
 
 
-def _receipts(exam: Examiner, answer: RemotingCommand, offsets: list[int]) -> list[tuple[Message, str]]:
+def receipts(exam: Examiner, answer: RemotingCommand, offsets: list[int]) -> list[tuple[Message, str]]:
     """The messages of one queue, which must be at these offsets, with their receipts."""
     messages, fields = messages_in(answer.body) if answer.code == 0 else [], answer.ext_fields
     found = [one.queue_offset for one in messages]
@@ -52,7 +53,8 @@ def _receipts(exam: Examiner, answer: RemotingCommand, offsets: list[int]) -> li
                   f"{one.queue_offset}") for one in messages]
 
 
-def _place(topic: str, receipt: str, group: str = GROUP) -> dict[str, object]:
+def place_of(topic: str, receipt: str, group: str = GROUP) -> dict[str, object]:
+    """The fields by which a request names a popped message of queue 0."""
     return {"consumerGroup": group, "topic": topic, "queueId": 0, "offset": receipt.rpartition(" ")[2],
             "extraInfo": receipt}
 
@@ -63,40 +65,43 @@ async def pop_paper(exam: Examiner) -> None:
     for number in range(6):
         await exam.send(topic, f"p{number}")
     await exam.reaches(topic, 6)
-    one = _receipts(exam, await _pop(exam, topic, 2), [0, 1])
-    two = _receipts(exam, await _pop(exam, topic, 3), [2, 3, 4])
-    for ack in [exam.begin(exam.ask(ACK, _place(topic, receipt))) for _, receipt in two[:2]]:
+    one = receipts(exam, await pop(exam, topic, 2), [0, 1])
+    two = receipts(exam, await pop(exam, topic, 3), [2, 3, 4])
+    for ack in [exam.begin(exam.ask(ACK, place_of(topic, receipt))) for _, receipt in two[:2]]:
         exam.require((await ack).code == 0, "an acknowledgement is refused")
     pop_ms = int(two[2][1].split(" ")[1])
     await exam.done(BATCH_ACK, {}, json.dumps({"brokerName": "b", "acks": [{
         "t": topic, "c": GROUP, "r": "0", "q": 0, "so": 2, "rq": int(two[2][1].split(" ")[3]), "pt": pop_ms,
         "b": base64.b64encode(bytes([1 << 2])).decode(),
     }]}).encode())
-    ((_, receipt),) = _receipts(exam, await _pop(exam, topic, 32), [5])
-    changed = await exam.done(CHANGE_INVISIBLE, {**_place(topic, receipt), "invisibleTime": 400})
+    ((_, receipt),) = receipts(exam, await pop(exam, topic, 32), [5])
+    changed = await exam.done(CHANGE_INVISIBLE, {**place_of(topic, receipt), "invisibleTime": 400})
     exam.require(changed["invisibleTime"] == "400", f"a new time of 400 ms is answered with {changed}")
-    late = await exam.ask(ACK, _place(topic, receipt))
+    late = await exam.ask(ACK, place_of(topic, receipt))
     exam.require(late.code != 0, "a receipt counts after another time was given")
-    visible_ms = {"p5": int(changed["popTime"]) + 400}
+    visible_ms, first_ms = {"p5": int(changed["popTime"]) + 400}, {"p5": changed["popTime"]}
     for message, receipt in one:
         visible_ms[message.keys[0]] = sum(map(int, receipt.split(" ")[1:3]))
-    await _again(exam, topic, visible_ms)
-    late = await exam.ask(ACK, _place(topic, one[0][1]))
+        first_ms[message.keys[0]] = receipt.split(" ")[1]
+    await _again(exam, topic, visible_ms, first_ms)
+    late = await exam.ask(ACK, place_of(topic, one[0][1]))
     exam.require(late.code != 0, "the receipt of a message that came again counts")
-    answer = await _pop(exam, topic, 32, wait_ms=1500)
+    answer = await pop(exam, topic, 32, wait_ms=1500)
     exam.require(answer.code == 210 and not answer.body,
                  f"after all acknowledgements a pop got {answer.code}")
 
 
-async def _again(exam: Examiner, topic: str, visible_ms: dict[str, int]) -> None:
+async def _again(
+    exam: Examiner, topic: str, visible_ms: dict[str, int], first_ms: dict[str, str]
+) -> None:
     """
     All of these come again at their time: once, and p5 twice.
 
-    @param visible_ms: by key, since 1970.
+    @param visible_ms: by key, since 1970. @param first_ms: by key, when it was given first.
     """
     left, times = dict(visible_ms), dict.fromkeys(visible_ms, 1)
     while left:
-        answer = await _pop(exam, topic, 32, wait_ms=2500)
+        answer = await pop(exam, topic, 32, wait_ms=2500)
         now_ms, acks = exam.now_ms(), []
         for message in messages_in(answer.body) if answer.code == 0 else ():
             (key,), due_ms = message.keys, left.pop(message.keys[0], 0)
@@ -107,13 +112,17 @@ async def _again(exam: Examiner, topic: str, visible_ms: dict[str, int]) -> None
             exam.require((message.reconsume_times, message.topic) == (times[key], topic),
                          f"{key} came again in {message.topic} for the {message.reconsume_times}. time, "
                          f"not the {times[key]}.")
+            exam.prompt(message.store_timestamp, f"after {key} was stored for a retry, the pop that waits")
+            named = message.properties
+            exam.require(named["1ST_POP_TIME"] == first_ms[key],
+                         f"{key} was given first at {first_ms[key]}, and says {named['1ST_POP_TIME']}")
             if key == "p5" and times[key] == 1:
                 times[key] = 2
                 left[key] = pop_ms + INVISIBLE_MS
                 continue
             receipt = message.properties["POP_CK"]
-            named = topic if receipt.split(" ")[4] != "1" else f"{RETRY_PREFIX}{GROUP}_{topic}"
-            place = {**_place(named, receipt), "queueId": receipt.split(" ")[6]}
+            name = topic if receipt.split(" ")[4] != "1" else f"{RETRY_PREFIX}{GROUP}_{topic}"
+            place = {**place_of(name, receipt), "queueId": receipt.split(" ")[6]}
             acks.append(exam.begin(exam.ask(ACK, place)))
         for ack in acks:
             answer = await ack
@@ -130,7 +139,7 @@ async def share_paper(exam: Examiner) -> None:
     await exam.reaches(topic, 3, 2)
     found: list[str] = []
     for most in (1, 4, 2, 32):
-        answer = await _pop(exam, topic, most, invisible_ms=60_000, group="EH")
+        answer = await pop(exam, topic, most, invisible_ms=60_000, group="EH")
         if answer.code == 0:
             found += [one.keys[0] for one in messages_in(answer.body)]
         exam.require(len(found) >= min(most, 2), f"a pop of {most} messages got {answer.code}: {found}")
@@ -145,37 +154,52 @@ async def order_paper(exam: Examiner) -> None:
     await exam.reaches(topic, 4)
 
     async def pops(most: int, wait_ms: int = 0) -> RemotingCommand:
-        return await _pop(exam, topic, most, wait_ms=wait_ms, group=ORDER_GROUP, in_order=True, queueId=0)
+        return await pop(exam, topic, most, wait_ms=wait_ms, group=ORDER_GROUP, in_order=True, queueId=0)
 
-    one, two = _receipts(exam, await pops(2), [0, 1])
+    one, two = receipts(exam, await pops(2), [0, 1])
     exam.require((await pops(2)).code == 210, "a queue in order was given twice")
     waiting = exam.begin(pops(2, wait_ms=2500))
-    await exam.done(ACK, _place(topic, one[1], ORDER_GROUP))
+    await exam.done(ACK, place_of(topic, one[1], ORDER_GROUP))
     await exam.client.pause(0.1)
     exam.require(not waiting.called, "a queue in order was given before all of it was done")
     sent_ms = exam.now_ms()
-    await exam.done(ACK, _place(topic, two[1], ORDER_GROUP))
-    three, four = _receipts(exam, await waiting, [2, 3])
+    await exam.done(ACK, place_of(topic, two[1], ORDER_GROUP))
+    three, four = receipts(exam, await waiting, [2, 3])
     exam.prompt(sent_ms, "the answer to a pop in order that waits", 600)
-    await exam.done(ACK, _place(topic, four[1], ORDER_GROUP))
+    await exam.done(ACK, place_of(topic, four[1], ORDER_GROUP))
     free_ms = sum(map(int, three[1].split(" ")[1:3]))
     await exam.client.pause(max(free_ms - exam.now_ms() - 500, 0) / 1000)
     answer = await pops(4, wait_ms=2500)
     now_ms = exam.now_ms()
-    ((again, receipt),) = _receipts(exam, answer, [2])[:1] if answer.code else _of_order(exam, answer)
+    (again, receipt), *others = receipts(exam, answer, [2]) if answer.code else _of_order(exam, answer)
     exam.require(free_ms <= now_ms <= free_ms + LATE_MS,
                  f"a queue in order is free at {free_ms}, and was given at {now_ms}")
     exam.require(again.queue_offset == 2, f"{again.queue_offset} came again first")
     exam.require("0 qo0%2 1" in answer.ext_fields["orderCountInfo"],
                  f"the second time of a message: {answer.ext_fields['orderCountInfo']}")
-    await exam.done(ACK, _place(topic, receipt, ORDER_GROUP))
+    for _, other in others:
+        await exam.done(ACK, place_of(topic, other, ORDER_GROUP))
+    changed = await exam.done(CHANGE_INVISIBLE, {
+        **place_of(topic, receipt, ORDER_GROUP), "invisibleTime": 300,
+    })
+    pop_ms = receipt.split(" ")[1]
+    free_ms = int(changed["popTime"]) + int(changed["invisibleTime"])
+    exam.require(changed["popTime"] == pop_ms and 0 <= free_ms - exam.now_ms() <= 300,
+                 f"300 ms more for a message in order are answered with {changed}")
+    answer = await pops(1, wait_ms=2500)
+    exam.require(exam.now_ms() >= free_ms, "a message in order came before its new time")
+    exam.prompt(free_ms, "a message in order after its new time")
+    ((_, receipt),) = receipts(exam, answer, [2])
+    exam.require("0 qo0%2 2" in answer.ext_fields["orderCountInfo"],
+                 f"the third time of a message: {answer.ext_fields['orderCountInfo']}")
+    await exam.done(ACK, place_of(topic, receipt, ORDER_GROUP))
 
 
 def _of_order(exam: Examiner, answer: RemotingCommand) -> list[tuple[Message, str]]:
-    """The first message of an answer in order that begins there, whatever follows it."""
+    """The messages of an answer in order: one, and perhaps the one after it."""
     offsets = [one.queue_offset for one in messages_in(answer.body)]
     exam.require(offsets in ([2], [2, 3]), f"a pop in order got {offsets}")
-    return _receipts(exam, answer, offsets)[:1]
+    return receipts(exam, answer, offsets)
 
 
 async def back_paper(exam: Examiner) -> None:
@@ -233,4 +257,7 @@ async def _by_tries(exam: Examiner, message: Message) -> None:
         ends[name] += 1
         for one, end in ends.items():
             await exam.reaches(one, end)
+        (sent,) = messages_in((await exam.pull(name, ends[name] - 1, group="ER")).body)
+        exam.require((sent.keys, sent.reconsume_times) == (("b1",), times),
+                     f"b1 of try {times} is {sent.keys} of try {sent.reconsume_times} in {name}")
 

@@ -106,8 +106,20 @@ async def _bounds(exam: Examiner, topic: str, messages: list[Message]) -> None:
         wanted = next((at for at, one in enumerate(times) if one >= time_ms), end)
         found = int((await exam.done(SEARCH_OFFSET, {**place, "timestamp": time_ms}))["offset"])
         exam.require(found == wanted, f"a search for {time_ms} in {times} found {found}")
+        fields = {**place, "timestamp": time_ms, "boundaryType": "UPPER"}
+        found = int((await exam.done(SEARCH_OFFSET, fields))["offset"])
+        wanted = max(sum(one <= time_ms for one in times) - 1, 0)
+        exam.require(found == wanted, f"a search for the last of {time_ms} in {times} found {found}")
     stats = await exam.ask(TOPIC_STATS, {"topic": topic})
-    exam.require(f'"maxOffset":{end}'.encode() in stats.body, f"the statistics of {topic} are {stats.body!r}")
+    told = b'"topic":"%s"}:{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":0}' % (
+        topic.encode(), times[-1], end)
+    exam.require(told in stats.body, f"the statistics of {topic} are {stats.body!r}, without {told!r}")
+    two = messages[0].size + messages[1].size
+    for sub, size, wanted in (("*", 1, 1), ("*", two - 1, 1), ("*", two, 2), ("A", two, 2), ("A", 1, 1)):
+        answer = await exam.pull(topic, 0, sub=sub, maxMsgBytes=size)
+        found = len(messages_in(answer.body))
+        exam.require((found, answer.ext_fields["nextBeginOffset"]) == (wanted, str(wanted)),
+                     f"a pull of {size} bytes of {sub} got {found}, {wanted} are right")
 
 
 async def _filtered(exam: Examiner, topic: str) -> None:
@@ -118,6 +130,11 @@ async def _filtered(exam: Examiner, topic: str) -> None:
         found = [one.queue_offset for one in messages_in(answer.body)] if answer.code == 0 else []
         exam.require(found == wanted and int(answer.ext_fields["nextBeginOffset"]) == following,
                      f"a pull of {sub} at {at} got {found} {answer.ext_fields}")
+    for most in (1, 2, 3):
+        answer = await exam.pull(topic, 0, sub="A", most=most)
+        found = [one.queue_offset for one in messages_in(answer.body)]
+        exam.require(found == list(range(most)) and answer.ext_fields["nextBeginOffset"] == str(most),
+                     f"a pull of {most} with tag A got {found} {answer.ext_fields}")
     answer = await exam.pull(topic, 0, sub="C")
     exam.require((answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "5"),
                  f"a pull of what is not there is answered with {answer.code} {answer.ext_fields}")
@@ -192,7 +209,16 @@ async def _several_keys(exam: Examiner, topic: str) -> None:
 
 async def _expired(exam: Examiner, topic: str, queue_id: int) -> None:
     """A consumer whose messages have expired goes on with the first one that is left."""
-    begin = int((await exam.done(MIN_OFFSET, {"topic": topic, "queueId": queue_id}))["offset"])
+    place = {"topic": topic, "queueId": queue_id}
+    begin = int((await exam.done(MIN_OFFSET, place))["offset"])
+    for boundary in ("LOWER", "UPPER"):
+        search = {**place, "timestamp": 1, "boundaryType": boundary}
+        found = (await exam.done(SEARCH_OFFSET, search))["offset"]
+        exam.require(found == str(begin), f"a search in a queue that begins at {begin} found {found}")
+    new = await exam.ask(QUERY_OFFSET, {**place, "consumerGroup": "nobody"})
+    told = new.code, new.ext_fields.get("offset")
+    exam.require(told == ((22, None) if begin else (0, "0")),
+                 f"a new group in a queue that begins at {begin} is answered with {told}")
     if begin > 0:
         answer = await exam.pull(topic, begin - 1, queue_id=queue_id)
         told = answer.code, answer.ext_fields["nextBeginOffset"]
@@ -266,6 +292,7 @@ async def refusal_paper(exam: Examiner) -> None:
         ("a record that no file of the log holds", SEND, exam.send_fields(topic, 0, named), bytes(200_000)),
         ("a zero byte in a property", SEND, exam.send_fields(topic, 0, {**named, "zero": "a\0b"}), b""),
         ("a queue that is not there", SEND, exam.send_fields(topic, 9, named), b""),
+        ("the queue after the last", SEND, exam.send_fields(topic, 2, named), b""),
         ("a topic with a bad name", SEND, exam.send_fields("a topic", 0, named), b""),
         ("a topic with a long name", SEND, exam.send_fields("t" * 200, 0, named), b""),
         ("a half message with a delay", SEND, exam.send_fields(topic, 0, {**half, "DELAY": "1"}, f=4), b""),

@@ -2,13 +2,15 @@
 """
 A machine with clients of brokers: real connections and commands, over the simulated network.
 
-Every request has a deadline. A connection whose request is not answered in time is given up.
+Every request has a deadline. A connection whose request is not answered in time is given up. A client may
+send our native frames, too, over the same connection.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -20,11 +22,15 @@ from dledger.base.serving.endpoints import connect_with
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.process import ProcessReactor, SimProcess
 from dledger.testing.world.streams import ByteNetwork, StreamClient
+from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 
 TIMEOUT_S = 3.0
+
+_T = TypeVar("_T")
 
 
 class _Link(OnlyAsking):
@@ -33,12 +39,12 @@ class _Link(OnlyAsking):
     def __init__(self, client: ClientMachine, target: str) -> None:
         self._client = client
         self._target = target
-        self.keeper: Keeper[CommandConnection] = Keeper(self._attempt, stops_alone=True)
+        self.keeper: Keeper[BrokerConnection] = Keeper(self._attempt, stops_alone=True)
 
-    def _attempt(self) -> Deferred[CommandConnection]:
+    def _attempt(self) -> Deferred[BrokerConnection]:
         client = self._client
         endpoint = StreamClient(client.network, client.name, client.process, self._target)
-        made: Deferred[CommandConnection] = connect_with(endpoint, CommandConnection(self, client.turn))
+        made: Deferred[BrokerConnection] = connect_with(endpoint, BrokerConnection(self, client.turn))
         return made
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
@@ -46,6 +52,7 @@ class _Link(OnlyAsking):
             self._client.asked(self._target, command)
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        assert isinstance(connection, BrokerConnection)
         self.keeper.lost(connection)
 
     def give_up(self) -> None:
@@ -103,22 +110,58 @@ class ClientMachine:
         command = RemotingCommand(code=code, opaque=0, body=body, ext_fields=_texts(fields), language="JAVA",
                                   version=version)
         link = self._link(target)
-        asking = link.keeper.ready().addCallback(lambda connection: connection.ask(command))
+        return await self._in_time(link, link.keeper.ready().addCallback(lambda one: one.ask(command)))
+
+    async def ask_natives(self, target: str, *requests: BrokerRequest) -> list[BrokerAnswer | None]:
+        """
+        Send native requests, all at once.
+
+        @param target: the name of a port.
+        @return: the answer to each; None if there is none, and the request may have been carried out.
+        """
+        link = self._link(target)
+        asking = [link.keeper.ready().addCallback(_asked, one) for one in requests]
+        found: list[BrokerAnswer | None] = []
+        for one in asking:
+            answer = await self._in_time(link, one)
+            found.append(answer)
+        return found
+
+    async def _in_time(self, link: _Link, asking: Deferred[_T]) -> _T | None:
         asking.addTimeout(TIMEOUT_S, self.reactor)
         try:
-            answer: RemotingCommand = await asking
-            return answer
+            return await asking
         except TimeoutError:
             link.give_up()
             return None
         except Exception:  # the connection is lost, or was never made
             return None
 
+    def hang_up(self, target: str) -> None:
+        """End the connection to a port, if there is one."""
+        if target in self._links:
+            self._links[target].give_up()
+
     def _link(self, target: str) -> _Link:
         link = self._links.get(target)
         if link is None:
             link = self._links[target] = _Link(self, target)
         return link
+
+
+def _asked(connection: BrokerConnection, request: BrokerRequest) -> Deferred[BrokerAnswer]:
+    done: Deferred[BrokerAnswer] = Deferred()
+
+    def answered(answer: BrokerAnswer | Exception) -> None:
+        if done.called:
+            return  # it came too late
+        if isinstance(answer, Exception):
+            done.errback(answer)
+        else:
+            done.callback(answer)
+
+    connection.request(request, answered)
+    return done
 
 
 def _texts(fields: Mapping[str, object]) -> dict[str, str]:

@@ -2,9 +2,11 @@
 """
 What the files and tables of a broker say, and whether they fit together.
 
-B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on.
+B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on; neither they
+nor its index are further than its log.
 B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
-request modes, and offsets of consumers and delay levels, except entries that it keeps by rule.
+request modes, and offsets of consumers and delay levels, except entries that it keeps by rule, and higher
+offsets that consumers committed at it.
 B9. An offset of a consumer goes back only by a reset, by a commit of a lower one, with the deletion of its
 topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does, or if an
 earlier process of it had the offset: a slave does not write down which ones were committed at it.
@@ -15,7 +17,7 @@ B21. A log begins after no file that is younger than the retention, unless a dis
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Set
 
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
@@ -98,6 +100,21 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
                      7, f"{name}: {key} has messages up to {latest}, and no queue")
 
 
+def check_ahead(name: str, parts: BrokerParts) -> None:
+    """
+    B7: the queues and the index by key have nothing that the log has not: after a cut they would take the
+    records that come there for known ones.
+
+    @param name: of the broker.
+    """
+    store = parts.store
+    end = store.log.record_end
+    indexed = 0 if store.indexing is None else store.indexing.index.offset
+    require_pair(store.dispatcher.offset <= end and indexed <= end, 7,
+                 f"{name} has dispatched its log up to {store.dispatcher.offset}, and put it into the index "
+                 f"up to {indexed}; it ends at {end}")
+
+
 def check_expired(name: str, parts: BrokerParts) -> None:
     """
     B21, of queues: of files with units of expired messages alone, one is left at most: the one that was the
@@ -135,16 +152,20 @@ def log_difference(master: BrokerParts, slave: BrokerParts) -> str:
     return ""
 
 
-def metadata_difference(master: Metadata, slave: Metadata, *, was_promoted: bool = False) -> str:
+def metadata_difference(
+    master: Metadata, slave: Metadata, *, was_promoted: bool = False,
+    committed: Callable[[OffsetKey], Container[int]] = lambda key: (),
+) -> str:
     """
     What a slave's tables still lack; empty if nothing.
 
     @param was_promoted: the slave may be a former master, and keep offsets that the master does not know.
+    @param committed: the offsets that consumers have committed at this slave.
     """
     difference = table_difference(master, slave)
     if difference:
         return difference
-    difference = _offset_difference(master, slave, was_promoted=was_promoted)
+    difference = _offset_difference(master, slave, was_promoted=was_promoted, committed=committed)
     if difference:
         return difference
     theirs_at, ours_at_level = master.delay_offsets.names(), slave.delay_offsets
@@ -177,11 +198,16 @@ def _document(entry: TopicConfig | GroupConfig | None) -> JsonObject:
     return {name: value for name, value in document.items() if (name, value) != ("attributes", {})}
 
 
-def _offset_difference(master: Metadata, slave: Metadata, *, was_promoted: bool) -> str:
+def _offset_difference(
+    master: Metadata, slave: Metadata, *, was_promoted: bool, committed: Callable[[OffsetKey], Container[int]]
+) -> str:
     for group, topic, queues in master.consumer_offsets.rows():
         for queue_id, offset in queues.items():
             ours_at = slave.consumer_offsets.query(group, topic, queue_id)
-            if ours_at is None or ours_at < offset:
+            is_more = ours_at is not None and ours_at > offset and not was_promoted
+            if ours_at is None or ours_at < offset or (
+                is_more and ours_at not in committed((group, topic, queue_id))
+            ):
                 return f"the offset of {group} in {topic}/{queue_id} is {offset}, at the slave {ours_at}"
     for group, topic, queues in slave.consumer_offsets.rows():
         for queue_id, offset in queues.items():
@@ -255,6 +281,10 @@ class OffsetWatch:
     def committing(self, broker: str, key: OffsetKey, offset: int) -> None:
         """A consumer commits an offset; the request may come later."""
         self._commits.setdefault((broker, key), {})[offset] = self._now_us()
+
+    def committed(self, broker: str, key: OffsetKey) -> Container[int]:
+        """The offsets that consumers have committed at a broker."""
+        return self._commits.get((broker, key), {})
 
     def promoted(self) -> None:
         """The next master may know older offsets, and so does its slave."""
