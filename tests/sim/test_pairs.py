@@ -285,7 +285,7 @@ class WorldTests(PairCase):
 
     def test_more_stories(self) -> None:
         """In peace messages are sent back and come again, others are recalled, and a group pops in order."""
-        world = self.world(12)
+        world = self.world(13)
         accounts = world.accounts
         self.assertGreater(len(accounts.got["PO"]), 3)
         self.assertGreater(accounts.returned, 0)

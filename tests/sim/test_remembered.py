@@ -83,6 +83,15 @@ class StepTests(GroupOfThree):
         ):
             self.assertIn("the members were", self.broken(9, lambda: self.rules.after(ev.Ticked())))
 
+    def asks(self, peer_id: str, request_id: int, *, is_later: bool = False) -> None:
+        """A member without a leader asks a peer that refused it a vote. C{is_later}: another part asks."""
+        self.state.leader_id, self.state.refused_by = None, {peer_id}
+        self.rules.before(ev.Ticked())
+        self.rules.asks(peer_id, request_id, MetadataRequest(group="default"))
+        if not is_later:
+            self.state.refused_by.clear()
+        self.rules.after(ev.Ticked())
+
     def test_a_list_that_a_member_hears_of(self) -> None:
         """Who is in no committed later list takes itself for no voter, if it has asked for lists."""
         peer_id = self.leader.member_id
@@ -93,8 +102,10 @@ class StepTests(GroupOfThree):
         )
         heard = ev.ResponseReceived(peer_id=peer_id, request_id=7, response=response)
         self.rules.after(heard)  # (it was no answer to its question)
+        self.asks(peer_id, 7, is_later=True)
+        self.rules.after(heard)
         for committed_index in (80, 95):
-            self.rules.asks(peer_id, 7, MetadataRequest(group="default"))
+            self.asks(peer_id, 7)
             response = attrs.evolve(response, committed_index=committed_index)
             heard = ev.ResponseReceived(peer_id=peer_id, request_id=7, response=response)
             if committed_index < 90:

@@ -53,7 +53,8 @@ class MemoryRules:
     _name: GroupName | None = None
     _led_term: int = -1
     _is_cut: Mirror | None = None
-    _asked: set[int] = attrs.Factory(set)
+    _refused: set[str] = attrs.Factory(set)
+    _asked: dict[int, str] = attrs.Factory(dict)
 
     @property
     def _state(self) -> MemberState:
@@ -69,17 +70,24 @@ class MemoryRules:
         return not (is_apart or self.member.config.store_type == "memory" or self.member.damaged)
 
     def asks(self, peer_id: str, request_id: int, request: Request) -> None:
-        """A request goes out: for lists, if the member knows its group and the version of the peer."""
+        """
+        A request goes out: for lists, if the peer had refused a vote, and the member knows its group and the
+        version of the peer. Other parts ask for the same reports, and read other things in them.
+        """
         state = self._state
-        if type(request) is MetadataRequest and state.group_name.is_known:
+        if type(request) is MetadataRequest and peer_id in self._refused and state.group_name.is_known:
             if state.wire_versions.get(peer_id, 0) >= 1:
-                self._asked.add(request_id)
+                self._asked[request_id] = peer_id
 
     # -- before a step ----------------------------------------------------------------------------
 
     def before(self, happened: ev.Input) -> None:
         """The core will take an input, which the mirror of the log does not have yet."""
         self._led_term = -1
+        self._refused = set()
+        if type(happened) is ev.Ticked and self._state.refused_by and self._state.leader_id is None:
+            self._refused = {*self._state.refused_by}
+            self._asked = {one: peer for one, peer in self._asked.items() if peer not in self._refused}
         if isinstance(happened, ev.EntriesFlushed):
             self._flushed(happened)
         elif isinstance(happened, ev.LedgerTruncated):
@@ -136,9 +144,14 @@ class MemoryRules:
         if type(happened) is ev.Ticked:
             if state.membership.index > state.committed_index:
                 self._knows_former()
-        elif self._asked and isinstance(happened, ev.ResponseReceived) and happened.request_id in self._asked:
-            self._asked.discard(happened.request_id)
-            if isinstance(happened.response, MetadataResponse):
+            if self._refused and state.refused_by:  # it asks them later
+                self._asked = {one: peer for one, peer in self._asked.items() if peer not in self._refused}
+        elif self._asked and isinstance(happened, ev.ResponseReceived):
+            peer_id = self._asked.pop(happened.request_id, "")
+            # (The last answer of a peer: one of them was for the question about lists.)
+            if peer_id and peer_id not in self._asked.values() and (
+                isinstance(happened.response, MetadataResponse)
+            ):
                 self._heard_lists(happened.response)
 
     def _named(self) -> None:
