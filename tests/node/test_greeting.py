@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import attrs
 from twisted.logger import capturedLogs
@@ -29,6 +30,7 @@ class Known:
     membership: Membership = Membership(voters=MEMBERS)
     speakers: frozenset[str] = frozenset(MEMBERS)
     introduced: Mapping[str, str] = attrs.Factory(dict)
+    former: Mapping[str, str] = attrs.Factory(dict)
 
     def had_members(self, ids: str) -> bool:
         """The start list."""
@@ -95,6 +97,22 @@ class JudgingTests(SynchronousTestCase):
             problem = ours.problem_of_call(MetadataRequest(group_id=theirs, members=members))
             self.assertEqual(problem == "", is_fine, (own, theirs, members, problem))
         self.assertEqual(decode_told(ours.configuration)[0].index, 7)
+
+    def test_a_list_that_may_be_cut(self) -> None:
+        """
+        The first entry of a group removed n2, and only n0 has it. It names the list before: the others, which
+        have never had that entry, take it in and cut it.
+        """
+        cut = Known(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=0, term=1), former=MEMBERS)
+        lineages = mock.Mock(told="", told_of=lambda *_: "", is_rival=lambda *_: False)
+        theirs = Greeting(known=cut, group_name=GroupName, lineages=lineages)
+        call = theirs.call(MetadataRequest(remote_id="n2", local_id="n0"))
+        asked = MetadataRequest(remote_id="n0", local_id="n2", lineage="x")
+        answer = theirs.answer(asked, MetadataResponse(wire_version=1, peers={"n0": "h:1", "n1": "h:2"}))
+        changed = Known(Membership(voters={**MEMBERS, "n3": "h:4"}, index=7, term=2))
+        for known in (Known(), changed):
+            ours = Greeting(known=known, group_name=lambda: GroupName(OURS, 1, True))
+            self.assertEqual([ours.problem_of_call(call), ours.problem_of_answer(answer)], ["", ""])
 
     def test_a_native_answer_has_no_id(self) -> None:
         """It has no room for the id: they must be the same only until the log changes them."""

@@ -319,10 +319,10 @@ class MemberState:
 
     def knows(self, member_id: str | None) -> bool:
         """Whether C{member_id} may be another member of this group."""
-        return member_id in self._known or (member_id != self.self_id and member_id in self._former)
+        return member_id in self._known or (member_id != self.self_id and member_id in self.former)
 
     @property
-    def _former(self) -> Mapping[str, str]:
+    def former(self) -> Mapping[str, str]:
         """
         The list before the last, while the entry of the last may still be cut: one of those may lead the
         others, which never had that entry, and is to cut it here.
@@ -336,7 +336,7 @@ class MemberState:
     @property
     def speakers(self) -> frozenset[str]:
         """Ids of all that may speak as members."""
-        return frozenset({*self.membership.addresses, *self.introduced, *self._former})
+        return frozenset({*self.membership.addresses, *self.introduced, *self.former})
 
     def note_vote(self, peer_id: str, result: VoteResult) -> None:
         """A peer answered this candidate: it may refuse because this member was removed."""

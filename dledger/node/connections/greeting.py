@@ -40,6 +40,10 @@ class KnownMembers(Protocol):
         """The membership by this member's own log."""
 
     @property
+    def former(self) -> Mapping[str, str]:
+        """The list before, while the entry of the present one may still be cut; else empty."""
+
+    @property
     def introduced(self) -> Mapping[str, str]:
         """
         The members in later lists that known members have reported: C{host:port} by id. The own log may not
@@ -79,8 +83,11 @@ class Greeting:
 
     @property
     def members(self) -> str:
-        """The ids of all members, C{n0;n1;n2} in order; empty if this member joins, and knows none."""
-        return ";".join(sorted(self.known.membership.addresses))
+        """
+        The ids of all members, C{n0;n1;n2} in order; empty if this member joins, and knows none. A list that
+        may still be cut is not among them: the others may never have had it.
+        """
+        return ";".join(sorted(self.known.former or self.known.membership.addresses))
 
     @property
     def configuration(self) -> str:
@@ -106,7 +113,8 @@ class Greeting:
         if lineages is None or not request.lineage:
             return response
         return attrs.evolve(
-            response, lineage=lineages.told, met_lineage=lineages.told_of(sender_id, request.lineage),
+            response, peers=dict(self.known.former) or response.peers, lineage=lineages.told,
+            met_lineage=lineages.told_of(sender_id, request.lineage),
             is_rival=lineages.is_rival(sender_id, request.lineage),
         )
 
