@@ -235,6 +235,7 @@ class HostTests(SiteCase):
             (b"http://evil.test/a", b"localhost", 421), (b"http://evil.test", b"localhost", 421),
             (b"http://localhost", b"localhost", 404), (b"http://localhost?a", b"localhost", 404),
             (b"http://u:p@evil.test/a", b"localhost", 421), (b"ftp://localhost/a", b"localhost", 404),
+            (b"http:///a", b"localhost", 404), (b"http:///a", b"evil.test", 421),
         ):
             request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
             self.assertEqual(self.status(request), status, target)

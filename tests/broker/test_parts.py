@@ -18,7 +18,7 @@ from tests.broker.put_support import Writing
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
 from tests.broker.test_service import ServiceCase
-from tests.protocols.fakes import sent_commands
+from tests.protocols.fakes import plug, sent_commands
 from tests.walks import Calls, problem_of
 
 #: By what RocketMQ calls them; see docs/ha.md.
@@ -91,6 +91,21 @@ class EventTests(SynchronousTestCase):
             self.writing.clock.advance(0)
             self.assertEqual(self.broker.store.reput.behind_bytes > 0, part is None)
             self.writing.settle()
+
+    def test_dispatched_before_a_request(self) -> None:
+        """A client that asks finds what was stored before, although no consumer waited for it."""
+        connection = self.broker.router.buildProtocol(None)
+        assert connection is not None
+        plug(connection)
+        self.broker.store.log.append([[message()]], 5)
+        self.writing.clock.advance(0)
+        self.assertGreater(self.broker.store.reput.behind_bytes, 0)
+        connection.dataReceived(encode_command(RemotingCommand(code=30, opaque=1, ext_fields={
+            "topic": "T1", "queueId": "0",
+        })))
+        self.writing.clock.advance(0)
+        self.assertEqual(self.broker.store.reput.behind_bytes, 0)
+        connection.abort("done")
 
     def test_acknowledged(self) -> None:
         """The dispatch gives way to slaves, until the put that waited for them has its answer."""

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 ANY_HOST = "*"
 
 _TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_ABSOLUTE = re.compile(rb"(?i:https?)://(?:[^/?@]*@)?([^/?]*)(.*)", re.DOTALL)
+_ABSOLUTE = re.compile(rb"(?i:https?)://(?:[^/?@]*@)?([^/?]+)(.*)", re.DOTALL)
 _END_OF_HEADERS = b"\r\n\r\n"
 
 
