@@ -50,7 +50,7 @@ class MemberStatus:
     @ivar is_unsure: whether a loss of power may have taken entries that the member acknowledged.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     @ivar holes: damaged entries between sound ones, which are fetched from peers.
-    @ivar hole_asked: peers that were asked for the first of them, and why they did not give it.
+    @ivar hole_asked: peers that were asked for the hole in turn, and why they did not give it.
     @ivar voters, learners: ids of the members that count, and of those that only copy the log; a member that
         was removed, or joins, is in neither.
     @ivar membership_index: of the configuration entry that says so; -1 for the start list.

@@ -97,12 +97,16 @@ class Ledger(LedgerView, Protocol):
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see."""
 
-    def look_again(self) -> bool:
-        """Look for sound records at the beginning of the first hole. @return: whether it has shrunk."""
+    def look_again(self, index: int) -> bool:
+        """
+        Look for sound records at the beginning of the hole that C{index} lies in. @return: whether it has
+        shrunk, or is no longer there.
+        """
 
     def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
         """
-        Check records of a peer and write them into the first hole; durable when that is closed.
+        Check records of a peer and write them into the hole that begins with them; durable when that is
+        closed.
 
         @raise DLedgerError: refused; the ledger is unchanged.
         """
@@ -359,15 +363,13 @@ class Driver:
         self._ledger.record_commit(effect.committed_index)
         self._around.committed(effect.committed_index)
 
-    def _look_again(self, _effect: fx.LookAgain) -> ev.Input:
-        if not self._ledger.holes:
-            return ev.HoleHandled()  # a truncation was faster
-        return ev.HoleHandled(reason="" if self._ledger.look_again() else "no sound record at its beginning")
+    def _look_again(self, effect: fx.LookAgain) -> ev.Input:
+        has_shrunk = self._ledger.look_again(effect.first_index)
+        return ev.HoleHandled(reason="" if has_shrunk else "no sound record at its beginning")
 
     def _fill_hole(self, effect: fx.FillHole) -> ev.Input:
         try:
-            if self._ledger.holes:
-                self._ledger.fill_hole(effect.entries, is_committed=effect.is_committed)
+            self._ledger.fill_hole(effect.entries, is_committed=effect.is_committed)
         except DLedgerError as error:
             if isinstance(error, StoreError):
                 raise

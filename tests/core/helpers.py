@@ -118,7 +118,7 @@ class ListLedger(ListedChunks):
         if any(hole.holds(index) for hole in self.holes):
             raise DamagedEntryError(index, "it lies in a hole")
 
-    def look_again(self) -> bool:
+    def look_again(self, index: int) -> bool:
         """Nothing is found."""
         return False
 
@@ -126,7 +126,7 @@ class ListLedger(ListedChunks):
         """Remember, and close the hole."""
         self._refuse_once()
         self.filled.append((entries, is_committed))
-        self.holes = self.holes[1:]
+        self.holes = tuple(hole for hole in self.holes if hole.first_index != entries.first_index)
 
     @classmethod
     def of(cls, *terms: int, begin_index: int = 0) -> ListLedger:
@@ -449,7 +449,8 @@ class Bench:
                     first_index=effect.entries.first_index, count=effect.entries.count
                 )
             if isinstance(effect, fx.LookAgain):
-                return ev.HoleHandled(reason="" if ledger.look_again() else "nothing is found")
+                has_shrunk = ledger.look_again(effect.first_index)
+                return ev.HoleHandled(reason="" if has_shrunk else "nothing is found")
             if isinstance(effect, fx.FillHole):
                 return self._fill(effect)
             if isinstance(effect, fx.TruncateLedger):

@@ -159,6 +159,38 @@ class AskTests(SynchronousTestCase):
         first_index = one.ledger.holes[0].first_index
         self.assertEqual(one.bench.core.gone_elsewhere_index, first_index)
 
+    def test_a_later_hole_has_its_turn(self) -> None:
+        """If no member has the first hole, the next one is mended; the wait comes after the last one."""
+        one = HoleBench(committed_index=4)
+        one.ledger.lose(4, 4)
+        for _ in range(2):
+            gone = one.pulled(code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+            one.bench.answer(one.asked(), attrs.evolve(gone, ledger_begin_index=4))
+        question = one.asked()
+        assert isinstance(question.request, PullRequest)
+        self.assertEqual((question.request.begin_index, question.request.end_index), (4, 4))
+        self.assertEqual(one.bench.core.gone_elsewhere_index, 3)
+        last = ListLedger.of(1, 1, 1, 2, 2).read_batch(4, max_count=1, max_bytes=999)
+        one.bench.answer(question, attrs.evolve(one.pulled(committed_index=4), entries=last))
+        self.assertEqual([hole.first_index for hole in one.ledger.holes], [1])
+        self.assertEqual(one.asked().request.begin_index, 1)
+        self.assertEqual(one.bench.core.gone_elsewhere_index, 3)
+
+    def test_a_new_hole_does_not_wait(self) -> None:
+        """However long the ones before it have been asked for in vain."""
+        one = HoleBench(committed_index=4)
+        for _ in range(9):
+            self.refuse(one)
+            self.refuse(one)
+            while not of_type(one.tick(), fx.LookAgain):
+                pass
+        self.refuse(one)
+        self.refuse(one)
+        one.tick()
+        one.ledger.lose(4, 4)
+        one.tick(PACE_MS)
+        self.assertEqual(one.asked().request.begin_index, 4)
+
     def test_one_may_have_them(self) -> None:
         """A member that is silent, or refuses for another reason, may have the entries."""
         one = HoleBench()

@@ -331,7 +331,7 @@ _STORAGE = (
               "        return False\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "rot", "kill", "kill_all")),
     Mutant("holes-never-mended", "no peer is asked for damaged entries", (
-        Patch("dledger.core.replication.hole_repair", "        self._ask(holes[0])\n", "        pass\n"),
+        Patch("dledger.core.replication.hole_repair", "        self._ask(hole)\n", "        pass\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "kill", "kill_all")),
     Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
         Patch(JOB, "        for step in self._steps:\n            step()\n", "        pass\n"),

@@ -74,6 +74,23 @@ class FillTests(StoreCase):
         self.store.fill_hole(self.copies[12], is_committed=False)
         self.is_whole()
 
+    def test_any_hole_can_be_filled(self) -> None:
+        """Also one that is not the first; entries that begin in the middle of a hole are refused."""
+        for index in (20, 21):
+            self.flip(index, 50)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 20)
+        self.assertEqual(ranges(self.store), [(10, 12), (20, 21)])
+        self.assertFalse(self.store.look_again(21))
+        self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[21], is_committed=True)
+        self.flip(20, 50)  # sound again
+        self.assertTrue(self.store.look_again(20))
+        self.assertEqual(ranges(self.store), [(10, 12), (21, 21)])
+        self.store.fill_hole(self.copies[21], is_committed=False)
+        self.assertEqual(ranges(self.store), [(10, 12)])
+        self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[21], is_committed=False)
+        self.assertTrue(self.store.look_again(21))
+        self.assertEqual(ranges(self.store), [(10, 12)])
+
     def test_sound_record_in_the_hole(self) -> None:
         """A piece is proved by the record after it, also by one that nothing had confirmed before."""
         for index in (11, 12):

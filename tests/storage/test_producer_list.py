@@ -17,9 +17,11 @@ import attrs
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.producers import Known, Verdict
 from dledger.storage.files.records import check_batch
+from dledger.storage.start import scanner
 from dledger.storage.store import producer_list
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.producer_list import PRODUCERS_NAME
+from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
@@ -353,19 +355,45 @@ class HoleTests(ListCase):
         self.check()
         self.assertEqual(len(in_log(self.store)), 7)
 
-    def hole(self, at: int) -> None:
+    def test_known_in_spite_of_an_older_hole(self) -> None:
+        """A start does not need the entries of an old hole, which may stay: only the later one hides all."""
+        append(self.store, 1, "p", 0)
+        while self.store.end_position < 5 * 4096:
+            self.store.append_bodies((b"x" * 500,), 1)
+        append(self.store, 1, "p", 1)
+        at = self.store.ledger_end_index
+        append(self.store, 1, "p", 2)
+        self.store.record_commit(self.store.ledger_end_index)
+        self.store.clean_close()
+        self.store = FileStore.open(config_of(), self.disk)
+        whole = self.store.read_range(at, end_index=at, max_bytes=1)
+        self.flip(self.store.position_of(4))
+        self.assertRaises(DamagedEntryError, self.store.read_range, 4, end_index=4, max_bytes=1)
+        self.patch(scanner, "SCAN_BACK_BYTES", 1000)
+        self.hole(at, holes=2)
+        self.store.fill_hole(whole, is_committed=True)
+        self.assertEqual([hole.first_index for hole in self.store.holes], [4])
+        assert self.store.producers is not None
+        self.assertEqual(self.judge("p", 2).known, Known.REPEATED)
+
+    def hole(self, at: int, *, holes: int = 1) -> None:
         """This entry is damaged when the store is opened again, and nothing is known of producers."""
         position = self.store.position_of(at)
         self.store.check_point(force=True)
         self.store.abandon()
-        path = next(path for path in self.disk.files if "/data/" in path)
-        file = self.disk.open(path, create=False)
-        byte = file.pread(1, position + 60)
-        file.pwrite(bytes([byte[0] ^ 1]), position + 60)
-        file.close()
+        self.flip(position)
         self.store = FileStore.open(config_of(), self.disk)
-        self.assertEqual(len(self.store.holes), 1)
+        self.assertEqual(len(self.store.holes), holes)
         self.assertIsNone(self.store.producers)
+
+    def flip(self, position: int) -> None:
+        """A byte of the body of the record at this place."""
+        at = position + 50
+        path = sorted(path for path in self.disk.files if "/data/" in path)[at // 4096]
+        file = self.disk.open(path, create=False)
+        byte = file.pread(1, at % 4096)
+        file.pwrite(bytes([byte[0] ^ 1]), at % 4096)
+        file.close()
 
     def test_after_a_cut_all_is_known_again(self) -> None:
         """With the hole cut by a new leader, all is known again."""

@@ -6,13 +6,15 @@ A member with holes is a holder, a voter and a candidate for all that it verifia
 Three things it does not do: show, push or acknowledge an entry of a hole, and lead or acknowledge while an
 entry of a hole is not known to be committed (L{MemberState.lacks_uncommitted}).
 
-Rule 1: the first hole is handled first. Its bytes are looked at again; then one member at a time is asked for
-at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.store.hole_mending}); this part only
-says whether both sides know them to be committed.
+Rule 1: one hole is handled at a time, the first one first; if no member has its first entry, the next one
+has its turn, because retention may have deleted at all others what is missing in the first. The bytes of a
+hole are looked at again; then one member at a time is asked for at most L{ASK_BYTES}. The store proves the
+records (L{dledger.storage.store.hole_mending}); this part only says whether both sides know them to be
+committed.
 Rule 2: a member of ours gives any sound entry; a Java member gives entries only while it leads, so a leader
 that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
 each other: then METADATA says whether the other one is of ours.
-Rule 3: it is tried for ever. After each round of all members in vain the wait grows, up to L{WAIT_MAX_MS}. An
+Rule 3: it is tried for ever. After each round of all holes in vain the wait grows, up to L{WAIT_MAX_MS}. An
 entry that no member has is never replaced: the operator is informed who was asked.
 """
 
@@ -41,26 +43,31 @@ from protocols.wire.ledger.messages import (
 ASK_BYTES = 256 * 1024
 #: Milliseconds between a request that helped and the next one: the rate of a repair is bounded.
 PACE_MS = 20
-#: Milliseconds after the first round of all members in vain, and at most.
+#: Milliseconds after the first round of all holes in vain, and at most.
 WAIT_MS = 500
 WAIT_MAX_MS = 30_000
 
 
 @attrs.frozen(kw_only=True)
 class _Question:
-    """Who was asked. C{led_term}: the term that it led then; -1 if it did not lead this member's."""
+    """
+    Who was asked. C{led_term}: the term that it led then; -1 if it did not lead this member's.
+    C{first_index}: the first missing entry of the hole then.
+    """
 
     peer_id: str
     led_term: int
+    first_index: int
 
 
 @attrs.define
 class HoleRepair:
     """
-    Invariant: at most one request or effect is under way; C{asked} is about the first hole.
+    Invariant: at most one request or effect is under way; C{asked} is about the hole in turn, which begins
+    with C{_first_index}, or did so before it shrank.
     C{_told_committed} has the members of ours whose frames have no PULL, and the committed index that they
     reported; C{_polled} those of them that were asked for it in this round. C{_begins} has the first entry
-    that a member still has, of those that have deleted the first missing one.
+    that a member still has, of those that have deleted a missing one, since the ledger lacks C{_least_index}.
 
     @ivar asked: peer id to why it did not give the first missing entry when it was asked last.
     """
@@ -69,6 +76,7 @@ class HoleRepair:
     asked: dict[str, str] = attrs.Factory(dict)
     _told: tuple[Hole, ...] = ()
     _first_index: int = -1
+    _least_index: int = -1
     _request_id: int | None = None
     _question: _Question | None = None
     _tried: set[str] = attrs.Factory(set)
@@ -90,15 +98,19 @@ class HoleRepair:
         self._note_lacking()
         if not holes or self._request_id is not None or self._is_writing:
             return
-        if holes[0].first_index != self._first_index:
-            self._begin(holes[0].first_index)
+        if holes[0].first_index != self._least_index:
+            self._least_index = holes[0].first_index
+            self._begins.clear()
         if member.out.now_ms < self._next_ms:
             return
+        hole = next((one for one in holes if one.last_index >= self._first_index), holes[0])
+        if hole.first_index != self._first_index:
+            self._begin(hole.first_index)
         if not self._was_looked_at:
             self._was_looked_at = self._is_writing = True
-            member.out.emit(fx.LookAgain())
+            member.out.emit(fx.LookAgain(first_index=hole.first_index))
             return
-        self._ask(holes[0])
+        self._ask(hole)
 
     def _tell(self, holes: tuple[Hole, ...]) -> None:
         """Report the begin and the end of a repair, and a hole that is new; not that one shrinks."""
@@ -106,12 +118,20 @@ class HoleRepair:
         for hole in holes:
             if not any(known.holds(hole.first_index) for known in self._told):
                 report("entries-damaged", first_index=hole.first_index, last_index=hole.last_index)
+                if self._told:  # A new one need not wait until the older ones have been tried once more.
+                    self._begin(hole.first_index)
+                    self._make_haste()
         if not holes:
             report("entries-mended", ledger_end_index=self.member.ledger_end_index)
             self.member.seeks_java_leader = False
-            self._first_index = -1
+            self._first_index = self._least_index = -1
+            self._make_haste()
             self.asked.clear()
         self._told = holes
+
+    def _make_haste(self) -> None:
+        self._rounds = 0
+        self._next_ms = min(self._next_ms, self.member.out.now_ms + PACE_MS)
 
     def _note_lacking(self) -> None:
         if not self.member.lacks_uncommitted:
@@ -130,8 +150,6 @@ class HoleRepair:
         self.asked.clear()
         self._tried.clear()
         self._polled.clear()
-        self._begins.clear()
-        self._rounds = 0
 
     @property
     def gone_elsewhere_index(self) -> int:
@@ -139,10 +157,11 @@ class HoleRepair:
         All other members have deleted the entries up to this one, and the first hole begins among them; -1:
         one may have them.
         """
-        peer_ids = self.member.peer_ids
-        if not peer_ids or not self.member.view.holes or not self._begins.keys() >= set(peer_ids):
+        peer_ids, holes = self.member.peer_ids, self.member.view.holes
+        if not peer_ids or not holes or not self._begins.keys() >= set(peer_ids):
             return -1
-        return min(self._begins[peer_id] for peer_id in peer_ids) - 1
+        gone_index = min(self._begins[peer_id] for peer_id in peer_ids) - 1
+        return gone_index if gone_index >= holes[0].first_index else -1
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -176,7 +195,8 @@ class HoleRepair:
                 end_index=last_index, max_bytes=ASK_BYTES, wire_version=WIRE_VERSION,
             )
         leads = peer_id == member.leader_id
-        self._question = _Question(peer_id=peer_id, led_term=member.term if leads else -1)
+        self._question = _Question(peer_id=peer_id, led_term=member.term if leads else -1,
+                                   first_index=index)
         self._tried.add(peer_id)
         self._request_id = member.out.send(peer_id, request, self)
 
@@ -190,10 +210,15 @@ class HoleRepair:
         return self.member.wire_versions.get(peer_id, 0) < 1
 
     def _wait(self, hole: Hole) -> None:
-        """Every member was asked in vain."""
+        """Every member was asked in vain: the next hole has its turn, the first one after a wait."""
         member = self.member
-        self._next_ms = member.out.now_ms + min(WAIT_MS << min(self._rounds, 6), WAIT_MAX_MS)
-        self._rounds += 1
+        wait_ms = PACE_MS
+        if hole == member.view.holes[-1]:
+            wait_ms = min(WAIT_MS << min(self._rounds, 6), WAIT_MAX_MS)
+            self._rounds += 1
+        if len(member.view.holes) > 1:
+            self._first_index = hole.last_index + 1
+        self._next_ms = member.out.now_ms + wait_ms
         member.seeks_java_leader = member.is_leader and any(map(self._is_java, member.voter_ids))
         member.out.report("entries-not-found", first_index=hole.first_index, last_index=hole.last_index,
                           asked=", ".join(f"{peer}: {why}" for peer, why in sorted(self.asked.items())))
@@ -225,7 +250,7 @@ class HoleRepair:
                 self._tried.discard(peer_id)
             else:
                 self.asked[peer_id] = response.code.name
-            self._note_begin(peer_id, response)
+            self._note_begin(question, response)
             return
         if isinstance(response, PullResponse):
             is_committed = entries.last_index <= response.committed_index
@@ -238,12 +263,14 @@ class HoleRepair:
             entries=entries, is_committed=is_committed and entries.last_index <= member.committed_index,
         ))
 
-    def _note_begin(self, peer_id: str, response: Response) -> None:
+    def _note_begin(self, question: _Question, response: Response) -> None:
         if response.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
             return
         # An answer to GET does not say where the log begins: after the entry, at least.
-        begin = response.ledger_begin_index if isinstance(response, PullResponse) else self._first_index + 1
-        self._begins[peer_id] = max(self._begins.get(peer_id, -1), begin)
+        begin = question.first_index + 1
+        if isinstance(response, PullResponse):
+            begin = response.ledger_begin_index
+        self._begins[question.peer_id] = max(self._begins.get(question.peer_id, -1), begin)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer."""
@@ -258,5 +285,6 @@ class HoleRepair:
         question, self._question = self._question, None
         if not reason:
             self._next_ms = self.member.out.now_ms + PACE_MS
+            self._rounds = 0
         elif question is not None:
             self.asked[question.peer_id] = reason

@@ -124,19 +124,24 @@ class RecordCommit(Effect):
     committed_index: int
 
 
-@value_class
+@value_class(kw_only=True)
 class LookAgain(Effect):
     """
-    Look at the bytes of the first hole again: records at its beginning may be sound.
+    Look at the bytes of a hole again: records at its beginning may be sound.
 
     Outcome: C{HoleHandled}, with or without success, or C{StoreFailed}, before any other input.
+
+    @ivar first_index: the first missing entry of the hole.
     """
+
+    first_index: int
 
 
 @value_class(kw_only=True)
 class FillHole(Effect):
     """
-    Check the records of a peer and write them into the first hole; durable when that is closed.
+    Check the records of a peer and write them into the hole that begins with them; durable when that is
+    closed.
 
     Outcome: as of L{LookAgain}.
 

@@ -110,7 +110,7 @@ class LedgerTruncated(Input):
 @value_class(kw_only=True)
 class HoleHandled(Input):
     """
-    The attempt to fill the first hole of the ledger has ended.
+    The attempt to fill a hole of the ledger has ended.
 
     @ivar reason: why the hole is as large as before; empty if it has shrunk.
     """

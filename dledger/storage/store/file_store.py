@@ -192,9 +192,9 @@ class FileStore:
         """See L{dledger.core.state.ports.LedgerView.is_end_proven}."""
         return self._ledger.is_end_proven
 
-    def look_again(self) -> bool:
+    def look_again(self, index: int = -1) -> bool:
         """See L{HoleMending.look_again}."""
-        has_shrunk = self._mending.look_again()
+        has_shrunk = self._mending.look_again(index)
         self._hole_shrank()
         return has_shrunk
 

@@ -2,7 +2,7 @@
 """
 Closing the holes of an open ledger.
 
-L{HoleMending.look_again} goes over the bytes of the first hole: sound records at its beginning, which the
+L{HoleMending.look_again} goes over the bytes of a hole: sound records at its beginning, which the
 record before them confirms, need no peer. L{HoleMending.fill} takes records of a peer.
 
 Rule: a fetched record is believed if the C{chainCrc} of the record after it continues from it, because only
@@ -50,27 +50,30 @@ class _Edge:
     chain_crc: int | None
 
 
-def _unfit(hole: Hole, what: str) -> DLedgerError:
-    return DLedgerError(ResponseCode.INCONSISTENT_STATE, index=hole.first_index, reason=what)
+def _unfit(first_index: int, what: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.INCONSISTENT_STATE, index=first_index, reason=what)
 
 
 class HoleMending:
-    """Mends the holes of one open ledger, the first one first."""
+    """Mends the holes of one open ledger."""
 
     def __init__(self, ledger: OpenLedger, finder: HoleFinder) -> None:
         self._ledger = ledger
         self._finder = finder
         self._scanner = Scanner(ledger.data, ledger.index)
 
-    def look_again(self) -> bool:
+    def look_again(self, index: int) -> bool:
         """
-        Look for sound records at the beginning of the first hole.
+        Look for sound records at the beginning of a hole.
 
-        @return: whether there were some, and the hole has shrunk.
+        @param index: a missing entry; -1: the first one.
+        @return: whether the hole has shrunk, or has gone, by a truncation for example.
         @raise StoreError: the files cannot be read or written.
         """
         ledger = self._ledger
-        hole = ledger.holes.holes[0]
+        hole = ledger.holes.at(index) if index >= 0 else next(iter(ledger.holes.holes), None)
+        if hole is None:
+            return True
         edge = self._edge(hole)
         if edge is None:
             return False
@@ -112,7 +115,7 @@ class HoleMending:
 
     def fill(self, entries: EntryBatch, *, is_committed: bool) -> None:
         """
-        Write records of a peer into the first hole, durably.
+        Write records of a peer into a hole, durably.
 
         @param entries: from the first entry of the hole on; entries after the hole are left out.
         @param is_committed: the peer knows them to be committed, and so does this member.
@@ -121,7 +124,9 @@ class HoleMending:
         @raise StoreError: the files cannot be read or written.
         """
         ledger = self._ledger
-        hole = ledger.holes.holes[0]
+        hole = ledger.holes.at(entries.first_index)
+        if hole is None or hole.first_index != entries.first_index:
+            raise _unfit(entries.first_index, "no hole begins with this entry, or no longer")
         entries = _within(entries, hole)
         layout = self._checked(hole, entries, is_committed=is_committed)
         with ledger.guard.storing("filling a hole failed"):
@@ -170,7 +175,7 @@ class HoleMending:
         """The layout of these entries, and of the record after the hole if they reach it."""
         edge = self._edge(hole)
         if edge is None:
-            raise _unfit(hole, "the record before the hole is damaged, too")
+            raise _unfit(hole.first_index, "the record before the hole is damaged, too")
         records, count = entries.records, entries.count
         reaches = entries.last_index == hole.last_index
         following = self._following(hole) if reaches and hole.last_index < self._ledger.end_index else b""
@@ -190,7 +195,7 @@ class HoleMending:
         else:
             is_proven = self._meets_end(layout, entries) if reaches else self._continues(layout, entries)
         if not is_proven and not is_committed:
-            raise _unfit(hole, "nothing proves these entries: they are not known to be committed")
+            raise _unfit(hole.first_index, "nothing proves these entries: they are not known to be committed")
         return layout
 
     def _is_doubtful(self, index: int) -> bool:
@@ -202,7 +207,7 @@ class HoleMending:
         size = self._ledger.data.file_size
         rest = hole.end_position - layout.end_position
         if rest and (hole.end_position % size or not 0 < rest < size or rest < MIN_BLANK_SIZE):
-            raise _unfit(hole, "they do not end where the record after the hole begins")
+            raise _unfit(hole.first_index, "they do not end where the record after the hole begins")
         return layout
 
     def _layout(self, hole: Hole, entries: EntryBatch, edge: _Edge) -> Layout:
@@ -216,7 +221,7 @@ class HoleMending:
         ledger = self._ledger
         last_term = layout.terms[-1][1] if layout.terms else entries.term
         if (layout.end_position, last_term) != (ledger.end_position, ledger.end_term):
-            raise _unfit(ledger.holes.holes[0], "they are not the last entries of this ledger")
+            raise _unfit(entries.first_index, "they are not the last entries of this ledger")
         # An index and a term name one entry, and all before it. If the chain is known, it must agree.
         return layout.chain_crc == ledger.chain_crc != 0 or not ledger.is_end_proven
 
@@ -269,7 +274,7 @@ class HoleMending:
         if walk.count:
             return record
         self._finder.damaged(hole.last_index + 1, hole.end_position, "no record")
-        raise _unfit(hole, "the record after the hole is damaged, too")
+        raise _unfit(hole.first_index, "the record after the hole is damaged, too")
 
     def _write_units(self, first_index: int, units: bytes) -> None:
         index = self._ledger.index
@@ -300,20 +305,20 @@ def _within(entries: EntryBatch, hole: Hole) -> EntryBatch:
     """
     Those of C{entries} that belong into C{hole}.
 
-    @raise DLedgerError: they are malformed. (The check of the records finds another first index.)
+    @raise DLedgerError: they are malformed.
     """
     if entries.count < 1:
-        raise _unfit(hole, "a peer sent nothing")
+        raise _unfit(hole.first_index, "a peer sent nothing")
     count = min(entries.count, hole.last_index - hole.first_index + 1)
     if count == entries.count:
         return entries
     at = 0
     for _ in range(count):
         if at + ENTRY_HEADER_SIZE > len(entries.records):
-            raise _unfit(hole, "malformed records")
+            raise _unfit(hole.first_index, "malformed records")
         size = ENTRY_HEADER.unpack_from(entries.records, at)[1]
         if size < ENTRY_HEADER_SIZE:
-            raise _unfit(hole, "malformed records")
+            raise _unfit(hole.first_index, "malformed records")
         at += size
     return EntryBatch(first_index=entries.first_index, count=count, term=entries.term,
                       records=entries.records[:at])

@@ -92,6 +92,7 @@ class ProducerList:
         self._saved_position = 0
         self._saved_index = -1
         self._is_changed = False
+        self._first_folded = 0  # by a start: it needs the entries from here on
         self._announced_index = -1  # of the last entry that the file should have, once it is committed
         self.table: SequenceTable | None = SequenceTable(PRODUCERS_MAX)
         self.readers: ReaderTable | None = ReaderTable()
@@ -112,7 +113,7 @@ class ProducerList:
             index = min(index, saved_index + 1)
             if ledger.begin_index > saved_index + 1:  # It has begun anew since.
                 gap_end = ledger.begin_index
-        index = max(index, ledger.begin_index, 0)
+        self._first_folded = index = max(index, ledger.begin_index, 0)
         table = SequenceTable(PRODUCERS_MAX, gap_end)
         for run in saved:
             if run.told_at < index:  # The log names the others again.
@@ -132,7 +133,7 @@ class ProducerList:
 
     def hole_shrank(self) -> None:
         """An entry of a hole is back, or a hole was cut. @raise StoreError: the ledger could not be read."""
-        if self.table is None and not self._ledger.holes.holes:
+        if self.table is None and self._ledger.holes.end_index < self._first_folded:
             self.begin()
 
     def _fold_from(self, table: SequenceTable, readers: ReaderTable, times: TimeTable, index: int) -> int:

@@ -244,7 +244,7 @@ class SearchedLedger:
         """Remember."""
         self.committed_index = committed_index
 
-    def look_again(self) -> bool:
+    def look_again(self, index: int) -> bool:
         """There are no holes."""
         raise AssertionError("no holes in the search")
 
