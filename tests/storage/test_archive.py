@@ -23,6 +23,7 @@ from dledger.storage.manifests.archive_manifest import (
     read_archive,
 )
 from dledger.storage.manifests.archive_place import DirectoryPlace
+from dledger.storage.manifests.backup_manifest import encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, append_bare, config_of
@@ -386,9 +387,21 @@ class RefusedRunTests(ArchiveCase):
     def test_a_later_version_is_refused(self) -> None:
         """Not even if the other slot could be read."""
         path = f"{PLACE}/{self.manifest().slot_name}"
-        data = self.place.contents()[path].replace(b'"version": 1', b'"version": 2')
-        self.place.write_file(path, data)
+        data = self.place.contents()[path]
+        later = encode_document("dledger-archive", 2, "archive", json.loads(data)["archive"])
+        self.place.write_file(path, later)
         self.refused_run(DirectoryError, path, "version 2")
+
+    def test_a_damaged_version_is_no_later_one(self) -> None:
+        """Whichever bit of a slot has flipped: the other one counts."""
+        path, generation = f"{PLACE}/{self.manifest().slot_name}", self.manifest().generation
+        data = self.place.contents()[path]
+        at = 8 * data.index(b'"version": 1')
+        for bit in range(at, at + 8 * len(b'"version": 1')):
+            damaged = bytearray(data)
+            damaged[bit // 8] ^= 1 << bit % 8
+            self.place.write_file(path, bytes(damaged))
+            self.assertIn(self.manifest().generation, (generation, generation - 1), damaged[:60])
 
     def test_a_second_writer_is_noticed(self) -> None:
         """Where there is no lock, a writer notices another one before its manifest."""

@@ -23,6 +23,7 @@ from dledger.storage.manifests.backup_manifest import (
     check_pieces,
     decode_backup_manifest,
     encode_backup_manifest,
+    encode_document,
     read_backup_manifest,
 )
 from dledger.storage.store.file_store import FileStore
@@ -352,7 +353,10 @@ class RefusedTests(BackupCase):
         self.append(1)
         for data, word in (
             (sound[:-9], "no JSON"), (b"[]", "no manifest"), (sound.replace(b": 19", b": 18"), "checksum"),
-            (sound.replace(b'"version": 1', b'"version": 2'), "version 2"),
+            (sound.replace(b'"version": 1', b'"version": 2'), "damaged: version 2"),
+            (sound.replace(b'"version": 1', b'"Version": 1'), "damaged: version None"),
+            (encode_document("dledger-backup", 2, "backup", json.loads(sound)["backup"]),
+             "version 2, but this program reads version 1"),
         ):
             self.place.write_file(path, data)
             self.refused(DirectoryError, path, word)

@@ -140,8 +140,12 @@ def encode_backup_manifest(manifest: BackupManifest) -> bytes:
 
 
 def encode_document(form: str, version: int, name: str, content: JsonObject) -> bytes:
-    """A manifest of this form: C{content} under C{name}, with its checksum."""
-    document = {"format": form, "version": version, "sha256": _digest(content), name: content}
+    """
+    A manifest of this form: C{content} under C{name}, with its checksum, and one of the version. So a damaged
+    version is not taken for that of a later program, which must keep these names.
+    """
+    document = {"format": form, "version": version, "version_sha256": _digest([form, version]),
+                "sha256": _digest(content), name: content}
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
@@ -195,11 +199,17 @@ def decode_document(data: bytes, form: str, version: int, name: str) -> JsonObje
     if not isinstance(document, dict) or document.get("format") != form:
         article = "an" if name[0] == "a" else "a"
         raise DamagedManifest(f"no manifest of {article} {name}: it has no \"format\": \"{form}\"")
-    if document.get("version") != version:
-        raise MalformedManifest(f"version {document.get('version')!r}, but this program reads version "
-                                f"{version}")
+    found = document.get("version")
+    proof = document.get("version_sha256")  # programs of before did not write it
+    if proof is not None and proof != _digest([form, found]):
+        raise DamagedManifest(f"damaged: version {found!r} does not fit its checksum")
+    if found != version:
+        if type(found) is not int or found < 1:
+            raise DamagedManifest(f"damaged: version {found!r}, but this program reads version {version}")
+        raise MalformedManifest(f"version {found}, but this program reads version {version}")
     content = document.get(name)
-    if not isinstance(content, dict) or document.get("sha256") != _digest(content):
+    unknown = document.keys() - {"format", "version", "version_sha256", "sha256", name}
+    if unknown or not isinstance(content, dict) or document.get("sha256") != _digest(content):
         raise DamagedManifest("damaged: its checksum is another one")
     return content
 

@@ -6,7 +6,7 @@ looks at the health. An operator beside it lets the member take other options wh
 Rule 1: a linearizable read is one more call of the history; what is read as committed is committed.
 Rule 2: a wait ends with its entry, when its time is over, or with its member.
 Rule 3: a member that calls itself ready follows a leader or leads, is sure, and repairs nothing; when all
-faults are over, every member is ready, or misses entries that all others have let expire.
+faults are over, every member is ready, or has a hole whose first entry no other member has.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ class Insider:
         require(not found, READY, f"not ready when all faults are over: {found}")
 
     def _not_ready(self) -> dict[str, tuple[str, ...]]:
-        """The members that are not, and why; without one whose damaged entries all others have let expire."""
+        """The members that are not, and why; without one with a hole whose first entry nobody has."""
         looked = {
             one.member_id: readiness_problems(one.node.status()) for one in self._cluster.active
-            if one.core.gone_elsewhere_index < 0
+            if len(one.ledger.holes) == len(self._cluster.owed_holes(one))
         }
         return {member_id: why for member_id, why in looked.items() if why}

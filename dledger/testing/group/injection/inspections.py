@@ -47,6 +47,8 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 _NEW_ID = "e" * 32
 #: Files that belong to nobody.
 _FOREIGN = ("letters", "data/letters", "data/00000000000000000007", "index/letters", "currterm.new")
+#: Names in a manifest beside the one of its content.
+_FRAME = ("format", "version", "version_sha256", "sha256")
 #: Values for a field of a forged manifest.
 _FORGED: tuple[object, ...] = (-1, 0, 1, 1 << 70, 1.5, "", "x", None, True, [], {}, ["x"], {"index": -1})
 
@@ -177,7 +179,7 @@ class Inspections:
         except ValueError:
             return ""
         form, version = document.get("format"), document.get("version")
-        name = next((one for one in document if one not in ("format", "version", "sha256")), "")
+        name = next((one for one in document if one not in _FRAME), "")
         if not name or not isinstance(document[name], dict):
             return ""
         chance = self._rng.random()

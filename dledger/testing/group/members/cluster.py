@@ -309,11 +309,17 @@ class SimCluster:
         return len(ends) == 1
 
     def owed_holes(self, member: SimMember) -> list[Hole]:
-        """Holes of a member whose entries another member has: it must get them back."""
-        others = [other for other in self.members.values() if other is not member and other.is_up]
+        """
+        Holes of a member whose first entry another member has: it must get that back. (That entry may be
+        damaged at one member, and at another one that had it when retention deleted it at the third.)
+        """
+        others = [other.ledger for other in self.members.values() if other is not member and other.is_up]
         return [
             hole for hole in member.ledger.holes
-            if any(max(other.ledger.ledger_begin_index, 0) <= hole.last_index for other in others)
+            if any(
+                max(other.ledger_begin_index, 0) <= hole.first_index <= other.ledger_end_index
+                and not any(one.holds(hole.first_index) for one in other.holes) for other in others
+            )
         ]
 
     # -- the end ----------------------------------------------------------------------------------------
