@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import errno
+from unittest import mock
 
-from dledger.base.disk.disk import File
+from dledger.base.disk.disk import DiskSpace, File
 from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import read_mark
 from dledger.storage.store.file_store import FileStore
@@ -167,6 +168,28 @@ class NoRoomTests(HookedCase):
         self.assertEqual((bodies_in(self.store), self.store.parts.marks.durable), (before, durable))
         self.disk.failures.clear()
         self.store.truncate_to(wanted)
+        self.assertEqual(bodies_in(self.store), before[:6])
+
+    def test_a_cut_that_cannot_write_over_is_refused(self) -> None:
+        """On a full disk that needs room for that too, a cut changes nothing; there is room: it is done."""
+        before, files = bodies_in(self.store), self.disk.contents()
+        other = FileStore.open(config_of(self_id="n0", store_base_dir="other"), self.disk)
+        other.append_bodies(tuple(self.bodies[:4]), 1)
+        other.append_bodies((b"z" * 900,), 2)
+        full = mock.patch.object(self.disk, "space", lambda _: DiskSpace(total=9999, free=9, usable=9))
+        for part in ("/data/", "/index/"):
+            for wanted in (entry_at(self.store, 5), entry_at(other, 4)):
+                with full:
+                    self.disk.part, self.disk.room, self.disk.room_after = part, 0, 0
+                    error = self.assertRaises(DLedgerError, self.store.truncate_to, wanted)
+                    self.disk.room = self.disk.room_after = -1
+                self.assertNotIsInstance(error, StoreError)
+                self.assertIs(error.code, ResponseCode.DISK_FULL)
+                self.assertEqual(bodies_in(self.store), before)
+                self.assertEqual({path: self.disk.read_file(path) for path in files if "other" not in path},
+                                 {path: data for path, data in files.items() if "other" not in path})
+        with full:
+            self.store.truncate_to(entry_at(self.store, 5))
         self.assertEqual(bodies_in(self.store), before[:6])
 
     def test_first_entry_refused(self) -> None:

@@ -140,6 +140,16 @@ class StoreCuts:
             if layout is not None:
                 self._room.make(keep + 1, layout)
             kept = position if layout is None else layout.positions[0]
+            tails = (
+                (self._data, written_end, kept, position),
+                (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
+            )
+            next_end = 0 if layout is None else layout.end_position
+            for segments, segments_end, first_kept, first_zero in tails:
+                for start in sorted({first_kept, first_zero}):
+                    file_end = segments.base(start) + segments.file_size
+                    self._room.require_in_place(segments, start, min(file_end, max(segments_end, next_end)))
+                next_end = 0 if layout is None else (keep + 2) * INDEX_UNIT_SIZE
             is_large = written_end - position > CUT_BYTES_MAX
             if is_large:
                 self._room.or_refused(
@@ -155,10 +165,7 @@ class StoreCuts:
             ledger.repair_end_index = ledger.repair_end_index if owed is None else owed
             if is_large:
                 ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
-            for segments, segments_end, first_kept, first_zero in (
-                (self._data, written_end, kept, position),
-                (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
-            ):
+            for segments, segments_end, first_kept, first_zero in tails:
                 is_same = segments.base(segments_end) == segments.base(first_kept)
                 segments.cut(first_kept, segments_end if is_same else None)
                 if segments.base(first_zero) != segments.base(first_kept):

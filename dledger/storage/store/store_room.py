@@ -10,6 +10,7 @@ that misses an earlier file knows that it was not deleted here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -25,6 +26,9 @@ from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+
+#: Bytes that are written over at once.
+_CHUNK = 256 * 1024
 
 
 def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
@@ -104,6 +108,22 @@ class StoreRoom:
         for path in (ledger.config.self_path, ledger.data.directory):
             if ledger.disk.exists(path) and ledger.disk.space(path).usable < wanted_bytes:
                 raise self.refused(f"{wanted_bytes} bytes are needed in {path}", wanted_bytes)
+
+    def require_in_place(self, segments: SegmentList, position: int, end: int) -> None:
+        """
+        Check that the bytes from C{position} to C{end}, within one file, can be written over: a file system
+        that copies on write may have no room for that. If there is less room than that, they are written
+        once more as they are.
+
+        @raise DLedgerError: DISK_FULL.
+        @raise OSError: it failed for another reason.
+        """
+        if self._ledger.disk.space(segments.directory).usable < end - position:
+            while position < end:
+                size = min(_CHUNK, end - position)
+                data = segments.pread(size, position)
+                self.or_refused(partial(segments.mend, data, position), "write over what a leader cuts", size)
+                position += size
 
     def check(self, count: int = 0, body_bytes: int = 0, term: int = -1) -> None:
         """
