@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.node.belonging import Belonging
+from dledger.node.broker_hooks import Embedding
 from dledger.node.requests.about import Told
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
@@ -36,16 +37,18 @@ class Desks:
 
     def __init__(
         self, inside: MemberInside, turn: Turn, belonging: Belonging, *, told: Callable[[], Told],
-        takes_appends: bool,
+        embedding: Embedding | None,
     ) -> None:
         """
         @param told: what METADATA says about this member besides the core's facts.
-        @param takes_appends: no: the program in this process alone appends.
+        @param embedding: the program in this process that alone appends; None: clients append.
         """
+        takes_appends = embedding is None
         config, store, core, counters = inside.config, inside.store, inside.core, inside.counters
         broken = inside.voice.broken
         next_token = count(1).__next__
         self._core = core
+        self._embedding = embedding or Embedding()
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
@@ -96,7 +99,8 @@ class Desks:
     def keep_from_index(self) -> int:
         """First index that expiry must keep."""
         reads, readers = self.reads.slowest_index() - 1, self.readers.needed_index()
-        return keep_from_index(self._core.status(), (reads, self.machine.needed_index, readers))
+        needed = (reads, self.machine.needed_index, readers, self._embedding.needed_index())
+        return keep_from_index(self._core.status(), needed)
 
     def drop_to_index(self) -> int:
         """See L{SnapshotDesk.drop_to_index}."""

@@ -136,7 +136,7 @@ class Node:
             self.status, lambda: self.machine_requests.told(), lambda: self.has_times
         )
         self.desks = Desks(
-            inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None
+            inside, self.turn, self._belonging, told=self.about.told, embedding=embedding
         )
         watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._house = MemberUpkeep(inside, host, files.terms, self.desks, watch, self.log)

@@ -70,10 +70,15 @@ def units_of(queues: ConsumeQueues) -> int:
 
 
 class RaftCheckpoints:
-    """A L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints}."""
+    """
+    A L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints}.
+
+    @ivar settled_offset: the units of all messages before this offset are on stable storage.
+    """
 
     def __init__(self, root: str, opened: OpenedFiles[RaftLog], around: StoreSurroundings) -> None:
-        """@param root: the directory of the store."""
+        """@param root: the directory of the store. C{opened} was dispatched up to the last checkpoint."""
+        self.settled_offset = opened.dispatcher.offset
         self._root = root
         self._opened = opened
         self._run_in_thread = around.run_in_thread
@@ -86,6 +91,7 @@ class RaftCheckpoints:
         units = units_of(opened.queues)  # now: those before dispatched.offset
         is_kept = await self._keep_metadata()
         await dispatched.run()
+        self.settled_offset = dispatched.offset
         if not is_kept:
             return  # the next start reads these metadata again
         times = encode_checkpoint(dispatched.times())

@@ -142,6 +142,21 @@ class RaftLog:
         self.record_end = end
         return True
 
+    def first_index_from(self, offset: int) -> int:
+        """
+        The first entry that begins at an offset or after it; the entry after the last one if there is none.
+        Beside damaged entries, which have no place, it may be an earlier one.
+        """
+        low, high = max(self._ledger.ledger_begin_index, 0), self._ledger.ledger_end_index + 1
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                is_before = self._ledger.position_of(middle) < offset
+            except DamagedEntryError:
+                is_before = False
+            low, high = (middle + 1, high) if is_before else (low, middle)
+        return low
+
     def _begin_of(self, index: int) -> int:
         """Begin of the first entry, which may be damaged."""
         try:

@@ -57,11 +57,15 @@ class RaftLogKind:
     def __init__(self, make_member: Callable[[Embedding], MemberService], *, is_closed: bool = False) -> None:
         """@param is_closed: see L{Embedding}."""
         self._stamps = MessageStamps()
+        self._store: RaftStore | None = None
         self.replication: RaftReplication | None = None
         self.member = make_member(Embedding(
-            stamps=self._stamps, is_closed=is_closed, committed=self._committed,
-            role_changed=self._role_changed,
+            stamps=self._stamps, is_closed=is_closed, needed_index=self._needed_index,
+            committed=self._committed, role_changed=self._role_changed,
         ))
+
+    def _needed_index(self) -> int:
+        return -1 if self._store is None else self._store.needed_index
 
     def _committed(self) -> None:
         if self.replication is not None:
@@ -82,10 +86,11 @@ class RaftLogKind:
             member.config, around.disk, member.store, self._stamps,
             committed_index=member.node.committed_index, record_size_max=member.config.body_bytes_max,
         )
-        return RaftStore.open(
+        self._store = RaftStore.open(
             config.store, around.disk, log, clock=around.reactor, run_in_thread=around.run_in_thread,
             failed=failed, events=events,
         )
+        return self._store
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> RaftReplication:
         """See L{dledger.rocketmq.broker.replication.LogKind}."""

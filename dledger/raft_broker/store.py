@@ -142,9 +142,9 @@ class RaftStore(MessageStore):
         entries: EntryDispatch,
     ) -> None:
         """@param entries: the dispatcher of C{opened}."""
+        self._raft_checkpoints = RaftCheckpoints(config.store_path_root_dir, opened, around)
         super().__init__(
-            config, opened, around, RaftCheckpoints(config.store_path_root_dir, opened, around),
-            gives_way=False, bad_records=BadRecords(),
+            config, opened, around, self._raft_checkpoints, gives_way=False, bad_records=BadRecords()
         )
         self._entries = entries
 
@@ -157,6 +157,14 @@ class RaftStore(MessageStore):
     @property
     def written_end(self) -> int:
         return self.log.ledger_end
+
+    @property
+    def needed_index(self) -> int:
+        """
+        The queues need the entries after this one: after a crash they are dispatched again, and a queue whose
+        entries have expired until then would give out queue offsets twice.
+        """
+        return self.log.first_index_from(self._raft_checkpoints.settled_offset) - 1
 
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "entriesPassedOver": self._entries.passed_over}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.holes import Hole
@@ -47,6 +49,26 @@ class RaftLogTests(SynchronousTestCase):
         self.assertEqual(log.record_end, end)
         log.committed(99)
         self.assertEqual(log.record_end, log.ledger_end)
+
+    def test_an_offset_leads_to_its_entry(self) -> None:
+        """The first entry that begins there or later; a damaged one has no place."""
+        self.ledger.append(*[message(b"%d" % number) for number in range(5)])
+        log, store = self.ledger.log(), self.ledger.store
+        self.addCleanup(log.abandon)
+        for index in range(5):
+            self.assertEqual(log.first_index_from(store.position_of(index)), index)
+            self.assertEqual(log.first_index_from(store.position_of(index) + 1), index + 1)
+        self.assertEqual(log.first_index_from(store.end_position), 5)
+
+        def damaged(index: int) -> int:
+            if index == 2:
+                raise DamagedEntryError(2, "a hole")
+            return position_of(index)
+
+        position_of = store.position_of
+        with mock.patch.object(store, "position_of", damaged):
+            self.assertLessEqual(log.first_index_from(position_of(4)), 4)
+            self.assertEqual(log.first_index_from(position_of(1)), 1)
 
     def test_files_made_later_are_read(self) -> None:
         """Files that are made later are read; no read crosses the end of one."""

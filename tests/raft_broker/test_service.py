@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from unittest import mock
 
+from twisted.internet.defer import succeed
+
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
@@ -76,6 +80,18 @@ class LifeTests(RaftCase):
         self.replication.tick()
         self.replication.tick()
         self.assertEqual(calls, [store.log.begin_offset])
+        self.stop()
+
+    def test_entries_wait_for_their_queues(self) -> None:
+        """Old entries expire when their units are on stable storage: their queues could not go on else."""
+        self.disk = MemoryDisk(modified_s=0)
+        self.start(fileReservedTime=1)
+        self.ask(*[send_of(bytes(900), opaque=number) for number in range(20)])
+        with mock.patch.object(self.broker.store, "checkpoint", return_value=succeed(None)):
+            self.settle(30)
+            self.assertEqual(self.raft.member.store.ledger_begin_index, 0)
+        self.settle(60)
+        self.assertGreater(self.raft.member.store.ledger_begin_index, 0)
         self.stop()
 
     def test_a_send_is_traced_to_its_consumer(self) -> None:
