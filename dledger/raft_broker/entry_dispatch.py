@@ -46,7 +46,8 @@ class EntryDispatch(Dispatcher):
         metadata_from: int = 0, events: BrokerEvents, expire: Callable[[int], None] = lambda log_begin: None,
     ) -> None:
         """
-        @param metadata_from: metadata in the log before this offset are in the tables.
+        @param metadata_from: metadata in the log before this offset are in the tables; what they say of
+            queues is not.
         @param events: hears of the metadata in the log.
         @param expire: lets the queues give up the units before the log's begin; see rule 3.
         """
@@ -99,7 +100,7 @@ class EntryDispatch(Dispatcher):
                     topic = topics.get(raw) or self._topic(raw)
                     if put(topic, queue_id, index, base + at + ENTRY_HEADER_SIZE, body_size, code):
                         arrived.add((topic, queue_id))
-                elif raw == _METADATA_TOPIC and base + at >= self._metadata_from:
+                elif raw == _METADATA_TOPIC and self._metadata_from < _NEVER:
                     self._metadata(data[at : at + size], base + at)
                 self.dispatched += 1
             else:
@@ -111,7 +112,8 @@ class EntryDispatch(Dispatcher):
     def _metadata(self, entry: bytes, offset: int) -> None:
         """An entry with metadata of a master."""
         self._events.metadata_logged(
-            entry[ENTRY_HEADER_SIZE:], offset + ENTRY_HEADER_SIZE, ENTRY_HEADER.unpack_from(entry)[3]
+            entry[ENTRY_HEADER_SIZE:], offset + ENTRY_HEADER_SIZE, ENTRY_HEADER.unpack_from(entry)[3],
+            is_kept=offset < self._metadata_from,
         )
 
     def _entry(self, data: bytes, at: int, offset: int, size: int, arrived: Arrived) -> None:

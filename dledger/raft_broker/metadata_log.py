@@ -1,8 +1,9 @@
 # -*- test-case-name: tests.raft_broker.test_metadata_log -*-
 """
 Carries the metadata of a master in the raft log: topics, subscription groups, offsets of consumers and of
-delay levels, request modes, and what groups hold that pop in order. RocketMQ's followers copy most of them
-every ten seconds instead, so a new master of RocketMQ may have forgotten what the last one acknowledged.
+delay levels, request modes, what groups hold that pop in order, and where queues end. RocketMQ's followers
+copy most of them every ten seconds instead, so a new master of RocketMQ may have forgotten what the last one
+acknowledged.
 
 The changed entries of all tables are one record of the topic L{METADATA_TOPIC}, of the type of a transaction
 that was rolled back: RocketMQ stores it and passes it over. A new master first writes all its entries again,
@@ -35,6 +36,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.node.requests.appends import AppendResult
+from dledger.raft_broker.queue_ends import TABLE_NAME, QueueEnds
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.raft_broker.writer import AppendsEntries
 from dledger.rocketmq.answering.java_json import read_document
@@ -100,16 +102,18 @@ class MetadataLog:
 
     def __init__(
         self, metadata: Metadata, node: AppendsEntries, clock: IReactorTime, *, wall_ms: Callable[[], int],
-        body_bytes_max: int,
+        body_bytes_max: int, ends: QueueEnds,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
         @param body_bytes_max: of a record, as the ledger takes it.
+        @param ends: what the queues are in the end, in the log alone.
         """
         self._tables: dict[str, LoggedTable] = {
             "topics": metadata.topics, "groups": metadata.groups,
             "consumerOffsets": metadata.consumer_offsets, "delayOffsets": metadata.delay_offsets,
             "orderInfo": metadata.order_info, "requestModes": metadata.request_modes,
+            TABLE_NAME: ends,
         }
         self._metadata = metadata
         self._node = node
@@ -316,12 +320,14 @@ class MetadataLog:
 
     # -- a slave ---------------------------------------------------------------------------------
 
-    def apply(self, record: bytes, offset: int) -> bool:
+    def apply(self, record: bytes, offset: int, *, is_kept: bool = False) -> bool:
         """
         Apply a record of the master. One that cannot be read is passed over, and logged.
 
         @param record: a record of L{METADATA_TOPIC}, whole. @param offset: its place in the log.
+        @param is_kept: its tables were saved before; only the queues, which are built again, need it.
         @return: whether its entries are in the tables now.
+        @raise OSError: the files of a queue could not be deleted.
         """
         try:
             document = read_document(decode_message(record).body)
@@ -332,6 +338,8 @@ class MetadataLog:
                 table = self._tables.get(name)
                 if table is None:
                     raise BodyError(f"a table of the name {name!r:.80}")
+                if is_kept and name != TABLE_NAME:
+                    continue
                 part = to_object(value, name)
                 entries = to_object(part.get("entries"), "entries")
                 table.apply({**_gone(table, part, entries), **entries}, part.get("dataVersion"))

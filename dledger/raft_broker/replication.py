@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.raft_broker.metadata_log import MetadataLog
+from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
@@ -117,7 +118,7 @@ class RaftReplication:
         )
         self.metadata = MetadataLog(
             needs.metadata, node, around.reactor, wall_ms=lambda: int(around.wall_s() * 1000),
-            body_bytes_max=body_bytes_max,
+            body_bytes_max=body_bytes_max, ends=QueueEnds(store.queues, lambda: stamps.queue_offsets),
         )
 
     # -- the member ------------------------------------------------------------------------------
@@ -259,9 +260,11 @@ class RaftReplication:
         """Whether the master carries its metadata in the log. One of RocketMQ does not: its are copied."""
         return self._logged_term == self._node.term
 
-    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
         """See L{dledger.rocketmq.broker.replication.Replication}."""
-        if not self.metadata.is_open and self.metadata.apply(record, offset):
+        if self.metadata.is_open or not self.metadata.apply(record, offset, is_kept=is_kept):
+            return
+        if not is_kept:
             self._logged_term = max(self._logged_term, term)
 
     def settled(self) -> Deferred[None]:

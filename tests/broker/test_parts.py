@@ -162,7 +162,7 @@ class EventTableTests(SynchronousTestCase):
             "acknowledged": broker.acknowledged, "role_changed": broker.role_changed,
             "topics_changed": broker.topics_changed,
             "cut": lambda: broker.cut(broker.store.log.end_offset),
-            "metadata_logged": lambda: broker.metadata_logged(b"", 0, 0),
+            "metadata_logged": lambda: broker.metadata_logged(b"", 0, 0, is_kept=False),
         }
         self.assertEqual(set(emit), set(broker_events.EVENTS))
         for event, call in emit.items():

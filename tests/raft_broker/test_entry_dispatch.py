@@ -9,8 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_dispatch import EntryDispatch
+from dledger.raft_broker.stamps import unseen_record
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from tests.broker.support import config_of, message, some_message
 from tests.raft_broker.rig import LedgerOfMessages
 
@@ -87,6 +89,22 @@ class DispatchTests(SynchronousTestCase):
         assert queue is not None
         self.assertEqual((queue.begin_index, queue.next_index, queue.misplaced), (4, 6, 0))
         self.assertEqual([unit.offset for unit in queue.read(4, 9)], self.ledger.place.offsets[4:])
+
+    def test_metadata_are_announced_with_their_age(self) -> None:
+        """Those before the place of the saved tables, too: they say where queues end."""
+        self.ledger.store.append_bodies((unseen_record(METADATA_TOPIC, b"{}"),) * 2, 3)
+        log, heard = self.ledger.log(None), []
+        self.addCleanup(log.abandon)
+        events = BrokerEvents()
+        self.patch(events, "metadata_logged", lambda *where, is_kept: heard.append((*where[1:], is_kept)))
+        positions = [self.ledger.store.position_of(index) for index in range(2)]
+        dispatch = EntryDispatch(
+            log, self.queues, (), offset=0, events=events, metadata_from=positions[1],
+        )
+        dispatch.step(bound=log.record_end)
+        self.assertEqual(heard, [(positions[0] + 48, 3, True), (positions[1] + 48, 3, False)])
+        dispatch.another(self.queues, 0).step(bound=log.record_end)
+        self.assertEqual(len(heard), 2)
 
     def test_foreign_entries_are_passed_over(self) -> None:
         """Empty, short, or another's: passed over one by one; the messages around them keep their places."""

@@ -14,14 +14,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
+from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.raft_broker.stamps import MessageStamps, UnplacedRecord, unseen_record
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import decode_message
+from tests.broker.support import config_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -69,7 +72,10 @@ class MetadataLogTests(SynchronousTestCase):
 
     def log_of(self, metadata: Metadata, **options: Any) -> MetadataLog:
         """Over the member of the test."""
-        values = {"wall_ms": lambda: NOW_MS, "body_bytes_max": 1 << 20, **options}
+        queues = ConsumeQueues(config_of(), MemoryDisk())
+        self.addCleanup(queues.close)
+        ends = QueueEnds(queues, dict)
+        values = {"wall_ms": lambda: NOW_MS, "body_bytes_max": 1 << 20, "ends": ends, **options}
         return MetadataLog(metadata, self.member, self.clock, **values)
 
     def commit_all(self) -> None:
@@ -342,6 +348,19 @@ class MetadataLogTests(SynchronousTestCase):
         self.log.begin(0)
         found = decode_message(self.member.appends[0][0], physical_offset=48)
         self.assertEqual((found.topic, found.sys_flag, found.store_timestamp), (METADATA_TOPIC, 0xC, NOW_MS))
+
+    def test_kept_metadata_are_read_for_queues_alone(self) -> None:
+        """Tables that were saved are not made older; queues that are built again need their ends."""
+        body = (b'{"format":1,"tables":{"topics":{"dataVersion":{"counter":1,"timestamp":1},"entries":'
+                b'{"a":{"topicName":"a"}}},"queueEnds":{"dataVersion":null,"entries":{"a@1":4}}}}')
+        queues = ConsumeQueues(config_of(), MemoryDisk())
+        self.addCleanup(queues.close)
+        reader = self.log_of(self.slave, ends=QueueEnds(queues, dict))
+        self.assertTrue(reader.apply(unseen_record(METADATA_TOPIC, body), 5, is_kept=True))
+        self.assertNotIn("a", self.slave.topics.entries)
+        self.assertEqual(queues.bounds("a", 1), (4, 4))
+        self.assertTrue(reader.apply(unseen_record(METADATA_TOPIC, body), 5))
+        self.assertIn("a", self.slave.topics.entries)
 
     def test_malformed_records_change_nothing(self) -> None:
         """Whatever such a record has in it: it changes nothing, and ends nothing."""

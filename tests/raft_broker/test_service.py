@@ -188,7 +188,7 @@ class LifeTests(RaftCase):
         (answer,) = self.ask(send_of(b"two"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
         store = self.raft.member.store
-        self.assertEqual(store.ledger_end_index, 5)  # between the two: tables of the new master
+        self.assertEqual(store.ledger_end_index, 6)  # between the two: tables of the new master
         record = store.read_range(1, end_index=1, max_bytes=1000).records[48:]
         found = decode_message(record)
         self.assertEqual((found.topic, found.physical_offset), (TERM_START_TOPIC, store.position_of(1) + 48))

@@ -76,7 +76,7 @@ class SlaveTests(LoggedTablesCase):
 
     def test_entry_that_is_not_applied(self) -> None:
         """A record that a slave passes over is noticed when it is dispatched there."""
-        self.patch(MetadataLog, "apply", lambda log, record, offset: True)
+        self.patch(MetadataLog, "apply", lambda log, record, offset, is_kept: True)
         self.change("g1", 8)
         self.run_for(2.0)
         error = self.assertRaises(PairBroken, self.look)
@@ -87,10 +87,24 @@ class SlaveTests(LoggedTablesCase):
         slave = self.slaves[0]
         slave.kill()
         slave.start()
-        self.patch(RaftReplication, "metadata_logged", lambda self, record, offset, term: None)
+        self.patch(RaftReplication, "metadata_logged", lambda self, *where, is_kept: None)
         self.run_for(3.0)
         self.parts_of(slave).metadata.groups.delete("g1", _NOW_MS)
         self.assertRaises(PairBroken, self.look)
+
+    def test_a_queue_that_ends_too_early(self) -> None:
+        """A queue of a slave goes as far as the log says."""
+        master = self.parts_of(self.master)
+        replication = master.replication
+        assert isinstance(replication, RaftReplication)
+        replication.stamps.queue_offsets["T", 7] = 5
+        self.master.call(replication.metadata.begin, master.store.log.ledger_end)
+        self.run_for(2.0)
+        parts = self.parts_of(self.slaves[0])
+        self.assertEqual(parts.store.queues.bounds("T", 7), (5, 5))
+        parts.store.queues.destroy("T")
+        error = self.assertRaises(PairBroken, self.look)
+        self.assertIn("the queue T@7 is None, and ends at 5", str(error))
 
     def test_former_masters_are_not_judged_yet(self) -> None:
         """What was never committed stays until the next master has written it again."""

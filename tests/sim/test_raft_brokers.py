@@ -117,7 +117,7 @@ class MutantTests(RigCase):
 
     def test_metadata_not_applied(self) -> None:
         """Metadata in the log are not applied."""
-        self.patch(RaftReplication, "metadata_logged", lambda self, record, offset, term: None)
+        self.patch(RaftReplication, "metadata_logged", lambda self, *where, is_kept: None)
         self.assertTrue(self.noticed())
 
 

@@ -347,8 +347,8 @@ class BrokerParts(BrokerEvents):
     def acknowledged(self) -> None:
         self.store.reput.release()
 
-    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
-        self.replication.metadata_logged(record, offset, term)
+    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
+        self.replication.metadata_logged(record, offset, term, is_kept=is_kept)
 
     def keep_metadata(self) -> Deferred[None]:
         return self.metadata.save(self._around.run_in_thread)

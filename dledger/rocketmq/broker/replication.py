@@ -71,12 +71,13 @@ class Replication(Protocol):
     def tick(self) -> None:
         """Called once a second until the broker stops."""
 
-    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
         """
         A record of metadata is in the log (L{BrokerEvents.metadata_logged}).
 
         @param offset: of the record in the log.
         @param term: of its entry.
+        @param is_kept: its tables were saved before.
         """
 
     def settled(self) -> Deferred[None]:
@@ -225,7 +226,7 @@ class HAReplication:
         if self.following is not None and self.following.offers is not None:
             self.following.offers.tick()
 
-    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
         """See L{Replication}. A commit log has none."""
 
     def settled(self) -> Deferred[None]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.raft_broker.queue_ends import TABLE_NAME
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import LoggedTable
@@ -31,6 +32,7 @@ from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.brokers.parts.states import NO_MESSAGE
 from dledger.testing.raft_brokers.raft import node_of
 from protocols.wire.errors import WireError
+from protocols.wire.fastjson import as_int
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE
 from protocols.wire.rocketmq.message import decode_message
@@ -219,7 +221,9 @@ class LoggedTables:
         if parts.config.is_slave:
             for key in view.fold.entries if view.is_new else view.fold.touched:
                 known = view.fold.entries[key]
-                if known.term > view.last_term:
+                if key[0] == TABLE_NAME:
+                    self._reaches(machine.name, key[1], known, parts)
+                elif known.term > view.last_term:
                     self._compare(machine.name, key, known, _tables(parts.metadata)[key[0]])
         view.is_new = False
         view.fold.touched.clear()
@@ -235,6 +239,13 @@ class LoggedTables:
             return
         require_pair(False, 26,
                      f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")
+
+    def _reaches(self, broker: str, name: str, known: _Known, parts: BrokerParts) -> None:
+        topic, _, queue_id = name.rpartition("@")
+        bounds = parts.store.queues.bounds(topic, int(queue_id))
+        require_pair(bounds is not None and bounds[1] >= as_int(known.value), 26,
+                     f"{broker}: the queue {name} is {bounds}, and ends at {known.value} in the log at "
+                     f"{known.offset}")
 
     # -- masters ---------------------------------------------------------------------------------
 

@@ -51,8 +51,12 @@ class BrokerEvents:
     def topics_changed(self) -> None:
         """A topic was created, changed or deleted."""
 
-    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
-        """The log, a raft log, has metadata of the master of this term, in a record at this offset."""
+    def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
+        """
+        The log, a raft log, has metadata of the master of this term, in a record at this offset.
+
+        @param is_kept: it was there before, and the tables were saved since: queues are built again.
+        """
 
     def keep_metadata(self) -> Deferred[None]:
         """

@@ -285,6 +285,25 @@ class ConsumeQueues:
         self.unwritten += 1
         return queue.put(index, offset, size, tags_code)
 
+    def go_on_from(self, key: QueueKey, index: int) -> None:
+        """
+        The next message of a queue has this index at least, though the log has none of its messages. A queue
+        that has some, or is as far, stays as it is.
+
+        @param key: topic and number of the queue; nothing happens if they are invalid.
+        @raise OSError: deleting the files of messages that the log no longer has failed.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            if not is_topic(key[0]) or key[1] < 0:
+                return
+            queue = ConsumeQueue(self._disk, self._path(*key), self._config.mapped_file_size_consume_queue)
+        if queue.is_empty and queue.next_index < index:
+            queue.begin(index)
+            self._own(key, queue)
+            self._touch(key, queue)
+            self._note(key, queue)
+
     def write(self) -> None:
         """
         Write the pending units of every queue: RocketMQ assumes that all queues are complete up to the last
