@@ -9,8 +9,9 @@ The rig reads each committed record once, from any broker: committed logs are eq
 a slave when its record is dispatched there, and at all entries when a process has caught up.
 
 Not judged are entries whose last record is older than the end of the last reign of this machine: a former
-master has changes that were never committed, until the next one has written the entry again. (There are no
-name servers here, so nobody copies tables from a master.)
+master has changes that were never committed, until the next one has written the entry again; nor those whose
+last record has expired: a broker that got the log from a later place on has never had it, until the master
+writes it again. (There are no name servers here, so nobody copies tables from a master.)
 """
 
 from __future__ import annotations
@@ -217,9 +218,10 @@ class LoggedTables:
         view.high = max(view.high, min(offset, self.end))
         view.fold.advance(view.high)
         if parts.config.is_slave:
+            begin = parts.store.log.begin_offset
             for key in view.fold.entries if view.is_new else view.fold.touched:
                 known = view.fold.entries[key]
-                if known.term > view.last_term:
+                if known.term > view.last_term and known.offset >= begin:
                     self._compare(machine.name, key, known, _tables(parts.metadata)[key[0]])
         view.is_new = False
         view.fold.touched.clear()
@@ -259,6 +261,19 @@ class LoggedTables:
                 if value and not is_there and now_us - since_us >= _WRITTEN_US:
                     lacking = f"the log from {begin} on lacks {table_name} {name}: {value}, and has {known}"
         return lacking
+
+    def unwritten(self, parts: BrokerParts, term: int) -> str:
+        """
+        Which entry of a master no record of its term has; empty if none.
+
+        @param term: of its reign, which has lasted for more than 2.5 s.
+        """
+        said = {(one.table, name) for one in self._changes if one.term == term for name in one.entries}
+        for table_name, table in _tables(parts.metadata).items():
+            for name in table.names():
+                if (table_name, name) not in said and table.logged(name):
+                    return f"{table_name} {name} is in no record of term {term}"
+        return ""
 
     def says(self, table: str, name: str, term: int) -> bool:
         """Whether a record of this term says what an entry is, or that there is none."""
