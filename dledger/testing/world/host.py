@@ -34,9 +34,13 @@ class MachineDisk(SimDisk):
         self.death: MemberDied | None = None
         self._keeps = False
 
-    def fail_under(self, directory: str) -> None:
-        """Let every change in a directory fail from now on; empty: none."""
-        self._failing_under = directory
+    def fail_under(self, path: str) -> None:
+        """
+        Let every change of some files fail from now on.
+
+        @param path: of a directory, or of a file, whose name others may continue; empty: none.
+        """
+        self._failing_under = path
         self._rearm()
 
     def disarm(self) -> None:
@@ -48,7 +52,7 @@ class MachineDisk(SimDisk):
         self.is_armed = self.is_armed or bool(self._failing_under)
 
     def before_change(self, path: str, kind: str) -> None:
-        if self._failing_under and self.death is None and path.startswith(f"{self._failing_under}/"):
+        if self._failing_under and self.death is None and path.startswith(self._failing_under):
             self.errors += 1
             raise OSError(errno.EIO, "simulated write error", path)
         if self.death is None:

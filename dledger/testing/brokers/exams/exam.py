@@ -37,7 +37,7 @@ from dledger.testing.world.streams import ByteNetwork
 
 _SECOND_US = 1_000_000
 #: Simulated seconds until all papers are written, at most.
-EXAM_S = 30
+EXAM_S = 60
 #: By name.
 PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (

@@ -89,6 +89,7 @@ class RenewedLoan(Protocol):
     """See L{dledger.testing.brokers.exams.lasting_papers.Loan}."""
 
     is_renewed: bool
+    may_be_renewed: bool
 
     async def ask(self, who: str) -> bool:
         """@param who: a client of the group. @return: whether it has the queue."""
@@ -140,6 +141,10 @@ class Examiner:
     def restarts(self) -> bool:
         """Whether the master may be restarted: of one seed in five."""
         return self._world.has_copies and random.Random(f"{self._world.seed} restarts").random() < 0.2
+
+    def waits(self) -> bool:
+        """Whether the exam may last for more than half a minute: of one seed in six."""
+        return random.Random(f"{self._world.seed} waits").random() < 1 / 6
 
     def restart(self) -> None:
         """End the master, by an order, a kill or a loss of power; another process starts on its disk."""

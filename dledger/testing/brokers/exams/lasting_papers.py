@@ -18,8 +18,6 @@ SAVED_MS = 3000
 TRIES, RENEWED_S = 10, 30.0
 #: A queue is lent for a minute after the last request of its holder; sooner or later by this, ms.
 LENT_MS, NEAR_MS = 60_000, 1000
-#: The exam waits for the end of the first minute at most so long, ms.
-WAIT_MS = 2500
 
 
 class LoanWorld(Protocol):
@@ -77,16 +75,20 @@ class Loan:
     @property
     def is_renewed(self) -> bool:
         """Whether the queue is still lent, but for the second request alone."""
-        now_ms = self._world.wall_ms()
-        is_last = now_ms - self._first_ms > LENT_MS + NEAR_MS
-        return is_last and now_ms - self._renewed_ms < LENT_MS - NEAR_MS and self._lender == self._process()
+        is_last = self._world.wall_ms() - self._first_ms > LENT_MS + NEAR_MS
+        return is_last and self.may_be_renewed and self._renewed_ms > 0
+
+    @property
+    def may_be_renewed(self) -> bool:
+        """Whether it is lent, or will be."""
+        last_ms = max(self._first_ms, self._renewed_ms)
+        return self._world.wall_ms() - last_ms < LENT_MS - NEAR_MS and self._lender == self._process()
 
 
 async def loan_paper(exam: Examiner) -> None:
     """Who has asked for a queue within a minute has it."""
     loan = exam.loan
-    began_ms = exam.now_ms()
-    while loan is not None and not loan.is_renewed and exam.now_ms() - began_ms < WAIT_MS:
+    while loan is not None and exam.waits() and not loan.is_renewed and loan.may_be_renewed:
         await exam.client.pause(0.5)
     if loan is not None and loan.is_renewed:
         exam.require(not await loan.ask("two"), "a queue is lent to a client, and another one gets it")
