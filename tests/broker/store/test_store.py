@@ -94,12 +94,14 @@ class LifeTests(SynchronousTestCase):
         filled(opened, 1)
         opened.settle()
         done = opened.store.close()
+        opened.settle()
         while threads.waiting:
             threads.run()
             opened.settle()
         self.successResultOf(done)
         self.assertFalse(self.disk.exists("base/abort"))
-        self.assertEqual(Opened(self.disk).store.reput.offset, opened.store.log.end_offset)
+        checkpoint = decode_checkpoint(self.disk.read_file("base/checkpoint"))
+        self.assertEqual(checkpoint.logics_msg_timestamp, 1_039_000)
 
     def test_without_the_directory_of_queues(self) -> None:
         """It is made again from the log, as RocketMQ does, so that no index is given twice."""
