@@ -3,7 +3,8 @@
 What the metadata in a raft log make of the tables of a broker.
 
 B26. On raft logs the tables of a slave are the fold of the metadata before its place in the log, also after
-a start; in the end every entry of a master is in its log, and a topic is in it before the first message.
+a start; in the end every entry of a master is in its log, in a record of its own term, too, and a topic is in
+it before the first message.
 
 The rig reads each committed record once, from any broker: committed logs are equal. It looks at an entry of
 a slave when its record is dispatched there, and at all entries when a process has caught up.
@@ -135,6 +136,8 @@ class LoggedTables:
         self._early: dict[str, int] = {}
         self._views: dict[str, _View] = {}
         self._seen: dict[EntryKey, tuple[object, int]] = {}
+        #: Offsets that consumers asked a broker to commit: by broker, entry and number of the queue.
+        self._commits: dict[tuple[str, str, str], set[int]] = {}
         self.end = self.compared = 0
 
     # -- the log ---------------------------------------------------------------------------------
@@ -202,6 +205,10 @@ class LoggedTables:
                              f"topic {name} is in the log at {offset}, its first message at {early}")
                 self._named.add(name)
 
+    def committing(self, broker: str, name: str, queue_id: int, offset: int) -> None:
+        """A consumer commits an offset at a broker, which may be a slave, and may have a higher one."""
+        self._commits.setdefault((broker, name, str(queue_id)), set()).add(offset)
+
     # -- slaves ----------------------------------------------------------------------------------
 
     def look(self, machine: BrokerMachine, parts: BrokerParts, term: int) -> None:
@@ -233,10 +240,21 @@ class LoggedTables:
             return
         if self._has_clients and key[0] == "groups" and wanted is None:
             return
-        if self._has_clients and key[0] == "consumerOffsets" and _is_ahead(found, wanted):
+        is_of_consumers = self._has_clients and key[0] == "consumerOffsets"
+        if is_of_consumers and self._is_ahead(broker, key[1], found, wanted):
             return
         require_pair(False, 26,
                      f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")
+
+    def _is_ahead(self, broker: str, name: str, found: object, wanted: object) -> bool:
+        """Whether no offset is below the one in the log, but for those that were committed here."""
+        if not isinstance(wanted, dict):
+            return True
+        return isinstance(found, dict) and all(
+            found.get(queue, -1) >= offset
+            or found.get(queue) in self._commits.get((broker, name, queue), ())
+            for queue, offset in wanted.items()
+        )
 
     # -- masters ---------------------------------------------------------------------------------
 
@@ -310,10 +328,3 @@ def _tables(metadata: Metadata) -> dict[str, LoggedTable]:
         "delayOffsets": metadata.delay_offsets, "orderInfo": metadata.order_info,
         "requestModes": metadata.request_modes,
     }
-
-
-def _is_ahead(found: object, wanted: object) -> bool:
-    """Whether no offset of a queue is below the one in the log."""
-    if not isinstance(wanted, dict):
-        return True
-    return isinstance(found, dict) and all(found.get(queue, -1) >= offset for queue, offset in wanted.items())

@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
-from dledger.testing.raft_brokers.facts import AckedFacts
+from dledger.testing.raft_brokers.facts import AckedFacts, first_difference
 from dledger.testing.raft_brokers.logged_tables import (
     LoggedTables,
     log_path,
@@ -386,7 +386,7 @@ class RaftBrokers:
         first, *others = queues
         for peer_id in others:
             if queues[peer_id] != queues[first]:
-                where = _first_difference(queues[peer_id], queues[first])
+                where = first_difference(queues[peer_id], queues[first])
                 raise QueuesBroken(f"the queues of {peer_id} and {first} differ: {where}")
         places: dict[str, Acked] = {}
         for (topic, queue_id), messages in queues[first].items():
@@ -433,19 +433,6 @@ class RaftBrokers:
 def _parts_of(broker: BrokerMachine) -> BrokerParts:
     assert broker.parts is not None
     return broker.parts
-
-
-def _first_difference(
-    one: dict[tuple[str, int], list[tuple[int, int, str]]],
-    other: dict[tuple[str, int], list[tuple[int, int, str]]],
-) -> str:
-    for key in sorted(one.keys() | other.keys()):
-        ours, theirs = one.get(key, []), other.get(key, [])
-        if ours != theirs:
-            at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                      min(len(ours), len(theirs)))
-            return f"{key} from {at} of {len(ours)} and {len(theirs)}: {ours[at:at + 3]}, {theirs[at:at + 3]}"
-    return "none"
 
 
 def run_seed(seed: int) -> RaftBrokersOutcome:

@@ -45,7 +45,8 @@ QUEUE_FILE_UNITS = int(str(SMALL["mapped_file_size_consume_queue"])) // UNIT_SIZ
 #: Begins the body of an entry of a raft log that is not a message.
 NO_MESSAGE = b"no message"
 #: What a broker keeps besides its log, and the file that is there until it has ended in order.
-STORED_PATHS = ("/store/consumequeue", "/store/index", "/store/config")
+INDEX_PATH = "/store/index"
+STORED_PATHS = ("/store/consumequeue", INDEX_PATH, "/store/config")
 ABORT_PATH = "/store/abort"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
@@ -121,14 +122,16 @@ def check_ahead(name: str, parts: BrokerParts) -> None:
 
 def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     """
-    B27, of a process that has been stopped and says that it ended in order: its abort file is gone.
+    B27, of a process that has been stopped and says that it ended in order: its abort file is gone. (An index
+    that could not be written is built again: it is not judged where a disk was made to fail.)
 
     @param log_path: of the files of its log.
     """
     disk = machine.disk
     if disk.death is not None or disk.exists(ABORT_PATH):
         return
-    left = [name for path in (log_path, *STORED_PATHS) for name in disk.unsynced(path)]
+    left = [name for path in (log_path, *STORED_PATHS) for name in disk.unsynced(path)
+            if not (machine.may_fail and path == INDEX_PATH)]
     require_pair(not left, 27, f"{machine.name} has stopped in order, and {left} are not on stable storage")
 
 
