@@ -47,6 +47,10 @@ _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
 BROKER_MUTANTS: tuple[HistoryRow, ...] = (
+    ("delay-level-of-lost-messages", "a new master passes over what has the numbers of lost messages", (
+        Patch("dledger.rocketmq.broker.delays.schedule", "            known = index_at(queue, self._bound)\n",
+              ""),
+    ), {"test": "tests.broker.sending.test_schedule"}),
     ("pop-begins-at-the-end", "a group that asks for the last message passes over a young queue", (
         Patch(BEGINS, "if is_first or self._is_young(queue, begin):", "if is_first:"),
     ), _POP_TESTS),

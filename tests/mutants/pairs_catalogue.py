@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
 Mutants of whole brokers, which their clients notice, as rows: name, what is wrong, patches, settings, faults.
-They break the promises B1 to B26, or bring back a bug that the schedules found.
+They break the promises B1 to B27, or bring back a bug that the schedules found.
 
 Settings and faults of masters and slaves are those of
 L{dledger.testing.brokers.pair_schedule.PairFocus}; brokers on raft logs have faults only.
@@ -144,6 +144,33 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(OFFSETS, "            offset = max(offset, ahead)\n",
               "            offset = max(offset, ahead, ours.get(queue_id, 0))\n"),
     ), {}, _NOTHING),
+    ("pair-loan-not-renewed", "a queue is lent for a minute after the first request of its holder", (
+        Patch(LOCKS, "        found.asked_ms = now_ms\n", ""),
+    ), {}, _NOTHING),
+    ("pair-no-former-table", "the former content of a table's file is not kept", (
+        Patch(f"{BROKER}.metadata.files",
+              '                if before:\n                    disk.write_file(path + ".bak", before)\n',
+              "                del before\n"),
+    ), {}, _NOTHING),
+    ("pair-ahead-forgotten", "an offset that was committed at a slave is kept for one round alone", (
+        Patch(OFFSETS, "            if offset >= ahead:\n", "            if True:\n"),
+    ), {}, _NOTHING),
+    ("pair-old-offsets-kept", "a slave keeps the offsets of a topic that was made again", (
+        Patch(f"{BROKER}.metadata.slave_synchronize", "            self._forget_offsets(before)",
+              "            pass"),
+    ), {}, _NOTHING),
+    ("pair-end-not-written", "a stop writes no checkpoint", (
+        Patch(f"{BROKER}.store.store", "        await self.checkpoint()\n        await self.log.idle()",
+              "        self._is_checkpointed = True\n        await self.log.idle()"),
+    ), {}, ("stop",)),
+    ("pair-note-too-soon", "the note of a recall goes while the message may be read again", (
+        Patch(f"{BROKER}.delays.timers", "last = self._read_at - 1\n", "last = first - 1\n"),
+    ), {}, _NOTHING),
+    ("pair-end-without-copy", "the end of a transaction does not report its newest copy", (
+        Patch(f"{BROKER}.transactions.commands",
+              "offsets = {half.queue_offset, half.queue_offset if copy is None else copy}",
+              "offsets = {half.queue_offset}"),
+    ), {}, _NOTHING),
     ("pair-order-time-forgotten", "after a start a message in order has the time of its pop again", (
         Patch(f"{BROKER}.metadata.order_info", 'visible_ms=_numbers(document.get("ot"), "ot"), tries',
               "visible_ms={}, tries"),
@@ -177,6 +204,13 @@ RAFT_MUTANTS: tuple[Row, ...] = (
     ("raft-mark-without-tables", "a mark says that tables are saved that could not be written", (
         Patch(MARKS, "        if not is_kept:\n", "        if False:\n"),
     ), {}, ("fail_saves", "kill")),
+    ("raft-entry-left-out", "a new master leaves an entry out when it writes its tables", (
+        Patch(METADATA_LOG, "        keys = []\n        while self._backlog and",
+              "        keys = []\n        self._backlog.pop()\n        while self._backlog and"),
+    ), {}, ("hand_over", "kill")),
+    ("raft-refused-change-forgotten", "a change that the log has refused is not written again", (
+        Patch(METADATA_LOG, "            table.changed.update(dict.fromkeys(keys))\n", ""),
+    ), {}, ("hand_over_in_vain",)),
     ("raft-begin-of-entries-lost", "entries whose records expire are not written again", (
         Patch(METADATA_LOG, "if self._begin_offset < begin_offset:", "if False:"),
     ), {}, ("age",)),

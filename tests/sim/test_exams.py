@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
 from dledger.rocketmq.broker.admin import reset_offsets
-from dledger.rocketmq.broker.consuming import key_queries, offset_commands
+from dledger.rocketmq.broker.consuming import key_queries, offset_commands, queue_locks
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
+from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets
 from dledger.rocketmq.broker.metadata.order_info import OrderInfos
+from dledger.rocketmq.broker.metadata.tables import FileTable
 from dledger.rocketmq.broker.popping.in_order import InOrder
 from dledger.rocketmq.broker.popping.popped import PoppedTable
 from dledger.rocketmq.broker.sending import long_sends, send_back
@@ -22,8 +25,10 @@ from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
 from dledger.rocketmq.broker.store.queries import offset_at
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions import half_judge
+from dledger.rocketmq.broker.transactions.ends import TransactionEnds
 from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
+from dledger.testing.brokers.exams.lasting_papers import Loan
 from dledger.testing.brokers.pair_schedule import PairFocus
 from dledger.testing.brokers.parts.asking import ClientMachine
 from protocols.wire.rocketmq.message import encode_properties
@@ -91,6 +96,7 @@ class ExamTests(PairCase):
         self.assertFound("delay_paper", "was due", long_sends, "timed",
                          lambda message, config, now_ms: message)
         self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 1)
+        self.assertFound("end_paper", "reports", TransactionEnds, "copy_of", lambda self, first: None)
 
     def test_wrong_native_answers_are_found(self) -> None:
         """A reader that is never woken, and one that gets more than it asked for."""
@@ -105,6 +111,36 @@ class ExamTests(PairCase):
         self.assertFound("member_paper", "has the members", ConsumerTable, "unregister",
                          lambda self, member, name, **named: None)
         self.assertFound("reset_paper", "a reset of", reset_offsets, "offset_at", lambda *arguments: 1)
+
+    def test_wrong_copies_are_found(self) -> None:
+        """A slave whose offsets never go back; a table without its former content beside it."""
+        self.assertFound("table_paper", "and the copy", ConsumerOffsets, "_merge",
+                         lambda self, key, queues: self._table.setdefault(key, queues) is None)
+        self.assertFound("table_paper", "after two rounds", ConsumerOffsets, "_merge",
+                         lambda self, key, queues: self._table.update({key: queues}) is None)
+
+        def write_step(tables: Metadata, table: FileTable) -> Callable[[], None]:
+            content = table.file_bytes()
+            return lambda: tables._disk.write_file(f"{tables._directory}/{table.file_name}", content)
+
+        self.assertFound("file_paper", "the former topics", Metadata, "_write_step", write_step)
+
+    def test_short_loan_is_found(self) -> None:
+        """A queue is lent for a minute after the last request of its holder."""
+        world = calm_world(CALM, 2)
+        client = ClientMachine("10.0.1.8", clock=world.clock, network=world.network, rng=world.rng,
+                               wrong=world.bugs.note)
+        loan = Loan(world, client)
+        with world.bugs.listening():
+            client.begin(loan.play())
+            world.clock.run_until(world.clock.now_us + 20_000_000)
+            self.assertEqual((loan.is_renewed, loan.may_be_renewed), (False, True))
+            with mock.patch.object(Examiner, "waits", lambda exam: True):
+                examine(world, ("loan_paper",), loan)
+            self.assertTrue(loan.is_renewed)
+            with mock.patch.object(queue_locks, "EXPIRED_MS", 1000):
+                error = self.assertRaises(AssertionError, examine, world, ("loan_paper",), loan)
+        self.assertIn("another one gets it", str(error))
 
     def test_wrong_slaves_are_found(self) -> None:
         """A slave that corrects offsets like a master."""

@@ -14,6 +14,7 @@ from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.accounts import PairBroken
 from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.raft_brokers.logged_tables import LoggedTables, look_at_tables
+from dledger.testing.raft_brokers.raft import node_of
 from dledger.testing.raft_brokers.schedule import SECOND_US, QueuesBroken, RaftBrokers
 from protocols.wire.rocketmq.message import Host
 
@@ -139,6 +140,13 @@ class MasterTests(LoggedTablesCase):
         self.run_for(3.0)
         self.look()
         self.assertIn("lacks groups g1", self.rig.logged.lacks(parts))
+
+    def test_new_master_writes_all(self) -> None:
+        """Each entry is in a record of the master's own term."""
+        parts, node = self.parts_of(self.master), node_of(self.master)
+        assert node is not None
+        self.assertEqual(self.rig.logged.unwritten(parts, node.term), "")
+        self.assertIn("in no record", self.rig.logged.unwritten(parts, node.term + 1))
 
     def test_expired_entries_are_missed(self) -> None:
         """A record before the begin of the log is as good as none."""

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import attrs
 from click.testing import CliRunner
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
@@ -31,11 +33,13 @@ from dledger.testing.brokers.parts.accounts import (
     TrafficRecord,
 )
 from dledger.testing.brokers.parts.states import (
+    ABORT_PATH,
     COPIED_US,
     OffsetWatch,
     check_ahead,
     check_by_key,
     check_queues,
+    check_stopped,
     records_of,
 )
 from protocols.wire.remoting import RemotingCommand
@@ -466,3 +470,18 @@ class WorldTests(PairCase):
 
         self.patch(world.traffic, "probe", alone)
         self.assertBroken(14, world.run)
+
+    def test_b27(self) -> None:
+        """A stop without a checkpoint leaves units of queues unwritten; one that fails says so."""
+        world = calm_world(CALM, 2)
+        machine = world.master_machine
+        assert machine.parts is not None
+        path = world.log_path(machine)
+        self.assertTrue(machine.disk.exists(ABORT_PATH))
+        check_stopped(machine, path)
+        machine.exits = partial(check_stopped, log_path=path)
+        self.patch(machine.parts.store, "checkpoint", lambda: succeed(None))
+        machine.parts.store._is_checkpointed = True
+        machine.stop()
+        with world.bugs.listening():
+            self.assertBroken(27, world.clock.run_until, world.clock.now_us + 5_000_000)

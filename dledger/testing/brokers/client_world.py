@@ -17,16 +17,20 @@ from dledger.testing.brokers.admin_traffic import TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic
 from dledger.testing.brokers.bad_logs import BadLogs
 from dledger.testing.brokers.exams.exam import drawn_papers, examine
+from dledger.testing.brokers.exams.lasting_papers import Loan
 from dledger.testing.brokers.group_traffic import GroupStories
 from dledger.testing.brokers.operator_traffic import OperatorStories
 from dledger.testing.brokers.pair_faults import CLIENT, OTHER_CLIENT, SECOND_US, PairFaults
 from dledger.testing.brokers.parts.accounts import ACKED, TrafficRecord, require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
+from dledger.testing.brokers.parts.states import check_stopped
 from dledger.values.errors import StoreError
 
 #: Simulated seconds with faults, and after them at most until all is delivered and equal.
 FAULTS_S, SETTLE_S = 25, 90
+#: The machine of a client that borrows a queue.
+BORROWER = "10.0.1.11"
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +80,10 @@ class ClientWorld(PairFaults):
         self.bad_logs = BadLogs(self)
         self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
+    def _exits(self, machine: BrokerMachine) -> None:
+        """B27."""
+        check_stopped(machine, self.log_path(machine))
+
     # -- what the stories ask --------------------------------------------------------------------
 
     def master(self) -> str:
@@ -113,19 +121,24 @@ class ClientWorld(PairFaults):
         """
         with self.bugs.listening():
             for machine in self.machines.values():
+                machine.exits = self._exits
                 self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
             self.traffic.begin()
             self.clock.after(3 * SECOND_US, self.harm)
             self.clock.after(1, self._watch)
             self.clock.run_until(FAULTS_S * SECOND_US)
             self.heal()
+            client = ClientMachine(BORROWER, clock=self.clock, network=self.network,
+                                   rng=random.Random(f"{self.seed} borrower"), wrong=self.bugs.note)
+            loan = Loan(self, client)
+            client.begin(loan.play())
             _settle(self)
             self._judge()
             self.traffic.probe()
             self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
             code = self.traffic.probed
             require_pair(code in self._answers_at_end(), 14, f"a message is answered with {code}")
-            examine(self, drawn_papers(self.seed))
+            examine(self, drawn_papers(self.seed), loan)
             self.is_over = True
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")

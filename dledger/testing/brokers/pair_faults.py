@@ -14,7 +14,7 @@ from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import OldFiles
+from dledger.testing.brokers.parts.states import ABORT_PATH, STORED_PATHS, OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
@@ -221,9 +221,14 @@ class PairFaults:
         machine.disk.arm(reads=1)
 
     def _fail_start(self, machine: BrokerMachine) -> None:
-        """A broker ends, and its disk fails once while the next process starts."""
+        """A broker ends, and its disk fails while the next process starts: once, or for some files."""
         self._kill(machine)
-        machine.fail_once(self.fault_rng.randrange(4))
+        if self.fault_rng.random() < 0.5:
+            machine.fail_once(self.fault_rng.randrange(4))
+        else:
+            machine.may_fail = True
+            machine.disk.fail_under(self.fault_rng.choice((ABORT_PATH, *STORED_PATHS)))
+            self.clock.after(3 * SECOND_US, machine.disk.fail_under, "")
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:
         """A page of a queue cannot be read until all of it is written; writing a part ends the broker."""

@@ -227,7 +227,7 @@ class Traffic(AdminTraffic):
         self.note_sent([sent], answer)
         if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
             return
-        await self.client.pause(rng.random())
+        await self.client.pause(rng.random() * rng.choice((1, 1, 1, 7)))  # some are asked about before
         place = (int(answer.ext_fields["queueOffset"]), sent.offset)
         if rng.random() < 0.15:
             self.client.begin(self._end(target, sent, COMMIT, *place))

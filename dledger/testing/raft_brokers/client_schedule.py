@@ -5,8 +5,8 @@ transactions and administrate while brokers fail and leaders change.
 
     python -m dledger.testing.raft_brokers --clients --seeds 1..100
 
-The promises are B1 to B10, B13 to B18 and B21 to B25 of L{dledger.testing.brokers}, and stricter: an answer
-of a master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
+The promises are B1 to B10, B13 to B18, B21 to B25 and B27 of L{dledger.testing.brokers}, and stricter: an
+answer of a master counts whoever leads next, as long as a majority keeps its disks. In the place of B11 and B12:
 
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
@@ -54,7 +54,7 @@ from dledger.testing.raft_brokers.logged_tables import (
     look_at_tables,
     write_checkpoint,
 )
-from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, node_of
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import Message
 
@@ -62,7 +62,7 @@ IDS = ("n0", "n1", "n2")
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_off", "cut_off", "cut_client", "break", "darken",
     "half_open", "slow_disk", "slow_links", "hand_over", "fill_disk", "disk_error",
-    "kill_after_mark", "fail_saves",
+    "kill_after_mark", "fail_saves", "hand_over_in_vain",
 )
 #: A client of the ledger appends what is not a message, or what only a later version reads.
 STRANGERS = ("append_strangely", "append_strangely")
@@ -152,6 +152,8 @@ class RaftClientsWorld(ClientWorld):
 
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
         """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        group, topic, queue_id = key
+        self.logged.committing(target.partition(":")[0], f"{topic}@{group}", queue_id, offset)
         return self._sure(target, self.kept.setting(key, offset))
 
     def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
@@ -184,18 +186,26 @@ class RaftClientsWorld(ClientWorld):
         self.clock.after(int(rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
 
     def _hand_over(self, machine: BrokerMachine) -> None:
-        def ask() -> None:
-            node = node_of(machine)
-            if node is not None and node.is_running and node.is_leader:
-                others = [one for one in self.machines if one != machine.name]
-                node.transfer(self.fault_rng.choice(others)).addErrback(lambda _: None)
+        others = [one for one in self.machines if one != machine.name]
+        machine.call(hand_over, machine, self.fault_rng.choice(others))
 
-        machine.call(ask)
+    def _hand_over_in_vain(self, _machine: BrokerMachine) -> None:
+        """A master hands over to a frozen member, and stays: it refuses what comes meanwhile."""
+        master, other = self.master_machine, self._some_slave()
+        other.freeze()
+        self.clock.after(int(self.fault_rng.uniform(1.5, 4.0) * SECOND_US), other.thaw)
+        master.call(hand_over, master, other.name)
 
     def _kill_after_mark(self, machine: BrokerMachine) -> None:
         """The next start reads the log again from a mark on; the tables may have what is before it alone."""
         machine.call(write_checkpoint, machine)
         self.clock.after(int(self.fault_rng.random() * SECOND_US), self._kill, machine)
+
+    def _lose_files(self, machine: BrokerMachine) -> None:
+        """See L{PairFaults._lose_files}. Most times the mark counts what is lost: it is a moment old."""
+        if self.fault_rng.random() < 0.7:
+            machine.call(write_checkpoint, machine)
+        self.clock.after(SECOND_US // 5, super()._lose_files, machine)
 
     def _fail_saves(self, machine: BrokerMachine) -> None:
         """Tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
@@ -304,7 +314,7 @@ class RaftClientsWorld(ClientWorld):
         if any(self.clock.now_us - since_us < FOLLOWED_US for _, since_us in self._begins.values()):
             return "a log begins later than a moment ago"
         master = all_parts.pop(self._master)
-        if (why := self.logged.lacks(master)):
+        if (why := self.logged.lacks(master) or self.logged.unwritten(master, self._term)):
             return why
         for parts in all_parts.values():
             why = log_difference(master, parts) or table_difference(master.metadata, parts.metadata)

@@ -132,3 +132,21 @@ class AckedFacts:
             if metadata.delay_offsets.get(level) < number:
                 return f"offset {number} of level {level} was acknowledged"
         return ""
+
+
+def first_difference(
+    one: dict[tuple[str, int], list[tuple[int, int, str]]],
+    other: dict[tuple[str, int], list[tuple[int, int, str]]],
+) -> str:
+    """
+    Where the queues of two brokers differ.
+
+    @param one, other: by queue, the offset in it, the offset in the log and the key of each message.
+    """
+    for key in sorted(one.keys() | other.keys()):
+        ours, theirs = one.get(key, []), other.get(key, [])
+        if ours != theirs:
+            at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+                      min(len(ours), len(theirs)))
+            return f"{key} from {at} of {len(ours)} and {len(theirs)}: {ours[at:at + 3]}, {theirs[at:at + 3]}"
+    return "none"

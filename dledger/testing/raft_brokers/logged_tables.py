@@ -3,14 +3,16 @@
 What the metadata in a raft log make of the tables of a broker.
 
 B26. On raft logs the tables of a slave are the fold of the metadata before its place in the log, also after
-a start; in the end every entry of a master is in its log, and a topic is in it before the first message.
+a start; in the end every entry of a master is in its log, in a record of its own term, too, and a topic is in
+it before the first message.
 
 The rig reads each committed record once, from any broker: committed logs are equal. It looks at an entry of
 a slave when its record is dispatched there, and at all entries when a process has caught up.
 
 Not judged are entries whose last record is older than the end of the last reign of this machine: a former
-master has changes that were never committed, until the next one has written the entry again. (There are no
-name servers here, so nobody copies tables from a master.)
+master has changes that were never committed, until the next one has written the entry again; nor those whose
+last record has expired: a broker that got the log from a later place on has never had it, until the master
+writes it again. (There are no name servers here, so nobody copies tables from a master.)
 """
 
 from __future__ import annotations
@@ -136,6 +138,8 @@ class LoggedTables:
         self._early: dict[str, int] = {}
         self._views: dict[str, _View] = {}
         self._seen: dict[EntryKey, tuple[object, int]] = {}
+        #: Offsets that consumers asked a broker to commit: by broker, entry and number of the queue.
+        self._commits: dict[tuple[str, str, str], set[int]] = {}
         self.end = self.compared = 0
 
     # -- the log ---------------------------------------------------------------------------------
@@ -203,6 +207,10 @@ class LoggedTables:
                              f"topic {name} is in the log at {offset}, its first message at {early}")
                 self._named.add(name)
 
+    def committing(self, broker: str, name: str, queue_id: int, offset: int) -> None:
+        """A consumer commits an offset at a broker, which may be a slave, and may have a higher one."""
+        self._commits.setdefault((broker, name, str(queue_id)), set()).add(offset)
+
     # -- slaves ----------------------------------------------------------------------------------
 
     def look(self, machine: BrokerMachine, parts: BrokerParts, term: int) -> None:
@@ -219,8 +227,11 @@ class LoggedTables:
         view.high = max(view.high, min(offset, self.end))
         view.fold.advance(view.high)
         if parts.config.is_slave:
+            begin = parts.store.log.begin_offset
             for key in view.fold.entries if view.is_new else view.fold.touched:
                 known = view.fold.entries[key]
+                if known.offset < begin:
+                    continue
                 if key[0] == TABLE_NAME:
                     self._reaches(machine.name, key[1], known, parts)
                 elif known.term > view.last_term:
@@ -235,7 +246,8 @@ class LoggedTables:
             return
         if self._has_clients and key[0] == "groups" and wanted is None:
             return
-        if self._has_clients and key[0] == "consumerOffsets" and _is_ahead(found, wanted):
+        is_of_consumers = self._has_clients and key[0] == "consumerOffsets"
+        if is_of_consumers and self._is_ahead(broker, key[1], found, wanted):
             return
         require_pair(False, 26,
                      f"{broker}: {' '.join(key)} is {found}, and {wanted} in the log at {known.offset}")
@@ -246,6 +258,16 @@ class LoggedTables:
         require_pair(bounds is not None and bounds[1] >= as_int(known.value), 26,
                      f"{broker}: the queue {name} is {bounds}, and ends at {known.value} in the log at "
                      f"{known.offset}")
+
+    def _is_ahead(self, broker: str, name: str, found: object, wanted: object) -> bool:
+        """Whether no offset is below the one in the log, but for those that were committed here."""
+        if not isinstance(wanted, dict):
+            return True
+        return isinstance(found, dict) and all(
+            found.get(queue, -1) >= offset
+            or found.get(queue) in self._commits.get((broker, name, queue), ())
+            for queue, offset in wanted.items()
+        )
 
     # -- masters ---------------------------------------------------------------------------------
 
@@ -270,6 +292,19 @@ class LoggedTables:
                 if value and not is_there and now_us - since_us >= _WRITTEN_US:
                     lacking = f"the log from {begin} on lacks {table_name} {name}: {value}, and has {known}"
         return lacking
+
+    def unwritten(self, parts: BrokerParts, term: int) -> str:
+        """
+        Which entry of a master no record of its term has; empty if none.
+
+        @param term: of its reign, which has lasted for more than 2.5 s.
+        """
+        said = {(one.table, name) for one in self._changes if one.term == term for name in one.entries}
+        for table_name, table in _tables(parts.metadata).items():
+            for name in table.names():
+                if (table_name, name) not in said and table.logged(name):
+                    return f"{table_name} {name} is in no record of term {term}"
+        return ""
 
     def says(self, table: str, name: str, term: int) -> bool:
         """Whether a record of this term says what an entry is, or that there is none."""
@@ -306,10 +341,3 @@ def _tables(metadata: Metadata) -> dict[str, LoggedTable]:
         "delayOffsets": metadata.delay_offsets, "orderInfo": metadata.order_info,
         "requestModes": metadata.request_modes,
     }
-
-
-def _is_ahead(found: object, wanted: object) -> bool:
-    """Whether no offset of a queue is below the one in the log."""
-    if not isinstance(wanted, dict):
-        return True
-    return isinstance(found, dict) and all(found.get(queue, -1) >= offset for queue, offset in wanted.items())

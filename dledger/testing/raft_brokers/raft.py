@@ -80,3 +80,10 @@ def node_of(machine: BrokerMachine) -> Node | None:
     """The member of its running process."""
     service = machine.made.service if machine.is_up and hasattr(machine, "made") else None
     return service.member.node if isinstance(service, RaftBrokerService) else None
+
+
+def hand_over(machine: BrokerMachine, name: str) -> None:
+    """Let the member of a broker, if it leads, hand over. @param name: of the other one's machine."""
+    node = node_of(machine)
+    if node is not None and node.is_running and node.is_leader:
+        node.transfer(name).addErrback(lambda _: None)

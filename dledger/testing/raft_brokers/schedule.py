@@ -32,14 +32,14 @@ from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
-from dledger.testing.raft_brokers.facts import AckedFacts
+from dledger.testing.raft_brokers.facts import AckedFacts, first_difference
 from dledger.testing.raft_brokers.logged_tables import (
     LoggedTables,
     log_path,
     look_at_tables,
     write_checkpoint,
 )
-from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, hand_over, node_of
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
@@ -211,6 +211,7 @@ class RaftBrokers:
         kinds: list[Callable[[BrokerMachine], None]] = [
             self._kill, self._kill, self._kill_in_write, self._freeze, self._cut_off, self._stop,
             self._hand_over, self._slow_disk, self._kill_after_mark, self._end_in_changes,
+            self._hand_over_in_vain,
         ]
         if self.is_sync:
             kinds += [self._lose_power, self._lose_power_in_write]
@@ -251,13 +252,20 @@ class RaftBrokers:
         self._again(broker, 8.0)
 
     def _hand_over(self, broker: BrokerMachine) -> None:
-        def ask() -> None:
-            node = node_of(broker)
-            if node is not None and node.is_running and node.is_leader:
-                others = [one for one in self.brokers if one != broker.name]
-                node.transfer(self.rng.choice(others)).addErrback(lambda _: None)
+        broker.call(hand_over, broker, self.rng.choice([one for one in self.brokers if one != broker.name]))
 
-        broker.call(ask)
+    def _hand_over_in_vain(self, _broker: BrokerMachine) -> None:
+        """A master hands over to a frozen member, and stays: changes of this time are refused at first."""
+        for broker in self.brokers.values():
+            parts = broker.parts
+            if parts is None or parts.config.is_slave:
+                continue
+            other = self.brokers[self.rng.choice([one for one in self.brokers if one != broker.name])]
+            other.freeze()
+            self.clock.after(int(self.rng.uniform(1.5, 4.0) * SECOND_US), other.thaw)
+            broker.call(hand_over, broker, other.name)
+            for _ in range(6):
+                self.clock.after(1 + int(self.rng.random() * 800_000), self._change, broker)
 
     def _kill_after_mark(self, broker: BrokerMachine) -> None:
         """The next start reads the log again from a mark on; the tables may have what is before it alone."""
@@ -355,8 +363,10 @@ class RaftBrokers:
             return f"{masters} masters"
         if len(ends) != 1 or len(set(*ends)) != 1:
             return f"ends {ends}"
-        master = next(parts for parts in map(_parts_of, self.brokers.values()) if not parts.config.is_slave)
-        return self.logged.lacks(master)
+        master = next(one for one in self.brokers.values() if not _parts_of(one).config.is_slave)
+        parts, node = _parts_of(master), node_of(master)
+        assert node is not None
+        return self.logged.lacks(parts) or self.logged.unwritten(parts, node.term)
 
     def _queues(self, broker: BrokerMachine) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
         """Queue to queue offset, offset in the log and key of its messages."""
@@ -376,7 +386,7 @@ class RaftBrokers:
         first, *others = queues
         for peer_id in others:
             if queues[peer_id] != queues[first]:
-                where = _first_difference(queues[peer_id], queues[first])
+                where = first_difference(queues[peer_id], queues[first])
                 raise QueuesBroken(f"the queues of {peer_id} and {first} differ: {where}")
         places: dict[str, Acked] = {}
         for (topic, queue_id), messages in queues[first].items():
@@ -423,19 +433,6 @@ class RaftBrokers:
 def _parts_of(broker: BrokerMachine) -> BrokerParts:
     assert broker.parts is not None
     return broker.parts
-
-
-def _first_difference(
-    one: dict[tuple[str, int], list[tuple[int, int, str]]],
-    other: dict[tuple[str, int], list[tuple[int, int, str]]],
-) -> str:
-    for key in sorted(one.keys() | other.keys()):
-        ours, theirs = one.get(key, []), other.get(key, [])
-        if ours != theirs:
-            at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                      min(len(ours), len(theirs)))
-            return f"{key} from {at} of {len(ours)} and {len(theirs)}: {ours[at:at + 3]}, {theirs[at:at + 3]}"
-    return "none"
 
 
 def run_seed(seed: int) -> RaftBrokersOutcome:

@@ -34,9 +34,13 @@ class MachineDisk(SimDisk):
         self.death: MemberDied | None = None
         self._keeps = False
 
-    def fail_under(self, directory: str) -> None:
-        """Let every change in a directory fail from now on; empty: none."""
-        self._failing_under = directory
+    def fail_under(self, path: str) -> None:
+        """
+        Let every change of some files fail from now on.
+
+        @param path: of a directory, or of a file, whose name others may continue; empty: none.
+        """
+        self._failing_under = path
         self._rearm()
 
     def disarm(self) -> None:
@@ -48,7 +52,7 @@ class MachineDisk(SimDisk):
         self.is_armed = self.is_armed or bool(self._failing_under)
 
     def before_change(self, path: str, kind: str) -> None:
-        if self._failing_under and self.death is None and path.startswith(f"{self._failing_under}/"):
+        if self._failing_under and self.death is None and path.startswith(self._failing_under):
             self.errors += 1
             raise OSError(errno.EIO, "simulated write error", path)
         if self.death is None:
@@ -86,6 +90,15 @@ class MachineDisk(SimDisk):
             directory.sync()
             for inode in directory.entries.values():
                 inode.sync()
+
+    def unsynced(self, path: str) -> list[str]:
+        """Files in a directory, or below it, that a loss of power now may change or take."""
+        return [
+            f"{one}/{name}" for one, directory in self._directories.items()
+            if one == path or one.startswith(f"{path}/")
+            for name, inode in directory.entries.items()
+            if not self.is_durable(f"{one}/{name}", 0, len(inode.data))
+        ]
 
     def age(self, path: str, seconds: float) -> None:
         """A file was written this much earlier than it was."""

@@ -303,3 +303,14 @@ class TroubleTests(ScheduleCase):
         self.put(delayed(b"1", 1))
         self.wait(1.1)
         self.assertEqual(self.bodies(), [b"1"])
+
+    def test_offset_of_lost_messages(self) -> None:
+        """What comes after the start has the numbers of messages that are lost: it is delivered, too."""
+        self.schedule.stop()
+        self.offsets.put(1, 4, WALL_MS)
+        self.schedule.start()
+        self.put(delayed(b"0", 1))
+        self.wait(1.1)
+        self.put(delayed(b"1", 1))
+        self.wait(1.1)
+        self.assertEqual((self.bodies(), self.offsets.get(1)), ([b"0", b"1"], 2))

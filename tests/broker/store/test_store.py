@@ -69,6 +69,40 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(again.units(), expected(again.store.log))
         self.assertTrue(self.disk.exists("base/abort"))
 
+    def test_an_end_without_room(self) -> None:
+        """The last checkpoint fails for want of room: the next start recovers as after a crash."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        self.patch(opened.store.queues, "prepare_flush", fail)
+        opened.close()
+        self.assertEqual(opened.failures, [])
+        self.assertTrue(self.disk.exists("base/abort"))
+        again = self.open()
+        self.assertEqual(again.units(), expected(again.store.log))
+
+    def test_an_end_during_a_checkpoint(self) -> None:
+        """What was dispatched after its begin is recorded by one more."""
+        threads = Threads()
+        opened = Opened(self.disk, run_in_thread=threads)
+        opened.settle()
+        opened.store.checkpoint()
+        filled(opened, 1)
+        opened.settle()
+        done = opened.store.close()
+        opened.settle()
+        while threads.waiting:
+            threads.run()
+            opened.settle()
+        self.successResultOf(done)
+        self.assertFalse(self.disk.exists("base/abort"))
+        checkpoint = decode_checkpoint(self.disk.read_file("base/checkpoint"))
+        self.assertEqual(checkpoint.logics_msg_timestamp, 1_039_000)
+
     def test_without_the_directory_of_queues(self) -> None:
         """It is made again from the log, as RocketMQ does, so that no index is given twice."""
         opened = self.open()

@@ -36,6 +36,7 @@ from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.puts.topic_checks import queue_now
 from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.queue_begins import index_at
 from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
 from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
@@ -71,7 +72,8 @@ class _Due(NamedTuple):
 class ScheduleMessageService:
     """
     Invariant: C{_call} is the scheduled turn, or None: no message waits, or a put is under way
-    (C{_is_putting}); C{_has_arrived}: messages have arrived since that put began.
+    (C{_is_putting}); C{_has_arrived}: messages have arrived since that put began. C{_bound} is the end of the
+    log when this run began, and C{_bounded} has the levels whose offset was compared with their queue there.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -102,6 +104,8 @@ class ScheduleMessageService:
         self._levels = list(range(1, len(self._delays_ms) + 1))
         self._call: IDelayedCall | None = None
         self._is_running = self._is_putting = self._has_arrived = False
+        self._bound = 0
+        self._bounded: set[int] = set()
         self._problem = ""
         self.delivered = 0
         self.passed_over = 0
@@ -109,6 +113,8 @@ class ScheduleMessageService:
     def start(self) -> None:
         """Begin to deliver."""
         self._is_running = True
+        self._bound = self._store.log.record_end
+        self._bounded.clear()
         self._add_levels(self._store.queues.keys())
         self._again(0.0)
 
@@ -211,11 +217,17 @@ class ScheduleMessageService:
         if queue is None:
             return _Due([], 0, at, -1)
         begin, end = queue.begin_index, queue.next_index
-        if not begin <= at <= end:
-            corrected = min(max(at, begin), end)
+        known = end
+        if level not in self._bounded and self._store.has_dispatched(self._bound):
+            # The offset may be that of a former master, whose log had more messages, or earlier ones: those
+            # that came since this run began have their numbers.
+            self._bounded.add(level)
+            known = index_at(queue, self._bound)
+        if not begin <= at <= known:
+            corrected = max(min(at, known), begin)
             self.log.warn(
                 "delay level {delay_level}: offset {offset} is outside {begin}..{end}, {corrected} is taken",
-                delay_level=level, offset=at, begin=begin, end=end, corrected=corrected,
+                delay_level=level, offset=at, begin=begin, end=known, corrected=corrected,
             )
             at = corrected
         messages: list[PlainMessage] = []

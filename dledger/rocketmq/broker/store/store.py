@@ -88,7 +88,7 @@ class MessageStore:
         self._lock = opened.lock
         self._failed = around.failed
         self._checkpoints = checkpoints
-        self._has_failed = self._told_scarce = False
+        self._has_failed = self._told_scarce = self._is_checkpointed = False
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = around.clock
@@ -206,12 +206,14 @@ class MessageStore:
         done: Deferred[None] = Deferred()
         self._checkpoint_waiters.append(done)
         if len(self._checkpoint_waiters) == 1:
+            self._is_checkpointed = True
             under_way = Deferred.fromCoroutine(self._checkpoints.write())
             under_way.addErrback(self._checkpoint_failed)
             under_way.addBoth(self._checkpointed)
         return done
 
     def _checkpoint_failed(self, failure: Failure) -> None:
+        self._is_checkpointed = False
         error = failure.value
         if not isinstance(error, OSError) or not self._is_scarce(error, "the checkpoint"):
             self._fail(failure)
@@ -256,10 +258,12 @@ class MessageStore:
             await self.indexing.finish()
         self.reput.stop()
         self.is_ready = False
+        if self._checkpoint_waiters:
+            await self.checkpoint()  # it has begun before the last records were dispatched
         await self.checkpoint()
         await self.log.idle()
         try:
-            if not self._has_failed:
+            if not self._has_failed and self._is_checkpointed:  # it has failed if the disk is full
                 if self.indexing is not None:
                     self.indexing.close(is_clean=True)
                 self.log.clean_close()

@@ -1,11 +1,19 @@
 # -*- test-case-name: tests.sim.test_exams -*-
-"""What slaves answer: what their master does, except that they correct and commit nothing."""
+"""What slaves answer: what their master does, except that they correct and commit nothing; what they copy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.testing.brokers.exams.examiner import MAX_OFFSET, PULL, QUERY_OFFSET, Examiner, messages_in
+from dledger.testing.brokers.exams.examiner import (
+    MAKE_TOPIC,
+    MAX_OFFSET,
+    PULL,
+    QUERY_OFFSET,
+    Examiner,
+    messages_in,
+    topic_fields,
+)
 from protocols.wire.remoting import RemotingCommand
 
 MIN_OFFSET, SEARCH_OFFSET, VIEW_MESSAGE = 31, 29, 33
@@ -21,6 +29,8 @@ MOST = 8
 #: Pulls from the begin of a queue on.
 PULLS = 3
 STRANGE_OFFSET = 7_777_777
+#: A round of a slave takes this time at most, s; its log must have what its master's had.
+ROUND_S = 0.7
 
 
 async def copy_paper(exam: Examiner) -> None:
@@ -105,3 +115,40 @@ async def _same_message(exam: Examiner, target: str, place: Mapping[str, object]
         one, other = [await _ask(exam, broker, code, fields) for broker in (exam.master(), target)]
         exam.require((one.code, one.body, one.ext_fields) == (other.code, other.body, other.ext_fields),
                      f"request {code} with {fields} is answered with {one}, by {target} with {other}")
+
+
+async def table_paper(exam: Examiner) -> None:
+    """
+    A slave takes an offset of its master that is lower than its own, but not than one that was committed at
+    the slave, until the master has had that, too. Offsets of a topic go when it is made again.
+    """
+    for target in exam.copies()[:1]:
+        topic, group = await exam.topic(1), "EB"
+        for number in range(4):
+            await exam.send(topic, f"o{number}")
+        await exam.pull(topic, 0, group=group)
+        await exam.commit(group, topic, 0, 2)
+        await _copied(exam, target, topic, 2)
+        await exam.commit(group, topic, 0, 3, target=target)
+        for _ in range(2):
+            exam.copy_tables()
+            await exam.client.pause(ROUND_S)
+        known = await exam.offset_of(group, topic, target=target)
+        exam.require(known == 3, f"offset 3 was committed at {target}, and after two rounds it is {known}")
+        await exam.commit(group, topic, 0, 4)
+        await _copied(exam, target, topic, 4)
+        await exam.reset(topic, group, 1, timestamp=0, isForce="true", queueId=0, offset=1)
+        await _copied(exam, target, topic, 1)
+        await exam.delete(topic)
+        await exam.done(MAKE_TOPIC, topic_fields(topic, 1))
+        await exam.send(topic, "o")
+        await _copied(exam, target, topic, -1)
+
+
+async def _copied(exam: Examiner, target: str, topic: str, wanted: int) -> None:
+    """The offset of a group is soon copied."""
+    began_ms = exam.now_ms()
+    while (known := await exam.offset_of("EB", topic, target=target)) != wanted:
+        exam.prompt(began_ms, f"an offset is {wanted}, and at {target} {known}, and the copy", TABLES_MS)
+        exam.copy_tables()
+        await exam.client.pause(ROUND_S)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
 from dledger.testing.brokers.exams.again_papers import member_paper, remade_paper, reset_paper
-from dledger.testing.brokers.exams.copy_papers import copy_paper
+from dledger.testing.brokers.exams.copy_papers import copy_paper, table_paper
 from dledger.testing.brokers.exams.examiner import (
     EXAMINER,
     OTHER_EXAMINER,
@@ -18,6 +18,7 @@ from dledger.testing.brokers.exams.examiner import (
     Paper,
 )
 from dledger.testing.brokers.exams.filter_papers import filter_paper
+from dledger.testing.brokers.exams.lasting_papers import Loan, file_paper, loan_paper
 from dledger.testing.brokers.exams.late_papers import delay_paper, end_paper
 from dledger.testing.brokers.exams.memory_papers import memory_paper
 from dledger.testing.brokers.exams.native_papers import native_paper
@@ -36,17 +37,17 @@ from dledger.testing.world.streams import ByteNetwork
 
 _SECOND_US = 1_000_000
 #: Simulated seconds until all papers are written, at most.
-EXAM_S = 30
+EXAM_S = 60
 #: By name.
 PAPERS: dict[str, Callable[[Examiner], Paper]] = {
     one.__name__: one for one in (
         read_paper, place_paper, refusal_paper, filter_paper, pop_paper, share_paper, order_paper, back_paper,
-        delay_paper, end_paper, native_paper, remade_paper, member_paper, reset_paper,
+        delay_paper, end_paper, native_paper, remade_paper, member_paper, reset_paper, table_paper,
     )
 }
 #: Those that are written when the others are over.
 LAST_PAPERS: dict[str, Callable[[Examiner], Paper]] = {
-    one.__name__: one for one in (copy_paper, memory_paper)
+    one.__name__: one for one in (copy_paper, loan_paper, file_paper, memory_paper)
 }
 #: Papers that a schedule does not play: each takes time.
 LEFT_OUT = 5
@@ -88,17 +89,20 @@ class CalmWorld(Protocol):
     bugs: BugWatch
 
 
-def examine(world: CalmWorld, names: Collection[str] = (*PAPERS, *LAST_PAPERS)) -> None:
+def examine(
+    world: CalmWorld, names: Collection[str] = (*PAPERS, *LAST_PAPERS), loan: Loan | None = None
+) -> None:
     """
     Let the papers of these names be written, the last ones one by one.
 
+    @param loan: of a queue, which has begun before; None: there is none.
     @raise AssertionError: B25, or another promise, is broken.
     """
     client, other = (ClientMachine(
         name, clock=world.clock, network=world.network, rng=random.Random(f"{world.seed} exam {own}"),
         wrong=world.bugs.note,
     ) for name, own in ((EXAMINER, "client"), (OTHER_EXAMINER, "other client")))
-    examiner = Examiner(cast(ExamWorld, world), client, other)
+    examiner = Examiner(cast(ExamWorld, world), client, other, loan)
     last = [[name] for name in LAST_PAPERS if name in names]
     for some in ([name for name in names if name in PAPERS], *last):
         exam, began_us = Exam(examiner, some), world.clock.now_us

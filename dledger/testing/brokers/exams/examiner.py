@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from dledger.rocketmq.broker.replication import HAReplication
 from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, BrokerMachine
@@ -84,13 +85,27 @@ class ExamWorld(Protocol):
         """The machines of the slaves."""
 
 
+class RenewedLoan(Protocol):
+    """See L{dledger.testing.brokers.exams.lasting_papers.Loan}."""
+
+    is_renewed: bool
+    may_be_renewed: bool
+
+    async def ask(self, who: str) -> bool:
+        """@param who: a client of the group. @return: whether it has the queue."""
+
+
 class Examiner:
     """
     @ivar client, other: two machines with clients.
     @ivar asked, other_asked: called with each request that a broker sends to the first, to the other.
+    @ivar loan: of a queue, which has begun before the exam; None: there is none.
     """
 
-    def __init__(self, world: ExamWorld, client: ClientMachine, other: ClientMachine) -> None:
+    def __init__(
+        self, world: ExamWorld, client: ClientMachine, other: ClientMachine, loan: RenewedLoan | None = None
+    ) -> None:
+        self.loan = loan
         self._world = world
         self.client = client
         self.other = other
@@ -113,9 +128,23 @@ class Examiner:
         """The ports of the slaves: each has all that its master has."""
         return [f"{one.name}:{CLIENT_PORT}" for one in self._world.slave_machines if self._world.has_copies]
 
+    def file_of_master(self, path: str) -> bytes:
+        """@return: the content of a file of the master; empty: there is none."""
+        disk = self._world.master_machine.disk
+        return disk.cached_content(path) if disk.exists(path) else b""
+
+    def copy_tables(self) -> None:
+        """Let each slave copy its master's tables now: by itself it does so every ten seconds."""
+        for slave in self._world.slave_machines:
+            slave.call(_copy_tables, slave)
+
     def restarts(self) -> bool:
         """Whether the master may be restarted: of one seed in five."""
         return self._world.has_copies and random.Random(f"{self._world.seed} restarts").random() < 0.2
+
+    def waits(self) -> bool:
+        """Whether the exam may last for more than half a minute: of one seed in six."""
+        return random.Random(f"{self._world.seed} waits").random() < 1 / 6
 
     def restart(self) -> None:
         """End the master, by an order, a kill or a loss of power; another process starts on its disk."""
@@ -219,12 +248,16 @@ class Examiner:
             "subVersion": 0, "subscription": sub, "expressionType": kind, **more,
         })
 
-    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of a group."""
-        ended = self._world.committing(self._world.master(), (group, topic, queue_id), offset)
-        await self.done(COMMIT_OFFSET, {
+    async def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, target: str = ""
+    ) -> None:
+        """Set the offset of a group. @param target: the port of a broker; empty: the master's."""
+        target = target or self._world.master()
+        ended = self._world.committing(target, (group, topic, queue_id), offset)
+        answer = await self.client.ask(target, COMMIT_OFFSET, {
             "consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset,
         })
+        self.require(answer is not None and answer.code == 0, f"a commit is answered with {answer}")
         ended(True)
 
     async def delete(self, topic: str) -> None:
@@ -250,12 +283,14 @@ class Examiner:
         ended(answer.code == 0)
         return answer
 
-    async def offset_of(self, group: str, topic: str, queue_id: int = 0) -> int:
-        """@return: the offset of a group; -1: it has none."""
-        answer = await self.ask(QUERY_OFFSET, {
+    async def offset_of(self, group: str, topic: str, queue_id: int = 0, *, target: str = "") -> int:
+        """@param target: the port of a broker; empty: the master's. @return: the offset; -1: none."""
+        answer = await self.client.ask(target or self._world.master(), QUERY_OFFSET, {
             "consumerGroup": group, "topic": topic, "queueId": queue_id, "setZeroIfNotFound": "false",
         })
-        self.require(answer.code in (0, 22), f"an offset of {group} is answered with {answer.code}")
+        self.require(answer is not None and answer.code in (0, 22), f"an offset of {group} is answered with "
+                                                                    f"{answer}")
+        assert answer is not None
         return int(answer.ext_fields["offset"]) if answer.code == 0 else -1
 
     async def end_of(self, topic: str, queue_id: int = 0) -> int:
@@ -268,6 +303,12 @@ class Examiner:
         while (found := await self.end_of(topic, queue_id)) != end:
             self.prompt(began_ms, f"queue {queue_id} of {topic} ends at {found}, and {end}")
             await self.client.pause(0.05)
+
+
+def _copy_tables(slave: BrokerMachine) -> None:
+    replication = slave.parts.replication if slave.parts is not None else None
+    if isinstance(replication, HAReplication) and replication.following is not None:
+        replication.following.synchronize.synchronize()
 
 
 def _hear(told: list[Callable[[RemotingCommand], None]], _target: str, command: RemotingCommand) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dledger.rocketmq.broker.puts.halves import OP_TOPIC
 from dledger.testing.brokers.exams.examiner import SEND, Examiner, messages_in
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
@@ -88,7 +89,7 @@ async def end_paper(exam: Examiner) -> None:
     await exam.done(HEART_BEAT, {}, body)
     places: dict[str, dict[str, object]] = {}
     open_ms = exam.now_ms()
-    for key in ("open", "committed", "back", "lost"):
+    for key in ("open", "committed", "back", "lost", "late"):
         named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": "A", "TRAN_MSG": "true", "PGROUP": group}
         fields = await exam.done(SEND, exam.send_fields(topic, 0, named, a=group, f=4), key.encode())
         places[key] = {
@@ -121,6 +122,8 @@ async def end_paper(exam: Examiner) -> None:
     await exam.done(END_TRANSACTION, named_end)
     _committed(exam, await exam.pull(topic, 1, wait_ms=900), 1, "open")
     await exam.reaches(topic, 2)
+    asked = [one for one in questions if one.ext_fields["msgId"] == "late"]
+    await _end_by_first(exam, places["late"], asked[-1].ext_fields["tranStateTableOffset"])
     await _given_up(exam, discarded)
     known = {one.ext_fields["msgId"] for one in questions}
     count = sum(one.ext_fields["msgId"] == "lost" for one in questions)
@@ -132,6 +135,17 @@ async def end_paper(exam: Examiner) -> None:
     _committed(exam, await exam.pull(topic, 2, wait_ms=900), 2, "lost")
     await exam.reaches(topic, 3)
     await exam.done(UPDATE_OPTIONS, {}, b"transactionCheckMax=1000\n")
+
+
+async def _end_by_first(exam: Examiner, first: dict[str, object], copy: str) -> None:
+    """An end that names the first half message reports its newest copy, too: brokers of RocketMQ need it."""
+    at = await exam.end_of(OP_TOPIC)
+    await exam.done(END_TRANSACTION, {**first, "commitOrRollback": ROLLBACK, "fromTransactionCheck": "true"})
+    began_ms, told = exam.now_ms(), {""}
+    while not {str(first["tranStateTableOffset"]), copy} <= told:  # and others, perhaps
+        exam.prompt(began_ms, f"the end of {first}, with a copy at {copy}, reports {told}, which")
+        await exam.client.pause(0.1)
+        told = {one.body.decode() for one in messages_in((await exam.pull(OP_TOPIC, at)).body)}
 
 
 async def _given_up(exam: Examiner, at: int) -> None:

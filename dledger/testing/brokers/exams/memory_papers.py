@@ -17,7 +17,7 @@ from dledger.testing.brokers.exams.examiner import (
 from dledger.testing.brokers.exams.popping_papers import ACK, CHANGE_INVISIBLE, place_of, pop, receipts
 from protocols.wire.remoting import RemotingCommand
 
-RECALL, END_TRANSACTION, CHECK_TRANSACTION = 370, 37, 39
+RECALL, END_TRANSACTION, CHECK_TRANSACTION, HEART_BEAT = 370, 37, 39, 34
 COMMIT, ROLLBACK = 8, 12
 GROUP, POPPING, IN_ORDER, PRODUCERS = "EY", "EYP", "EYO", "EYT"
 #: Tables are on stable storage after this time, s.
@@ -25,7 +25,12 @@ KEPT_S = 2.5
 #: A master serves again within this time, ms; then it has read its tables within the other one, s.
 STARTED_MS, READ_S = 12_000, 1.2
 LATE_MS = 2300
+#: A producer is asked within this time, ms: it has had its time, and the next round has come.
+ASKED_MS = 6000
 SHORT_MS, LONG_MS = 4000, 60_000
+_PRODUCER = b'{"clientID":"memory","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}' % (
+    PRODUCERS.encode()
+)
 
 
 @attrs.define(kw_only=True)
@@ -36,8 +41,9 @@ class _Memory:
     @ivar due_ms: of messages that will come, by key.
     @ivar acked, held: receipts of the messages at 0 and 1.
     @ivar ordered: the receipt of the message at 0 in order.
-    @ivar ends: the fields of the ends of three half messages, by key.
-    @ivar asked: the keys of half messages about which producers were asked after the restart.
+    @ivar ends: the fields of the ends of four half messages, by key.
+    @ivar asked: the keys of half messages about which producers were asked; of those after the restart alone,
+        when it has come.
     """
 
     topic: str
@@ -59,10 +65,17 @@ async def memory_paper(exam: Examiner) -> None:
     for number in range(6):
         await exam.send(known.topic, f"k{number}")
     await exam.reaches(known.topic, 6)
+    exam.asked.append(lambda command: _hear(known, command))
+    await exam.done(HEART_BEAT, {}, _PRODUCER)
+    await _half_send(exam, known, "kasked")
+    await _end_asked(exam, known)
     await _pop_some(exam, known)
-    await _half_send(exam, known)
-    await _change_topics(exam, known)
+    await _half_send(exam, known, "kopen", "kdone", "kback")
+    for key, end in (("kdone", COMMIT), ("kback", ROLLBACK)):
+        await exam.done(END_TRANSACTION, {**known.ends[key], "commitOrRollback": end})
+    await exam.reaches(known.topic, 7)
     await _send_for_later(exam, known)
+    await _change_topics(exam, known)
     await exam.client.pause(KEPT_S)
     exam.restart()
     began_ms = exam.now_ms()
@@ -70,7 +83,7 @@ async def memory_paper(exam: Examiner) -> None:
     while await exam.client.ask(exam.master(), MAX_OFFSET, {"topic": known.topic, "queueId": 0}) is None:
         exam.prompt(began_ms, "the start of a master", STARTED_MS)
         await exam.client.pause(0.1)
-    exam.asked.append(lambda command: _hear(known, command))
+    await exam.done(HEART_BEAT, {}, _PRODUCER)
     await exam.client.pause(READ_S)
     await _judge_offsets(exam, known)
     await _judge_order(exam, known)
@@ -102,17 +115,24 @@ async def _pop_some(exam: Examiner, known: _Memory) -> None:
     known.ordered = one
 
 
-async def _half_send(exam: Examiner, known: _Memory) -> None:
-    for key in ("kopen", "kdone", "kback"):
+async def _half_send(exam: Examiner, known: _Memory, *keys: str) -> None:
+    for key in keys:
         named = {"KEYS": key, "UNIQ_KEY": key, "TAGS": "A", "TRAN_MSG": "true", "PGROUP": PRODUCERS}
         fields = await exam.done(SEND, exam.send_fields(known.topic, 0, named, a=PRODUCERS, f=4))
         known.ends[key] = {
             "producerGroup": PRODUCERS, "tranStateTableOffset": fields["queueOffset"], "msgId": key,
             "commitLogOffset": int(fields["msgId"][-16:], 16), "fromTransactionCheck": "true",
         }
-    for key, end in (("kdone", COMMIT), ("kback", ROLLBACK)):
-        await exam.done(END_TRANSACTION, {**known.ends[key], "commitOrRollback": end})
-    await exam.reaches(known.topic, 7)
+
+
+async def _end_asked(exam: Examiner, known: _Memory) -> None:
+    """A transaction that was asked about, and so has a copy, ends by the place of its first message."""
+    began_ms = exam.now_ms()
+    while "kasked" not in known.asked:
+        exam.prompt(began_ms, "a question about a transaction", ASKED_MS)
+        await exam.client.pause(0.1)
+    await exam.done(END_TRANSACTION, {**known.ends["kasked"], "commitOrRollback": ROLLBACK})
+    known.asked.clear()
 
 
 async def _change_topics(exam: Examiner, known: _Memory) -> None:
@@ -127,7 +147,8 @@ async def _change_topics(exam: Examiner, known: _Memory) -> None:
 async def _send_for_later(exam: Examiner, known: _Memory) -> None:
     for key, name, value, wait_ms in (
         ("klevel", "DELAY", "4", 5000), ("ktime", "TIMER_DELAY_MS", "5500", 5500),
-        ("kback", "TIMER_DELAY_MS", "5600", 0),
+        # Its time is over before the restart, while one before it still waits.
+        ("ksoon", "TIMER_DELAY_MS", "900", 0), ("kback", "TIMER_DELAY_MS", "5600", 0),
     ):
         sent_ms = exam.now_ms()
         fields = await exam.send(known.topic, key, {name: value})

@@ -91,6 +91,7 @@ class BrokerMachine:
     @ivar reasons: why processes could not go on, although nothing was done to them.
     @ivar boots: number of processes so far. @ivar disks: how often its disk was replaced.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
+    @ivar exits: called before its process ends after an order to stop.
     @ivar ends: called before its process ends, and with whether the power fails; also when it fails without a
         process.
     """
@@ -101,6 +102,7 @@ class BrokerMachine:
         self.make = make
         self.may_fail = False
         self.ends: Callable[[BrokerMachine, bool], None] = lambda machine, power: None
+        self.exits: Callable[[BrokerMachine], None] = lambda machine: None
         self.disk = self.new_disk(rng.random())
         self.is_up = False
         self.boots = self.disks = 0
@@ -195,6 +197,7 @@ class BrokerMachine:
 
     def _exit(self, process: SimProcess) -> None:
         if self.is_up and self.process is process:
+            self.exits(self)
             self._end(power=False)
 
     def kill(self) -> None:

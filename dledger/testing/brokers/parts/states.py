@@ -11,6 +11,7 @@ B9. An offset of a consumer goes back only by a reset, by a commit of a lower on
 topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does, or if an
 earlier process of it had the offset: a slave does not write down which ones were committed at it.
 B10. Every acknowledged message is found by its key, on every broker.
+B27. When a broker has stopped in order, its log, queues, index and tables are on stable storage.
 B21. A log begins after no file that is younger than the retention, unless a disk was full.
 """
 
@@ -43,6 +44,10 @@ AGED_S = 8000.0
 QUEUE_FILE_UNITS = int(str(SMALL["mapped_file_size_consume_queue"])) // UNIT_SIZE
 #: Begins the body of an entry of a raft log that is not a message.
 NO_MESSAGE = b"no message"
+#: What a broker keeps besides its log, and the file that is there until it has ended in order.
+INDEX_PATH = "/store/index"
+STORED_PATHS = ("/store/consumequeue", INDEX_PATH, "/store/config")
+ABORT_PATH = "/store/abort"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
 
@@ -113,6 +118,21 @@ def check_ahead(name: str, parts: BrokerParts) -> None:
     require_pair(store.dispatcher.offset <= end and indexed <= end, 7,
                  f"{name} has dispatched its log up to {store.dispatcher.offset}, and put it into the index "
                  f"up to {indexed}; it ends at {end}")
+
+
+def check_stopped(machine: BrokerMachine, log_path: str) -> None:
+    """
+    B27, of a process that has been stopped and says that it ended in order: its abort file is gone. (An index
+    that could not be written is built again: it is not judged where a disk was made to fail.)
+
+    @param log_path: of the files of its log.
+    """
+    disk = machine.disk
+    if disk.death is not None or disk.exists(ABORT_PATH):
+        return
+    left = [name for path in (log_path, *STORED_PATHS) for name in disk.unsynced(path)
+            if not (machine.may_fail and path == INDEX_PATH)]
+    require_pair(not left, 27, f"{machine.name} has stopped in order, and {left} are not on stable storage")
 
 
 def check_expired(name: str, parts: BrokerParts) -> None:
