@@ -108,7 +108,7 @@ class ReviveService:
         self._runs = 0
         self._problem = ""
         self.topic = revive_topic(config.broker_cluster_name)
-        self._past = PastPoints(store, metadata, self.topic)
+        self._past = PastPoints(store, metadata)
         self.revived = self.dead = self.gone = 0
         self._forget()
 
@@ -124,7 +124,8 @@ class ReviveService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        self._past.note_table()
+        self.topic = self._past.topic_of(self._config.broker_cluster_name)
+        self._past.note_table(self.topic)
         self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
