@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import succeed
 
@@ -83,6 +84,28 @@ class ReviveTests(PopCase):
         self.assertEqual(self.of(RETRIES), [])
         self.wait(10)
         self.assertEqual((len(self.of(RETRIES)), len(self.pop())), (1, 1))
+
+    def test_the_largest_number_of_tries(self) -> None:
+        """A producer may send a message with it, and consumers a dead letter: the others come again, too."""
+        self.send(b"a")
+        self.send(b"b", reconsumeTimes=2**31 - 1)
+        self.send(b"c")
+        self.pop(invisibleTime=1000)
+        self.wait(3)
+        self.assertEqual([one.body for one in self.pop()], [b"a", b"c"])
+        (dead,) = self.of("%DLQ%G")
+        self.assertEqual((dead.body, dead.reconsume_times), (b"b", 2**31 - 1))
+
+    def test_a_surprise_does_not_end_deliveries(self) -> None:
+        """A failure that nobody has thought of is for the log; what waits is tried again a minute later."""
+        self.send(b"a")
+        self.pop(invisibleTime=1000)
+        with mock.patch.object(self.parts.revive, "_copies", side_effect=RuntimeError("a test")):
+            self.assertRaises(RuntimeError, self.wait, 3)
+        self.wait(55)
+        self.assertEqual(self.of(RETRIES), [])
+        self.wait(10)
+        self.assertEqual(len(self.of(RETRIES)), 1)
 
     def test_a_turn_revives_a_bounded_number(self) -> None:
         """Many messages whose time is over are stored again in several turns."""
