@@ -34,7 +34,7 @@ from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.index.key_index import KeyIndex
-from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, lock_store
+from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, has_files, lock_store
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
@@ -46,7 +46,7 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
 )
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.broker.store.store import MessageStore
-from dledger.values.errors import StoreError
+from dledger.values.errors import DirectoryError, StoreError
 
 
 class RaftStore(MessageStore):
@@ -74,6 +74,12 @@ class RaftStore(MessageStore):
             abort = AbortFile(disk, root)
             crashed = abort.is_there
             mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
+            if mark is None and has_files(disk, config.commit_log_path):
+                raise DirectoryError(
+                    f"{config.commit_log_path} has the log of a broker without a raft log, whose messages "
+                    "this one would not show: leave out enableDLegerCommitLog, or name another "
+                    "store_path_root_dir; or move its files away to begin without them"
+                )
             abort.put(str(os.getpid()))
             metadata_from = 0 if mark is None else mark.metadata_from
             queues, known = cls._open_queues(

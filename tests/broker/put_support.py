@@ -44,7 +44,7 @@ class Writing(Made):
         replication = HAConfig(**ha)
         config = BrokerConfig(
             store=config_of(**(store or {})), ha=replication, broker_id=int(replication.is_slave),
-            broker_ip1="10.0.0.1", broker_name="b", broker_cluster_name="C", **(options or {}),
+            broker_ip1="10.0.0.1", broker_name="b", **{"broker_cluster_name": "C", **(options or {})},
         )
         super().__init__(config, disk if disk is not None else MemoryDisk(), Clock(), wall_ms=WALL_MS)
         self.service = self.ha

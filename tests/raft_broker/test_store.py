@@ -19,7 +19,7 @@ from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.values.errors import DirectoryError, StoreError
 from tests.base.test_unreadable import BadFile
-from tests.broker.support import config_of, inline, message
+from tests.broker.support import QUEUE_SIZE, config_of, inline, message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 
 
@@ -169,6 +169,23 @@ class StoreTests(SynchronousTestCase):
         store.abandon()
         again = self.open()
         self.assertEqual((self.size(again), again.dispatcher.dispatched), (25, 15))
+
+    def test_a_commit_log_beside_it_is_refused(self) -> None:
+        """Its messages would not be shown; the directory stays as it is. An empty one does no harm."""
+        disk = self.ledger.disk
+        disk.makedirs("base/commitlog")
+        disk.write_file("base/commitlog/00000000000000000000", b"a record")
+        disk.makedirs("base/consumequeue/T1/0")
+        disk.write_file("base/consumequeue/T1/0/00000000000000000000", bytes(QUEUE_SIZE))
+        error = self.assertRaises(DirectoryError, self.open)
+        self.assertIn("leave out enableDLegerCommitLog", str(error))
+        self.assertTrue(disk.exists("base/consumequeue/T1/0/00000000000000000000"))
+        self.assertFalse(disk.exists("base/abort"))
+        disk.unlink("base/commitlog/00000000000000000000")
+        self.fill(10)
+        self.ledger.leave()
+        self.ledger = LedgerOfMessages(disk)
+        self.assertEqual(self.size(self.open()), 10)
 
     def test_a_missing_mark_rebuilds_all_queues(self) -> None:
         """A directory of RocketMQ, or a lost or damaged mark: all queues are built again."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import succeed
 
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.popping import revive
-from dledger.rocketmq.broker.popping.check_points import POPPED_GROUP, REVIVE_GROUP, Ack
+from dledger.rocketmq.broker.popping.check_points import POPPED_GROUP, REVIVE_GROUP, Ack, revive_topic
 from dledger.rocketmq.broker.puts.puts import NotPut
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 
@@ -84,6 +85,28 @@ class ReviveTests(PopCase):
         self.wait(10)
         self.assertEqual((len(self.of(RETRIES)), len(self.pop())), (1, 1))
 
+    def test_the_largest_number_of_tries(self) -> None:
+        """A producer may send a message with it, and consumers a dead letter: the others come again, too."""
+        self.send(b"a")
+        self.send(b"b", reconsumeTimes=2**31 - 1)
+        self.send(b"c")
+        self.pop(invisibleTime=1000)
+        self.wait(3)
+        self.assertEqual([one.body for one in self.pop()], [b"a", b"c"])
+        (dead,) = self.of("%DLQ%G")
+        self.assertEqual((dead.body, dead.reconsume_times), (b"b", 2**31 - 1))
+
+    def test_a_surprise_does_not_end_deliveries(self) -> None:
+        """A failure that nobody has thought of is for the log; what waits is tried again a minute later."""
+        self.send(b"a")
+        self.pop(invisibleTime=1000)
+        with mock.patch.object(self.parts.revive, "_copies", side_effect=RuntimeError("a test")):
+            self.assertRaises(RuntimeError, self.wait, 3)
+        self.wait(55)
+        self.assertEqual(self.of(RETRIES), [])
+        self.wait(10)
+        self.assertEqual(len(self.of(RETRIES)), 1)
+
     def test_a_turn_revives_a_bounded_number(self) -> None:
         """Many messages whose time is over are stored again in several turns."""
         self.patch(revive, "TURN_MESSAGES", 4)
@@ -122,6 +145,34 @@ class StartTests(PopCase):
         self.assertEqual(self.ack(b).code, 0)
         self.wait(12)
         self.assertEqual([one.body for one in self.pop()], [b"c"])
+
+    def test_a_renamed_cluster_keeps_what_was_popped(self) -> None:
+        """
+        The revive topic is named after the cluster: a start with another name goes on with the former
+        topic, and so does the start after that one.
+        """
+        self.send(b"a", b"b", b"c")
+        a, b, _c = self.pop()
+        self.assertEqual(self.ack(a).code, 0)
+        self.again(broker_cluster_name="D")
+        self.assertEqual((len(self.parts.revive.table), self.pop()), (1, []))
+        self.assertEqual(self.ack(b).code, 0)
+        self.wait(12)
+        self.assertEqual([one.body for one in self.pop()], [b"c"])
+        self.again(broker_cluster_name="D")
+        self.wait(24)
+        self.assertEqual([one.body for one in self.pop()], [b"c"])
+        self.assertEqual(self.of(revive_topic("D")), [])
+
+    def test_a_cluster_goes_on_with_its_own_topic(self) -> None:
+        """A topic of another cluster beside the own one changes nothing."""
+        self.put(b"{}", topic=revive_topic("Z"))
+        self.send(b"a")
+        self.again()
+        self.assertEqual(self.parts.revive.topic, revive_topic("Z"))
+        self.put(b"{}", topic=REVIVE)
+        self.again()
+        self.assertEqual(self.parts.revive.topic, REVIVE)
 
     def test_finished_check_points_are_not_read_again(self) -> None:
         """The next one reads only what is not finished."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -249,6 +250,16 @@ class TroubleTests(ScheduleCase):
         refused = PutStatus.SERVICE_NOT_AVAILABLE
         self.writing.service.refusal = lambda: refused  # type: ignore[method-assign]
         return refused.remoting_code
+
+    def test_a_surprise_does_not_end_deliveries(self) -> None:
+        """A failure that nobody has thought of is for the log; what waits is tried again a minute later."""
+        self.put(delayed(b"one", 1))
+        with mock.patch.object(self.schedule, "_due", side_effect=RuntimeError("a test")):
+            self.assertRaises(RuntimeError, self.wait, 2)
+        self.wait(58)
+        self.assertEqual(self.bodies(), [])
+        self.wait(4)
+        self.assertEqual(self.bodies(), [b"one"])
 
     def test_broker_stops(self) -> None:
         """Then nobody tries any more, and nothing is logged."""

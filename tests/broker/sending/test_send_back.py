@@ -63,6 +63,14 @@ class SendBackTests(SynchronousTestCase):
             self.assertEqual((found.properties["DELAY"], found.reconsume_times), (str(level), times + 1))
             self.assertEqual(found.properties["REAL_TOPIC"], "%RETRY%g")
 
+    def test_the_largest_number_of_tries(self) -> None:
+        """A producer may send a message with it: the copy has it, too."""
+        for level, topic in ((0, SCHEDULE_TOPIC), (-1, "%DLQ%g")):
+            offset = self.put(reconsume_times=2**31 - 1)
+            self.assertEqual(self.back(offset, level, maxReconsumeTimes=2**31 - 1 + level).code, 0)
+            self.assertIn(self.copy().topic, (topic, "%DLQ%g"))
+            self.assertEqual(self.copy().reconsume_times, 2**31 - 1)
+
     def test_the_copy(self) -> None:
         """It has the properties of the message, and the id of the first one."""
         offset = self.put(flag=9)

@@ -203,6 +203,34 @@ class TimerTests(TimerCase):
         held[1].callback(PutStatus.PUT_OK)
         self.assertEqual(len(self.parts.timers), 0)
 
+    def test_a_failed_read_loses_no_message(self) -> None:
+        """The log cannot be read for a moment, while a message is found or delivered: it waits."""
+        read, broken = timers.record_at, [2]
+
+        def failing(store: Any, offset: int) -> Any:
+            if broken[0]:
+                broken[0] -= 1
+                raise OSError(24, "Too many open files")
+            return read(store, offset)
+
+        self.patch(timers, "record_at", failing)
+        self.assertEqual([self.send(b"a", 1000), self.send(b"b", 1000)], [0, 0])
+        self.wait(0.5)
+        self.assertEqual((broken, len(self.parts.timers)), ([0], 2))
+        broken[0] = 2
+        self.wait(3)
+        self.assertEqual((broken, self.bodies()), ([0], [b"a", b"b"]))
+
+    def test_a_surprise_does_not_end_deliveries(self) -> None:
+        """A failure that nobody has thought of is for the log; what waits is tried again a minute later."""
+        self.send(b"a", 1000)
+        with mock.patch.object(self.parts.timers, "_deliver", side_effect=RuntimeError("a test")):
+            self.assertRaises(RuntimeError, self.wait, 2)
+        self.wait(59)
+        self.assertEqual(self.bodies(), [])
+        self.wait(2)
+        self.assertEqual(self.bodies(), [b"a"])
+
     def test_notes_in_order(self) -> None:
         """A recall whose put has not ended holds the place of the notes; and that never goes back."""
         own, real = self.parts.timers, self.parts.timers.pipeline.put

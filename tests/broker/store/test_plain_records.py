@@ -85,6 +85,13 @@ class PlainRecordsTests(SynchronousTestCase):
         self.assertGreater(self.log.end_offset, 20 * LOG_SIZE)
         self.assertEqual(len(messages_in(self.log)), len(self.slow.offsets))
 
+    def test_numbers_without_room(self) -> None:
+        """A number of a message that its record cannot hold is refused before anything is laid out."""
+        for name in ("flag", "sys_flag", "reconsume_times"):
+            for number in (2**31, -(2**31) - 1):
+                error = self.assertRaises(ValueError, plain, [message(**{name: number})])
+                self.assertIn(f"{name}={number} is outside", str(error))
+
     def test_both_ways_write_the_same_bytes(self) -> None:
         """Over many files, in appends of any size; places and offsets are the same."""
         for now_ms in range(60):

@@ -20,7 +20,16 @@ from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, Sim
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.broker.store.test_reput import expected
-from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, plain, some_message
+from tests.broker.support import (
+    LOG_SIZE,
+    QUEUE_SIZE,
+    Opened,
+    Threads,
+    log_bytes,
+    message,
+    plain,
+    some_message,
+)
 
 
 def filled(opened: Opened, seed: int, count: int = 40) -> None:
@@ -172,6 +181,27 @@ class LifeTests(SynchronousTestCase):
         """One process at a time."""
         self.open()
         self.assertIn("in use by another process", str(self.assertRaises(DirectoryError, self.open)))
+
+    def test_a_raft_log_beside_it_is_refused(self) -> None:
+        """An empty commit log would cut queues and offsets; a raft log without an entry does no harm."""
+        self.disk.makedirs("base/dledger-n0/data")
+        self.disk.makedirs("base/consumequeue/T1/0")
+        self.open().close()
+        self.disk.write_file("base/consumequeue/T1/0/00000000000000000000", bytes(QUEUE_SIZE))
+        self.disk.write_file("base/dledger-n0/data/00000000000000000000", b"entries")
+        error = self.assertRaises(DirectoryError, self.open)
+        self.assertIn("set enableDLegerCommitLog=true", str(error))
+        self.assertTrue(self.disk.exists("base/consumequeue/T1/0/00000000000000000000"))
+        self.assertFalse(self.disk.exists("base/abort"))
+
+    def test_a_commit_log_with_messages_is_opened(self) -> None:
+        """Whatever is beside it."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.close()
+        self.disk.makedirs("base/dledger-n0/data")
+        self.disk.write_file("base/dledger-n0/data/00000000000000000000", b"entries")
+        self.assertGreater(self.open().store.log.end_offset, 0)
 
     def test_refused_directory_is_released(self) -> None:
         """After a refusal the lock is free, and no file has changed."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.puts import rules
 from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
@@ -177,6 +179,23 @@ class CheckTests(TransactionCase):
         self.assertIsNone(self.at(HALF_TOPIC))
         self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: None)
         self.assertEqual(len(self.wait(10)), 1)
+
+    def test_a_surprise_does_not_end_the_rounds(self) -> None:
+        """A failure that nobody has thought of is for the log; half messages are examined a minute later."""
+        self.half()
+        for name in ("_walk", "_put"):
+            with mock.patch.object(self.parts.checks_of_halves, name, side_effect=RuntimeError("a test")):
+                self.assertRaises(RuntimeError, self.wait, 61)
+        self.assertEqual(len(self.wait(61)), 1)
+
+    def test_a_surprise_does_not_end_the_start(self) -> None:
+        """The same, while the ends of before are read."""
+        self.half()
+        self.parts.checks_of_halves.stop()
+        self.parts.checks_of_halves.start()
+        with mock.patch.object(self.parts.checks_of_halves.progress, "find_begin", side_effect=KeyError()):
+            self.assertRaises(KeyError, self.wait, 1)
+        self.assertEqual(len(self.wait(72)), 1)
 
     def test_a_slave_asks_no_producer(self) -> None:
         """A slave asks nobody."""

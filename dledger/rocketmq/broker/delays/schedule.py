@@ -53,6 +53,8 @@ TURN_BYTES = 1024 * 1024
 SLEEP_S_MAX = 1.0
 #: Pause after the store has refused messages.
 RETRY_S = 0.2
+#: Pause after a failure that nobody has thought of: one message must not end all deliveries.
+UNEXPECTED_S = 60.0
 
 
 class _Due(NamedTuple):
@@ -179,6 +181,9 @@ class ScheduleMessageService:
         except (NotPut, StoreError, OSError) as error:
             self._failed(str(error))
             return
+        except Exception:
+            self._again(UNEXPECTED_S)
+            raise
         # A commit log has stored them; a raft log may refuse them later, and then the offsets must not move.
         self._is_putting = True
         done.addCallback(self._put_ended, len(messages), moves, wait_ms)

@@ -65,6 +65,8 @@ TURN_BYTES = 1024 * 1024
 SLEEP_S_MAX = 1.0
 #: Pause after the store has refused messages.
 RETRY_S = 0.2
+#: Pause after a failure that nobody has thought of: one message must not end all deliveries.
+UNEXPECTED_S = 60.0
 #: Messages that were recalled before their time.
 RECALLED_MAX = 65_536
 
@@ -182,6 +184,9 @@ class TimerService:
         except (NotPut, StoreError, OSError) as error:
             self._failed(str(error))
             return
+        except Exception:
+            self._again(UNEXPECTED_S)
+            raise
         wait_s = max(self._due[0][0] - self._wall_ms(), 0) / 1000 if self._due else SLEEP_S_MAX
         if has_more or self._due:
             self._again(0.0 if has_more else min(wait_s, SLEEP_S_MAX))
@@ -199,8 +204,8 @@ class TimerService:
         if queue is not None:
             at = self._noted_at = max(self._noted_at, queue.begin_index)
             for unit in queue.read(at, TURN_READS) if at < queue.next_index else ():
-                self._noted_at = unit.queue_offset + 1
                 self._noted(unit, self._message(unit))
+                self._noted_at = unit.queue_offset + 1
             is_dispatched = is_dispatched and self._noted_at >= queue.next_index
         if is_dispatched:
             # The former master may have been further than the log of this one: what came since this one began
@@ -248,11 +253,12 @@ class TimerService:
             return False
         self._read_at = min(max(self._read_at, queue.begin_index), queue.next_index)
         for unit in queue.read(self._read_at, TURN_READS) if self._read_at < queue.next_index else ():
+            is_done = unit.queue_offset in self._done
+            message = None if is_done else self._message(unit)
             self._read_at = unit.queue_offset + 1
-            if unit.queue_offset in self._done:
+            if is_done:
                 self._done.discard(unit.queue_offset)
                 continue
-            message = self._message(unit)
             at = "" if message is None else message.properties.get(OUT_MS, "")
             if not (at.isascii() and at.isdigit() and len(at) < 19):
                 self._pass_over(unit.offset, "it has no time, or is not in the log")
@@ -300,20 +306,22 @@ class TimerService:
         taken: list[tuple[int, int, int]] = []
         messages: list[PlainMessage] = []
         size, now_ms, count = 0, self._wall_ms(), 0
-        while self._due and self._due[0][0] <= now_ms and len(taken) < TURN_MESSAGES and size < TURN_BYTES:
-            one = heapq.heappop(self._due)
-            if one[1] not in self._open:
-                continue  # it was recalled
-            taken.append(one)
-            found = self._copy(one[2])
-            if found is not None:
-                messages.append(found)
-                size += len(found.body)
-                count += 1
-        if not taken:
-            return False
-        self.keep_topics()
         try:
+            while self._due and self._due[0][0] <= now_ms:
+                if len(taken) >= TURN_MESSAGES or size >= TURN_BYTES:
+                    break
+                one = heapq.heappop(self._due)
+                if one[1] not in self._open:
+                    continue  # it was recalled
+                taken.append(one)
+                found = self._copy(one[2])
+                if found is not None:
+                    messages.append(found)
+                    size += len(found.body)
+                    count += 1
+            if not taken:
+                return False
+            self.keep_topics()
             note = self._note({"offsets": [one[1] for one in taken]})
             put = self.pipeline.put([*messages, *note], waits=False)
         except Exception:

@@ -15,8 +15,15 @@ from __future__ import annotations
 
 from dledger.rocketmq.answering.refusals import LONG_MAX
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.popping.check_points import OWN_QUEUE, REVIVE_QUEUES, CheckPoint, normal_topic
+from dledger.rocketmq.broker.popping.check_points import (
+    OWN_QUEUE,
+    REVIVE_QUEUES,
+    CheckPoint,
+    normal_topic,
+    revive_topic,
+)
 from dledger.rocketmq.broker.popping.popped import Popped
+from dledger.rocketmq.broker.puts.topic_checks import REVIVE_PREFIX
 from dledger.rocketmq.broker.store.store import MessageStore
 
 
@@ -27,15 +34,32 @@ class PastPoints:
     @ivar _moved_ms: RocketMQ's check points that are older than this have moved their groups, ms since 1970.
     """
 
-    def __init__(self, store: MessageStore, metadata: Metadata, topic: str) -> None:
-        """@param topic: the one with the check points."""
+    def __init__(self, store: MessageStore, metadata: Metadata) -> None:
         self._queues = store.queues
         self._metadata = metadata
-        self._topic = topic
+        self._topic = ""
         self._moved_ms = 0
 
-    def note_table(self) -> None:
-        """The table of offsets is that with which a master starts."""
+    def topic_of(self, cluster: str) -> str:
+        """
+        The topic with the check points, when a master starts: that of its cluster; but if that one has none,
+        and a topic of another cluster has some, that one. Somebody has renamed the cluster since, and what
+        was popped before must come again.
+        """
+        own = revive_topic(cluster)
+        for names in (self._queues.topics(), set(self._metadata.topics.entries)):
+            found = sorted(name for name in names if name.startswith(REVIVE_PREFIX))
+            if found:
+                return own if own in found else found[-1]
+        return own
+
+    def note_table(self, topic: str) -> None:
+        """
+        The table of offsets is that with which a master starts.
+
+        @param topic: the one with the check points.
+        """
+        self._topic = topic
         offsets = self._metadata.consumer_offsets
         self._moved_ms = LONG_MAX if offsets.version is None else offsets.version.timestamp
         if not any(True for _ in offsets.rows()):

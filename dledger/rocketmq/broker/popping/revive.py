@@ -57,7 +57,7 @@ from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, TopicChecks
 from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
+from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage, one_try_more
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
@@ -77,6 +77,8 @@ EARLY_MAX = 65_536
 #: Time after which a check point is looked at again that could not be finished, and one of whose messages
 #: cannot be stored anywhere.
 AGAIN_MS, STUCK_MS = 1_000, 60_000
+#: Pause after a failure that nobody has thought of.
+UNEXPECTED_S = 60.0
 
 
 class ReviveService:
@@ -108,7 +110,7 @@ class ReviveService:
         self._runs = 0
         self._problem = ""
         self.topic = revive_topic(config.broker_cluster_name)
-        self._past = PastPoints(store, metadata, self.topic)
+        self._past = PastPoints(store, metadata)
         self.revived = self.dead = self.gone = 0
         self._forget()
 
@@ -124,7 +126,8 @@ class ReviveService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        self._past.note_table()
+        self.topic = self._past.topic_of(self._config.broker_cluster_name)
+        self._past.note_table(self.topic)
         self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
@@ -155,6 +158,9 @@ class ReviveService:
         except (NotPut, Refused, StoreError, OSError) as error:
             self._failed(str(error))
             return
+        except Exception:
+            self._again(UNEXPECTED_S)  # one message must not end the deliveries of all groups
+            raise
         self._again(LOOK_S)
 
     def _failed(self, problem: str) -> None:
@@ -455,7 +461,7 @@ class ReviveService:
             topic=name, queue_id=0, body=message.body, properties_data=encode_properties(named),
             flag=message.flag, sys_flag=message.sys_flag & ~TRANSACTION_MASK,
             born_timestamp=message.born_timestamp, born_host=message.born_host, store_host=self._own.host,
-            reconsume_times=message.reconsume_times + 1,
+            reconsume_times=one_try_more(message.reconsume_times),
         )
 
     def sweep(self) -> None:

@@ -41,6 +41,7 @@ from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, used_queues
 from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.records.plain_records import one_try_more
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
@@ -145,7 +146,7 @@ class SendBack(CommandGroup):
         return NewMessage(
             topic=topic, queue_id=queue_id, body=message.body, properties_data=properties, flag=message.flag,
             sys_flag=message.sys_flag, born_timestamp=message.born_timestamp, born_host=message.born_host,
-            store_host=self._own.host, reconsume_times=message.reconsume_times + 1,
+            store_host=self._own.host, reconsume_times=one_try_more(message.reconsume_times),
         )
 
     def _put(self, message: NewMessage) -> Deferred[PutStatus]:

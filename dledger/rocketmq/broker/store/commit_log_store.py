@@ -28,7 +28,7 @@ from dledger.rocketmq.broker.store.log.log_start import LogSeen, inspect_log
 from dledger.rocketmq.broker.store.log.record_mending import RecordMending
 from dledger.rocketmq.broker.store.log.scrub import Scrub
 from dledger.rocketmq.broker.store.log_checkpoints import LogCheckpoints
-from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, lock_store
+from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, has_files, lock_store
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.broker.store.queues.reput import Dispatcher
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
@@ -97,6 +97,8 @@ class CommitLogStore(MessageStore):
             abort = AbortFile(disk, root)
             checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
             seen = inspect_log(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
+            if not seen.offsets:
+                _refuse_raft_log(disk, root)
             abort.put(str(os.getpid()))
             log = CommitLog.open(
                 config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events
@@ -238,6 +240,22 @@ def written_below(seen: LogSeen, log: CommitLog) -> int:
     """
     last = max((*seen.offsets, *(int(path.rpartition("/")[2]) for path in seen.left_over)), default=0)
     return max(log.end_offset, last + log.file_size) + FILES_LOST_MAX * log.file_size
+
+
+def _refuse_raft_log(disk: Disk, root: str) -> None:
+    """
+    An empty commit log beside a raft log is a slip of the options: the queues and the offsets of consumers
+    are those of the raft log, and would be cut.
+
+    @raise DirectoryError: the directory has a raft log with entries.
+    """
+    for name in disk.listdir(root):
+        if name.startswith("dledger-") and has_files(disk, f"{root}/{name}/data"):
+            raise DirectoryError(
+                f"{root} has no commit log, and a raft log with entries in {name}: set "
+                "enableDLegerCommitLog=true and the other dLeger options of before, or name another "
+                f"store_path_root_dir; or move {name} away to begin without its messages"
+            )
 
 
 def _open_queues(

@@ -47,6 +47,16 @@ def lock_store(config: StoreConfig, disk: Disk) -> File:
         raise DirectoryError(f"{root} must be a directory that this user can write to: {error}") from error
 
 
+def has_files(disk: Disk, path: str) -> bool:
+    """Whether a directory is there and has a file. @raise OSError: reading it failed."""
+    try:
+        return bool(disk.listdir(path))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return False
+        raise
+
+
 AnyLog = TypeVar("AnyLog", bound=StoredLog)
 
 

@@ -51,6 +51,8 @@ TURN_HALVES = 128
 TURN_BYTES = 1024 * 1024
 #: Pause between two looks whether all messages are in their queues.
 LOOK_S = 0.1
+#: Pause after a failure that nobody has thought of: one message must not end all rounds.
+UNEXPECTED_S = 60.0
 
 
 class TransactionCheckService:
@@ -120,6 +122,9 @@ class TransactionCheckService:
             self.log.warn("the ends of transactions cannot be read: {reason}", reason=str(error))
             self._call = self._clock.callLater(LOOK_S, self._load)
             return
+        except Exception:
+            self._call = self._clock.callLater(UNEXPECTED_S, self._load)
+            raise
         self._call = self._clock.callLater(0, self._load)
 
     def _next_round(self) -> None:
@@ -145,6 +150,10 @@ class TransactionCheckService:
                 self._passed(following, is_over)
         except (NotPut, StoreError, OSError, ValueError) as error:
             self._failed(str(error))
+        except Exception:
+            if self._call is None:
+                self._call = self._clock.callLater(UNEXPECTED_S, self._round)
+            raise
 
     def _failed(self, problem: str) -> None:
         if problem != self._problem:

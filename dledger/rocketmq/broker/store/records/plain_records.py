@@ -27,6 +27,9 @@ from protocols.wire.checksums import crc32
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import Host
 
+#: The numbers of a record that have 32 bits.
+_INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+
 
 class PlainForm:
     """
@@ -45,7 +48,11 @@ class PlainForm:
     def __init__(self, like: NewMessage) -> None:
         """
         @param like: any of these messages.
+        @raise ValueError: a record has no room for one of its numbers.
         """
+        for name in ("flag", "sys_flag", "reconsume_times"):
+            if not _INT_MIN <= getattr(like, name) <= INT_MAX:
+                raise ValueError(f"{name}={getattr(like, name)} is outside {_INT_MIN}..{INT_MAX}")
         self.topic = like.topic
         self.flag = like.flag
         self.overhead = size_of(like) - len(like.body) - len(like.properties_data)
@@ -98,8 +105,21 @@ def _form_of(
     ))
 
 
+def one_try_more(tries: int) -> int:
+    """
+    The number of tries of a copy.
+
+    @param tries: of the message, which its producer chose: there may be no larger number.
+    """
+    return min(tries + 1, INT_MAX)
+
+
 def plain_batch(batch: Sequence[NewMessage]) -> list[PlainMessage]:
-    """Convert messages that must be in one file together."""
+    """
+    Convert messages that must be in one file together.
+
+    @raise ValueError: see L{PlainForm}.
+    """
     messages = []
     rest = 0
     for new in reversed(batch):
