@@ -11,10 +11,15 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+# (Not at run time: it loads C{tempfile} and more, which took half of the time of C{import dledger}.)
 
 #: Packages that moved with all below them.
 PACKAGES = {
@@ -165,7 +170,7 @@ def new_name(name: str) -> str:
     return name
 
 
-class _OldName(Loader):
+class _OldName:
     """Gives the module of the new name out for the old one."""
 
     def __init__(self, name: str) -> None:
@@ -184,10 +189,11 @@ class _OldName(Loader):
         """What C{python -m} runs; the module must not be imported for that."""
         spec = find_spec(self._name)
         loader = None if spec is None else spec.loader
-        return loader.get_code(self._name) if isinstance(loader, InspectLoader) else None
+        get_code = getattr(loader, "get_code", None)
+        return None if get_code is None else cast("CodeType | None", get_code(self._name))
 
 
-class OldNames(MetaPathFinder):
+class OldNames:
     """Finds modules by their old names. It has to be asked first: an old folder may still be there, empty."""
 
     def find_spec(
@@ -201,7 +207,7 @@ class OldNames(MetaPathFinder):
         warnings.warn(
             f"{name} is now {new}; the old name goes with dledger 0.3", DeprecationWarning, stacklevel=2
         )
-        return ModuleSpec(name, _OldName(new), is_package=name in PACKAGES)
+        return ModuleSpec(name, cast("Loader", _OldName(new)), is_package=name in PACKAGES)
 
 
 def install() -> None:
