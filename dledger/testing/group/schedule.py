@@ -23,6 +23,8 @@ from dledger.values.option_values import with_values
 SECONDS = 40.0
 #: Share of the schedules without a focus whose members run state machines.
 MACHINES = 0.3
+#: Share of the schedules without a focus whose log is short.
+SHORT = 0.5
 #: Share of the schedules whose leaders note times.
 TIMED = 0.15
 #: Share of the schedules without a focus that have named readers.
@@ -166,6 +168,32 @@ def with_machines(seed: int, options: GroupOptions, load: Load) -> tuple[GroupOp
     return attrs.evolve(options, settings={**options.settings, **settings}, has_machines=True), load
 
 
+def with_short_log(seed: int, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
+    """
+    The same, and in a part of the schedules a log of few entries, from a stream of their own: members that
+    were away come back too late for it. Most of these groups run state machines, or have producers.
+    """
+    rng = random.Random(f"{seed} short log")
+    if rng.random() >= SHORT or options.hides_wire_version:
+        return options, load
+    size = rng.choice((1024, 1024, 2048))
+    settings = {
+        **options.settings, "store_type": "file", "mapped_file_size_for_entry_data": size,
+        "retention_bytes": rng.choice((2, 3)) * size, "enable_disk_force_clean": False,
+        "file_reserved_hours": 0, "check_point_interval": 1000,
+    }
+    if rng.random() < 0.7:
+        settings["machine_snapshot_entries"] = rng.choice((4, 7, 12))
+        settings["machine_keep_entries"] = rng.choice((0, 1, 1, 5))
+        options = attrs.evolve(options, has_machines=True)
+        load = attrs.evolve(load, submits=load.appends, queries=load.gets, poison=rng.choice((0.0, 0.0, 0.02)))
+    load = attrs.evolve(
+        load, body_bytes_max=min(load.body_bytes_max, 300), exact=rng.choice((load.exact, 0.7)),
+        conditions=0.0,
+    )
+    return attrs.evolve(options, settings=settings), load
+
+
 def reader_load(seed: int, options: GroupOptions, focus: Focus = EVERYTHING) -> ReaderLoad | None:
     """
     The named readers of a schedule, from a stream of their own; None: it has none. Leaders that look like
@@ -206,7 +234,7 @@ def run_schedule(
     """
     options, load = focus.narrow(*member_options(seed, members))
     if focus is EVERYTHING:
-        options, load = with_machines(seed, options, load)
+        options, load = with_short_log(seed, *with_machines(seed, options, load))
     cluster = SimCluster(options, seed)
     if prepare is not None:
         prepare(cluster)

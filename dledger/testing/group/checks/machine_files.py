@@ -38,9 +38,17 @@ class MachineFileRules:
             teller_id, told = self._kept.setdefault((index, frozenset(left_out)), (member_id, kept))
             require(told == kept, MACHINES, (
                 f"{member_id} and {teller_id} keep other results of clients after the entry {index}"))
+        self.look_at_snapshots(member_id, runner, disk)
+
+    def look_at_snapshots(self, member_id: str, runner: MachineRunner, disk: SimDisk) -> bool:
+        """
+        Snapshots that the member counts on are durable.
+
+        @return: whether one that is newer than the state has come since the last look.
+        """
         snapshots = runner._snapshots
         if snapshots is None or snapshots.heads == self._heads.get(member_id):
-            return
+            return False
         before = self._heads.get(member_id, [])
         self._heads[member_id] = [*snapshots.heads]
         for head in snapshots.heads:
@@ -49,3 +57,4 @@ class MachineFileRules:
                 size = len(disk.cached_content(path))
                 require(disk.is_durable(path, 0, size), MACHINES, (
                     f"{member_id} counts on its snapshot after {head.index}, which is not on stable storage"))
+        return any(one.index > runner.applied_index for one in snapshots.heads if one not in before)

@@ -40,6 +40,7 @@ from dledger.testing.group.checks.sim_machines import (
     mixed,
     register_of,
 )
+from dledger.testing.group.watching.moments import INSTALLED, RECEIVED, Moments
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
@@ -82,6 +83,7 @@ class Fold:
 @attrs.define
 class MachineRules:
     """
+    @ivar moments: those of members that come seldom.
     @ivar installed: snapshots of other members that were taken up so far.
     @ivar applied: number of checks with another applied index than before.
     @ivar results, queries: commands, and queries, whose answer was compared.
@@ -93,6 +95,7 @@ class MachineRules:
     """
 
     invariants: GroupInvariants
+    moments: Moments = attrs.Factory(Moments)
     installed: int = 0
     applied: int = 0
     results: int = 0
@@ -142,6 +145,8 @@ class MachineRules:
         assert isinstance(runner, MachineRunner)
         if runner.is_applying and runner.state == "running":
             return  # its state is ahead of its index
+        if runner.state == "installing" and self.files.look_at_snapshots(member_id, runner, disk):
+            self.moments.came(member_id, RECEIVED)
         seen = (boots, runner.applied_index, runner.state, runner.machine)
         before = self._seen.get(member_id)
         if seen == before:
@@ -152,7 +157,9 @@ class MachineRules:
         if runner.state != "running":
             return
         if before is not None and before[0] == boots and (before[3] is seen[3] or before[2] == "installing"):
-            self.installed += before[2] == "installing"
+            if before[2] == "installing":
+                self.installed += 1
+                self.moments.came(member_id, INSTALLED)
             require(seen[1] >= before[1], 10,
                     f"the machine of {member_id} goes back from {before[1]} to {seen[1]}")
         self.applied += 1

@@ -185,16 +185,26 @@ class ReaderRules:
 
     # -- members ------------------------------------------------------------------------------
 
-    def check_table(self, member_id: str, table: ReaderTable | None, committed_index: int) -> None:
-        """What a member knows up to a committed entry is what the log says."""
+    def check_table(
+        self, member_id: str, table: ReaderTable | None, committed_index: int, begin_index: int = 0
+    ) -> None:
+        """
+        What a member knows up to a committed entry is what the log says. A start may know more of a reader,
+        from its file, which is newer than its mark; and who began its log anew may lack what was before.
+
+        @param begin_index: of the log of the member.
+        """
         if table is None or self.fold() < committed_index:
             return  # (The log may be lost that the member knows to be committed.)
         shown = table.at(committed_index)
         for name in self._known.keys() | shown.keys():
-            one, other = self._known.get(name, _Known()).at(committed_index), shown.get(name)
+            known, other = self._known.get(name, _Known()), shown.get(name)
+            told = None if other is None else (other.index, other.state)
+            one = known.at(max(committed_index, -1 if other is None else other.index))
             if other is None and (one is None or one[1].is_forgotten):
                 continue
-            told = None if other is None else (other.index, other.state)
+            if one is not None and one[0] < begin_index and (told is None or told in known.states):
+                continue
             require(one == told, 12, f"{member_id} at {committed_index}: reader {name} is {told}, not {one}")
 
     # -- answers ------------------------------------------------------------------------------
@@ -319,4 +329,6 @@ class ReaderRules:
 def check_readers(rules: ReaderRules | None, invariants: GroupInvariants, member: CheckedMember) -> None:
     """What a member knows of its readers is what the log says (12)."""
     if rules is not None and not isinstance(invariants, ApartInvariants):
-        rules.check_table(member.member_id, member.ledger.readers, member.core.committed_index)
+        begin_index = invariants.mirror(member.member_id).begin_index
+        rules.check_table(
+            member.member_id, member.ledger.readers, member.core.committed_index, begin_index)

@@ -47,14 +47,20 @@ class Rot:
     @ivar has_lost_blocks: a sector of some member could not be read.
     """
 
-    def __init__(self, cluster: SimCluster, rng: random.Random, *, changes_members: bool) -> None:
-        """@param changes_members: members leave, so that a minority may become a majority."""
+    def __init__(
+        self, cluster: SimCluster, rng: random.Random, *, changes_members: bool, is_wanted: bool = False
+    ) -> None:
+        """
+        @param changes_members: members leave, so that a minority may become a majority.
+        @param is_wanted: one member at least may lose records.
+        """
         self._cluster = cluster
         self._rng = rng
         self._members = list(cluster.members.values())
         most = 1 if changes_members else (len(self._members) - 1) // 2
         self.minority = {
-            member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
+            member.member_id for member in rng.sample(
+                self._members, max(int(rng.random() * (most + 1)), int(is_wanted)))
         }
         self.away: set[str] = set()
         self.older_terms: dict[str, int] = {}
@@ -67,7 +73,7 @@ class Rot:
         if not self._leads_everywhere:
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
             self.minority = set()
-        self.rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4}
+        self.rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4 and not is_wanted}
 
     def _note(self, text: str) -> None:
         self._cluster.trace.note(self._cluster.clock.now_us, f"fault: {text}")
@@ -142,6 +148,20 @@ class Rot:
             return False
         at = durable - 1 if self._rng.random() < 0.5 else int(self._rng.random() * durable)
         return self._flip_record(member, mirror.begin_index + at)
+
+    def may_rot(self, member: SimMember) -> bool:
+        """Whether records of the member may rot that nobody else has."""
+        return member.member_id in self.minority - self.rots_small - self.away
+
+    def rot_uncommitted(self, member: SimMember) -> bool:
+        """Damage a record that is not committed, and that the mark calls durable. @return: whether one was."""
+        invariants = self._cluster.invariants
+        mirror = invariants.mirror(member.member_id)
+        found = [index for index, term in enumerate(mirror.terms[:self.durable_ends(member)], mirror.begin_index)
+                 if invariants.committed.get(index) != term]
+        if not self.may_rot(member) or not found:
+            return False
+        return self._flip_record(member, self._rng.choice(found))
 
     def durable_ends(self, member: SimMember) -> int:
         """Number of records that would survive a power cut now, together with a commit mark that has them."""

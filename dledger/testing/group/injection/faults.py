@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
+from dledger.testing.group.injection.lateness import Aftermath
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.injection.visits import VISITS, Visits
@@ -22,13 +23,19 @@ from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
 
+#: How often members that come back late are among the faults of a group that drops its log, at least.
+LATE = 3
+#: Seconds without faults in which such a group changes its members for the first time.
+CALM_S = 3
+
 
 class Nemesis:
     """
     The source of faults of one schedule.
 
     @ivar until_us: no fault begins after this time.
-    @ivar visits: faults that no seed draws by itself, but some focuses do.
+    @ivar visits: faults that few seeds draw by themselves, but some focuses do.
+    @ivar aftermath: of what comes seldom.
 
     C{only} are names of the faults that may happen (methods without the underscore); by default the
     seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
@@ -42,15 +49,20 @@ class Nemesis:
         self._rng = rng
         self._clock = cluster.clock
         self._changes_members = (
-            not only and not cluster.options.hides_wire_version and rng.random() < 0.7
+            not only and not cluster.options.hides_wire_version and rng.random() < (0.9 if cluster.drops_log else 0.7)
             and all(member.config.store_type == "file" for member in cluster.members.values())
         ) or "change_members" in only
         self.until_us = int(seconds * SECOND_US)
-        self.damage = Rot(cluster, rng, changes_members=self._changes_members)
+        self.damage = Rot(
+            cluster, rng, changes_members=self._changes_members, is_wanted="rot_apart" in only)
         self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
         self.visits = Visits(cluster, rng, self.damage, self.misfortunes)
+        self.visits.lateness.change = self._change_members if self._changes_members else None
+        self.visits.lateness.until_us = self.until_us
+        self.aftermath = Aftermath(cluster, self.misfortunes, until_us=self.until_us)
         self._stranger = Stranger(cluster)
-        self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
+        drawn_s = rng.choice((0.7, 1.5, 3.0, 6.0))
+        self._mean_us = int((pace_s or (min(drawn_s, 1.5) if cluster.drops_log else drawn_s)) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
         self._weights = [1.0 if only else 0.1 + rng.random() for _ in self._kinds]
 
@@ -83,6 +95,10 @@ class Nemesis:
         share = rng.choice((0.2, 0.5, 0.5, 0.8))
         chosen = [kind for kind in kinds if rng.random() < share]
         chosen = chosen or kinds
+        if self._cluster.drops_log:
+            chosen += [self.visits.outlast] * max(LATE, len(chosen) // 2)
+        if any(map(self.damage.may_rot, self._members)):
+            chosen.append(self.visits.rot_apart)
         return [*chosen, self._change_members, self._change_apart] if self._changes_members else chosen
 
     @property
@@ -91,7 +107,17 @@ class Nemesis:
 
     def start(self) -> None:
         """Begin; the first fault leaves time for the first election."""
-        self._clock.after(int((1 + 3 * self._rng.random()) * SECOND_US), self._strike)
+        first_s = 1 + 3 * self._rng.random()
+        if self._cluster.drops_log and self._change_members in self._kinds:
+            # The log is to drop lists of members, and the first change needs an answer of each voter.
+            first_s += CALM_S
+            self._clock.after(2 * SECOND_US, self._change_early)
+        self._clock.after(int(first_s * SECOND_US), self._strike)
+
+    def _change_early(self) -> None:
+        if self._cluster.invariants.membership.index < 0 and self._clock.now_us < 10 * SECOND_US:
+            self._change_members()
+            self._clock.after(SECOND_US // 2, self._change_early)
 
     def _strike(self) -> None:
         if self._clock.now_us >= self.until_us:

@@ -31,7 +31,7 @@ DILIGENCE = 0.4
 #: Share of the looks at a member in which the operator asks it for a snapshot.
 ASKS = 0.05
 #: Snapshots that a member may miss one after the other, and entries more: it writes one at a time.
-MISSED, MISSED_MORE = 8, 100
+MISSED, MISSED_MORE = 8, 250
 
 
 class MachineTroubles:

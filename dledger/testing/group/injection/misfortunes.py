@@ -119,15 +119,22 @@ class Misfortunes:
         member = self._rng.choice(self.members)
         if member.member_id not in self._away and self.may_lose(member):
             member.lose_directory()
-            now = self._cluster.invariants.membership.addresses
-            if self._cluster.world.machines is not None and member.member_id in now:
-                # (A group that drops its log forgets former members: the operator names the present ones.)
-                peers = {one: self._cluster.addresses[one] for one in now}
-                preferred = tuple(one for one in member.config.preferred_leader_ids if one in peers)
-                member.reconfigure({"peers": peers, "preferred_leader_ids": preferred})
+            self.name_present_members(member)
             if keeper is not None:
                 keeper.give_back(member)
             self._back_later(member)
+
+    def may_be_wiped(self, member: SimMember) -> bool:
+        """Whether this group can have the fault at all, and now."""
+        return "wipe" in self.names and member.member_id not in self._away and self.may_lose(member)
+
+    def name_present_members(self, member: SimMember) -> None:
+        """A group that drops its log forgets former members: the operator names the present ones."""
+        now = self._cluster.invariants.membership.addresses
+        if self._cluster.world.machines is not None and member.member_id in now:
+            peers = {one: self._cluster.addresses[one] for one in now}
+            preferred = tuple(one for one in member.config.preferred_leader_ids if one in peers)
+            member.reconfigure({"peers": peers, "preferred_leader_ids": preferred})
 
     def exchange(self) -> None:
         """The disks of two machines are exchanged for a while: neither member starts."""

@@ -17,6 +17,7 @@ from dledger.testing.group.injection.frames import Jumble
 from dledger.testing.group.injection.insider import Insider
 from dledger.testing.group.injection.inspections import Inspections
 from dledger.testing.group.injection.keeper import CopyKeeper
+from dledger.testing.group.injection.lateness import LATE_US, Lateness
 from dledger.testing.group.injection.misfortunes import Misfortunes
 from dledger.testing.group.injection.moods import Moods
 from dledger.testing.group.injection.older_copies import OlderCopies
@@ -28,10 +29,8 @@ from dledger.testing.group.members.member import SimMember
 #: Every kind there is.
 VISITS = ("keep", "restore", "call_inside", "outlast", "wipe_late", "jumble", "ask", "order", "misplace",
           "spoil", "survive", "upset", "question", "rot_snapshot", "rot_ahead",
-          "rot_beside", "stop_late", "hang_machine", "bury", "look_at_files", "look_at_copies",
+          "rot_beside", "rot_apart", "stop_late", "hang_machine", "bury", "look_at_files", "look_at_copies",
           "roll_back", "differ", "unmake", "upgrade", "skip_wrongly", "rot_head", "crowd")
-#: A member that is to be late for the log is down for no longer.
-LATE_US = 15 * SECOND_US
 #: For so long a leader that is buried is down: longer than a group of well members may have no leader.
 BURIED_US = 50 * SECOND_US
 #: A member whose scrub rests for less has mended what rots beside records after L{SCRUBBED_US}.
@@ -45,6 +44,7 @@ class Visits:
     @ivar keeper: keeps copies. @ivar insider: calls members from within.
     @ivar slips: mistakes of the operator. @ivar moods: of the state machines.
     @ivar inspections: looks at damaged files. @ivar older: puts older copies of directories back.
+    @ivar lateness: lets members come back late.
     @ivar way: lets pushes overtake each other; None: never yet.
     """
 
@@ -57,6 +57,7 @@ class Visits:
         self.moods = Moods(cluster, cluster.random("moods"))
         self.inspections = Inspections(cluster, cluster.random("inspections"), self.keeper, damage)
         self.older = OlderCopies(cluster, cluster.random("older copies"), damage, misfortunes)
+        self.lateness = Lateness(cluster, damage, misfortunes)
         self.way: Jumble | None = None
         self._cluster = cluster
         self._clock = cluster.clock
@@ -178,7 +179,7 @@ class Visits:
         """A member that comes back too late for the log is stopped while it catches up."""
         members = self._cluster.members
         before = {one.member_id: one.boots for one in members.values() if one.is_up}
-        self.outlast()
+        self.lateness.outlast(only_down=True)
         for member_id, boots in before.items():
             if not members[member_id].is_up:
                 self._stop_when_back(members[member_id], boots, self._clock.now_us + 2 * LATE_US)
@@ -213,20 +214,12 @@ class Visits:
         self._cluster.restart_later(leader, BURIED_US)
 
     def outlast(self) -> None:
-        """A member is down until the log of the leader begins after its end: it needs more than the log."""
-        leader, member = self._cluster.leader, self._rng.choice(list(self._cluster.members.values()))
-        if leader is not None and member is not leader and member.is_up:
-            member.kill()
-            self._await_drop(member, member.boots, self._clock.now_us + LATE_US)
+        """A member is away until the log of the leader begins after its end: it needs more than the log."""
+        self.lateness.outlast()
 
-    def _await_drop(self, member: SimMember, boots: int, until_us: int) -> None:
-        leader, mirror = self._cluster.leader, self._cluster.invariants.mirror
-        is_late = leader is not None and mirror(leader.member_id).begin_index > (
-            mirror(member.member_id).end_index + 1)
-        if member.boots != boots or is_late or self._clock.now_us >= until_us:
-            self._cluster.restart_later(member, 1000)
-        else:
-            self._clock.after(300_000, self._await_drop, member, boots, until_us)
+    def rot_apart(self) -> None:
+        """A leader is cut off with entries of its own, and one of them rots."""
+        self.lateness.rot_apart()
 
     def wipe_late(self) -> None:
         """A member has a new disk when the log of the others has lost its beginning."""

@@ -146,6 +146,8 @@ class SimCluster:
             bugs=self.bugs, ending=self, flush_us=options.flush_us, turn_us=options.turn_us,
             machines=MachineRules(self.invariants) if options.has_machines else None,
         )
+        if self.world.machines is not None:
+            self.world.machines.moments = self.world.moments
         self.members: dict[str, SimMember] = {}
         for member_id in ids:
             self._install(member_id, configs[member_id])
@@ -179,6 +181,14 @@ class SimCluster:
         member = self._install(member_id, self._config(member_id, join=True))
         self._start(member)
         return member
+
+    @property
+    def drops_log(self) -> bool:
+        """Whether the log is to be short, and members that lack what was dropped can be helped."""
+        settings = self.options.settings
+        is_short = settings.get("retention_bytes") or (
+            self.world.machines is not None and settings.get("machine_keep_entries"))
+        return bool(is_short) and self.members["n0"].config.store_type == "file"
 
     @property
     def active(self) -> list[SimMember]:

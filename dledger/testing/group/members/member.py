@@ -32,6 +32,7 @@ from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.members.network import GroupNetwork
+from dledger.testing.group.watching.moments import Moments
 from dledger.testing.group.watching.records_on_disk import RecordRules
 from dledger.testing.group.watching.spans import TracedWatchedDriver, WatchedSpans
 from dledger.testing.group.watching.watched import WatchedDriver
@@ -72,6 +73,7 @@ class World:
     @ivar turn_us: a turn of a member's reactor takes so long.
     @ivar machines: of the state machines of the members; None: they run none.
     @ivar readers: of the named readers of the group; None: it has none.
+    @ivar moments: those of members that come seldom.
     """
 
     clock: SimClock
@@ -87,6 +89,7 @@ class World:
     readers: ReaderRules | None = None
     times: TimeRules = attrs.Factory(TimeRules)
     names: NameRules = attrs.Factory(NameRules)
+    moments: Moments = attrs.Factory(Moments)
     words: WordRules = attrs.Factory(lambda self: WordRules(self.invariants), takes_self=True)
 
 

@@ -84,6 +84,7 @@ class RecordRules:
         self.failed = 0
         self._apart = 0
         self._producers = b""
+        self._stale_index = -1  # up to here a loss of power may have brought rows of former chunks back
 
     @property
     def _is_judged(self) -> bool:
@@ -147,7 +148,8 @@ class RecordRules:
         while index <= end_index and (chunk := member.ledger.chunk_from(index)) is not None:
             held = chunk.term, mirror.term_of(chunk.last_index), mirror.ends[
                 min(chunk.last_index, end_index) - mirror.begin_index]
-            self._says("a chunk", chunk, held, held == (chunk.term, chunk.term, chunk.end_position))
+            is_right = held == (chunk.term, chunk.term, chunk.end_position)
+            self._says("a chunk", chunk, held, is_right or chunk.last_index <= self._stale_index)
             index = chunk.last_index + 1
 
     def _look_at_producers(self) -> None:
@@ -230,9 +232,10 @@ class RecordRules:
     def after_start(self) -> None:
         """A process has started, and its log is read."""
         found, self.found = self.found, None
+        member = self._member
+        self._stale_index = member.ledger.ledger_end_index if member.disk.power_cuts else -1
         if found is None:
             return
-        member = self._member
         state, ledger = member.core.member, member.ledger
         end_index = ledger.ledger_end_index
         self._says("the last whole entry", found.last_whole, end_index, end_index >= found.last_whole)

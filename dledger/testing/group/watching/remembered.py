@@ -23,6 +23,7 @@ from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.require import require
+from dledger.testing.group.watching.moments import ANEW, CUT_BELOW_HOLE, Moments
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, VoteRequest
@@ -35,6 +36,7 @@ class RememberingWorld(Protocol):
     """The parts of the world that a rule needs."""
 
     invariants: GroupInvariants
+    moments: Moments
     names: NameRules
 
 
@@ -112,9 +114,15 @@ class MemoryRules:
         (20), and no entry went that the leader has at its place (4).
         """
         before, self._is_cut = self._is_cut, None
-        if before is None or not before.terms or not self._is_judged:
+        if before is None:
             return
         now, name = self._mirror, self.member.member_id
+        if now.begin_index != before.begin_index:
+            self.world.moments.came(name, ANEW)
+        elif before.lost and max(before.lost) > end_index:
+            self.world.moments.came(name, CUT_BELOW_HOLE)
+        if not before.terms or not self._is_judged:
+            return
         if now.begin_index != before.begin_index:
             return  # (a log that begins anew)
         if before.lost and max(before.lost) > end_index:

@@ -26,6 +26,7 @@ from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
+from dledger.testing.group.watching.moments import Moments
 from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
 from dledger.testing.group.watching.records_on_disk import RecordRules
 from dledger.testing.group.watching.remembered import MemoryRules
@@ -58,6 +59,7 @@ class WatchedWorld(Protocol):
     times: TimeRules
     names: NameRules
     words: WordRules
+    moments: Moments
     trace: Trace
 
 
