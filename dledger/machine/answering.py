@@ -6,6 +6,8 @@ here changes its state: that is L{dledger.machine.runner}.
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.machine.calls import MachineCalls
@@ -19,6 +21,7 @@ from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter
+from dledger.node.host import MachineHost
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -51,6 +54,7 @@ class AnsweringMachine:
     digests: dict[int, str]
     _kept: KeptResults
     _entries: CommittedEntries
+    _host: MachineHost
     _snapshots: SnapshotDirectory | None
     _offers: SnapshotOffers | None
     _writer: SnapshotWriter | None
@@ -64,6 +68,15 @@ class AnsweringMachine:
         """The entry at which it has failed, so that an order to skip it is waited for; -1: it has not."""
         return self._failed_at.index if self.state == "failed" else -1
 
+    async def note_skip(self, index: int, term: int) -> None:
+        """
+        Keep a state that was made without an entry, which is about to be skipped by an order of this term.
+
+        @raise OSError: it could not be noted.
+        """
+        if self._snapshots is not None:
+            await self._host.run_in_thread(partial(self._snapshots.note_skip, index, term))
+
     @property
     def needed_index(self) -> int:
         """
@@ -71,9 +84,8 @@ class AnsweringMachine:
         """
         if self._snapshots is None or self._waits_for:
             return -1  # (With a snapshot that is ahead of the log, all of it may be needed.)
-        heads = self._snapshots.heads
         # (With the last entry itself, so that the snapshot can be compared with the log.)
-        return heads[0].index - 1 if heads else -1
+        return max(self._snapshots.needed_index - 1, -1)
 
     @property
     def gives_snapshots(self) -> bool:

@@ -175,15 +175,25 @@ class MachineDesk:
         """Write the order into the log, if the machine here waits for it and all members know such orders."""
         leader_id = self._around.status().leader_id
         try:
-            problem = self._why_no_skip(request.index)
-            if problem:
-                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+            self._check_skip(request.index)
+            try:
+                await self._machine.note_skip(request.index, self._around.status().term)
+            except OSError as error:
+                reason = f"the order cannot be noted on the disk: {error}"
+                raise DLedgerError(ResponseCode.DISK_ERROR, reason=reason) from error
+            self._check_skip(request.index)
             appended = await self._around.append_order(encode_skip(request.index))
         except DLedgerError as error:
             return SkipResponse(
                 code=error.code, group=self._group, leader_id=leader_id, reason=_reason(error)
             )
         return SkipResponse(group=self._group, leader_id=leader_id, index=appended.index)
+
+    def _check_skip(self, index: int) -> None:
+        """@raise DLedgerError: this member may not order to skip this entry."""
+        problem = self._why_no_skip(index)
+        if problem:
+            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
 
     def _why_no_skip(self, index: int) -> str:
         status = self._around.status()

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from unittest import mock
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
@@ -138,6 +140,51 @@ class SkipTests(SynchronousTestCase):
         again.pass_turns()
         self.assertEqual((again.runner.state, again.journal.indexes), ("running", []))
         self.assertEqual(again.journal.bodies, self.rig.journal.bodies)
+
+    def test_the_last_state_without_the_entry_is_kept(self) -> None:
+        """
+        The order is written and not yet committed, and this member starts again; the entry can be applied
+        now, as the failure was a passing one: the snapshot before it stays until no order can come.
+        """
+        self.rig.append(b"bad", b"4")
+        term = self.rig.node.core.member.term
+        for noted, is_kept in ((term, True), (term - 1, False)):
+            disk = MemoryDisk()
+            disk.files = dict(self.disk.files)
+            again = HostedRig(disk=disk, factory=Journal, snapshot_entries=3)
+            again.snapshots.note_skip(5, noted)
+            again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
+            again.node.core = self.rig.node.core
+            again.runner.start()
+            again.pass_turns()
+            for number in range(12):
+                self.rig.append(b"%d" % number)
+                again.runner.committed()
+                again.pass_turns()
+            heads = [head.index for head in again.snapshots.heads]
+            kept = [self.rig.snapshots.heads[-1].index] if is_kept else []
+            self.assertLess(self.rig.snapshots.heads[-1].index, 5)
+            self.assertEqual((heads[:-2], again.runner.needed_index), (kept, heads[0] - 1))
+            again.snapshots.look()  # as at the next start
+            self.assertEqual(again.snapshots.skipping, {5: noted} if is_kept else {})
+
+    def test_an_order_that_cannot_be_noted_is_refused(self) -> None:
+        """A full disk: nothing is written into the log."""
+        self.rig.append(b"bad", b"4")
+        with mock.patch.object(self.disk, "write_file", side_effect=OSError(28, "no space")):
+            answer = self.order(5)
+        self.assertEqual((answer.code, answer.index), (ResponseCode.DISK_ERROR, -1))
+        self.assertIn("no space", answer.reason)
+        self.assertEqual(self.order(5).code, ResponseCode.SUCCESS)
+
+    def test_all_of_the_log_is_needed_without_a_state(self) -> None:
+        """If no snapshot is before the entry, the log must be there from its begin."""
+        rig = HostedRig(disk=MemoryDisk(), factory=Journal, snapshot_entries=3).run()
+        self.successResultOf(Deferred.fromCoroutine(rig.runner.note_skip(1, 1)))
+        for number in range(9):
+            rig.append(b"%d" % number)
+        self.assertEqual((len(rig.snapshots.heads), rig.runner.needed_index), (2, -1))
+        self.assertEqual(rig.snapshots.proven_index, -1)
 
     def test_a_skip_needs_a_failed_machine(self) -> None:
         """Only where the leader's machine has failed; only from those who may change the group."""

@@ -293,6 +293,9 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.skips", "    return index if index < header.index else -1\n",
               "    return -1\n"),
     ), SHORT_LOGS),
+    ("last-state-dropped", "a member forgets the last state before an entry that it ordered to skip", (
+        Patch(_DIRECTORY, "and old.index not in before:", ":"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_the_last_state_without_the_entry_is_kept"}),
     ("refused-counts-as-done", "the entry after one that is refused is not applied", (
         Patch(_GUARD, "                begin = len(results)\n",
               "                begin = len(results) + bool(results and results[-1] == b\"one in seven\")\n"),

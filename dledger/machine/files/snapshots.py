@@ -8,6 +8,9 @@ Rule 2: the last L{KEPT} snapshots that were written or found sound are kept, an
 older ones are removed once a newer one is durable. A snapshot that was refused is never removed: it may be
 the only copy of something. Only what another member has sent may go at once.
 Rule 3: a snapshot that another member sends is C{incoming} until it is whole, durable and checked.
+Rule 4: a member that orders all machines to skip an entry may have the last state that was made without it.
+It notes the entry first, in the name of an empty file, C{skipping-<index>-<term of the order>}. The newest
+snapshot before a noted entry is kept, until the order is obeyed or can no longer come.
 
 All calls but C{heads} block on the disk: they belong into a thread.
 """
@@ -32,6 +35,7 @@ from dledger.machine.files.snapshot_file import (
 #: Snapshots that are kept.
 KEPT = 2
 _NAME = re.compile(r"snapshot-(\d{1,19})-(\d{1,19})")
+_NOTE = re.compile(r"skipping-(\d{1,19})-(\d{1,19})")
 _UNFINISHED = "unfinished"
 _INCOMING = "incoming"
 
@@ -49,10 +53,12 @@ class UnnamedSnapshot(NamedTuple):
 class SnapshotDirectory:
     """
     Invariant: C{heads} are those of durable, sound snapshots of this machine, oldest first, at most L{KEPT}
-    after a write, and those that are held.
+    after a write, those that are held, and those of rule 4.
 
     @ivar refused: sentences about the files that cannot be used.
     @ivar held: indexes of snapshots that are not to be removed now.
+    @ivar skipping: the noted entries of rule 4, by index, with the terms of the orders.
+    @ivar passed: those of them whose notes the next write removes.
     @ivar proven_index: C{heads[0].index} if there are at least L{KEPT} snapshots and the oldest one was read
         as a whole when there were; else -1.
     """
@@ -74,6 +80,8 @@ class SnapshotDirectory:
         self.heads: list[SnapshotHead] = []
         self.refused: list[str] = []
         self.held: frozenset[int] = frozenset()
+        self.skipping: dict[int, int] = {}
+        self.passed: frozenset[int] = frozenset()
         self.proven_index = -1
 
     def _path_of(self, head: SnapshotHead) -> str:
@@ -86,16 +94,29 @@ class SnapshotDirectory:
         self._disk.makedirs(self.path)
         for name in (_UNFINISHED, _INCOMING):
             self._remove(os.path.join(self.path, name))
+        names = self._disk.listdir(self.path)
+        noted = [match for match in map(_NOTE.fullmatch, names) if match is not None]
+        self.skipping = {int(match[1]): int(match[2]) for match in noted}
         found = [
             (int(match[1]), int(match[2]), name)
-            for name in self._disk.listdir(self.path) if (match := _NAME.fullmatch(name)) is not None
+            for name in names if (match := _NAME.fullmatch(name)) is not None
         ]
         for index, term, name in sorted(found):
             try:
                 self.heads.append(self._checked(os.path.join(self.path, name), index, term))
             except SnapshotRefused as refused:
                 self.refused.append(str(refused))
-        self.proven_index = self.heads[0].index if len(self.heads) >= KEPT else -1
+        self.proven_index = self._provable_index()
+
+    def _provable_index(self) -> int:
+        return self.heads[0].index if len(self.heads) >= KEPT and self.needed_index >= 0 else -1
+
+    @property
+    def needed_index(self) -> int:
+        """The log after this entry is needed: that of the oldest snapshot; -1: all of it."""
+        if not self.heads or min(self.skipping, default=self.heads[0].index + 1) <= self.heads[0].index:
+            return -1
+        return self.heads[0].index
 
     def _remove(self, path: str) -> None:
         if self._disk.exists(path):
@@ -131,6 +152,19 @@ class SnapshotDirectory:
         """Those after C{index} and later entries cannot be used after all."""
         for head in [one for one in self.heads if one.index >= index]:
             self.refuse(head, reason)
+
+    def note_skip(self, index: int, term: int) -> None:
+        """Rule 4, before the order is written. @raise OSError: of the disk."""
+        self._disk.makedirs(self.path)
+        self._disk.write_file(os.path.join(self.path, f"skipping-{index}-{term}"), b"")
+        self.skipping = {**self.skipping, index: term}
+
+    def _forget_skips(self) -> None:
+        """Remove the notes of entries that are passed."""
+        for index in self.passed & self.skipping.keys():
+            self._remove(os.path.join(self.path, f"skipping-{index}-{self.skipping[index]}"))
+            self.skipping = {at: term for at, term in self.skipping.items() if at != index}
+        self.passed = frozenset()
 
     # -- from and to other members -----------------------------------------------------------
 
@@ -229,8 +263,11 @@ class SnapshotDirectory:
         self._make_way(path)
         disk.rename(os.path.join(self.path, _UNFINISHED), path)
         self.heads = [*(one for one in self.heads if one.index < head.index), head]
+        self._forget_skips()
+        before = {max((one.index for one in self.heads if one.index < index), default=-1)
+                  for index in self.skipping}
         for old in self.heads[:-KEPT]:
-            if old.index not in self.held:
+            if old.index not in self.held and old.index not in before:
                 disk.unlink(self._path_of(old))
                 self.heads.remove(old)
         self._prove_oldest()
@@ -238,7 +275,7 @@ class SnapshotDirectory:
     def _prove_oldest(self) -> None:
         """Read the oldest snapshot again: the log after it may go, so it must be sound on this disk now."""
         self.proven_index = -1
-        if self._proves_oldest and len(self.heads) >= KEPT:
+        if self._proves_oldest and self._provable_index() >= 0:
             oldest = self.heads[0]
             try:
                 self._checked(self._path_of(oldest), oldest.index, oldest.term)
