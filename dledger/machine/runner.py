@@ -369,13 +369,8 @@ class MachineRunner(AnsweringMachine):
         by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
         if self._skips.ordered:
             by_index.update(self._skips.results_in(batch))
-        if self._snapshots is not None and self._snapshots.skipping and batch:
-            self._snapshots.passed = frozenset(
-                index for index, term in self._snapshots.skipping.items()
-                if index in self._skips.left_out or batch[-1][0].term > term
-            )
         if self._writer is not None:
-            self._writer.note(self.applied_index, batch, is_wanted=self._skips.has_passed())
+            self._writer.note(self.applied_index, batch, self._skips)
         self._kept.fold(batch, by_index)
         self._waits.applied(by_index, self.applied_index)
 

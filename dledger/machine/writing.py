@@ -23,6 +23,7 @@ from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries
+from dledger.machine.skips import Skips
 from dledger.node.host import MachineHost
 from protocols.wire.ledger.entry import EntryHeader
 
@@ -86,14 +87,14 @@ class SnapshotWriter:
         self._is_asked = True
         return ""
 
-    def note(
-        self, last_index: int, batch: Sequence[tuple[EntryHeader, bytes]], *, is_wanted: bool = False
-    ) -> None:
-        """More entries are in the state. @param is_wanted: a snapshot of it is, wherever others are due."""
+    def note(self, last_index: int, batch: Sequence[tuple[EntryHeader, bytes]], skips: Skips) -> None:
+        """More entries are in the state. After an order a snapshot is wanted, wherever others are due."""
         self._last_index = last_index
         self._since_entries += len(batch)
         self._since_bytes += sum(len(body) for _, body in batch)
-        self._is_wanted |= is_wanted
+        self._is_wanted |= skips.has_passed()
+        if batch:
+            self._snapshots.pass_skips(skips.left_out, batch[-1][0].term)
 
     def entries_left(self, applied_index: int) -> int:
         """A batch must not have more entries than these, so that it ends where a snapshot is due."""

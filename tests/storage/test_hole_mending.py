@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import errno
+from unittest import mock
+
 import attrs
 
-from dledger.storage.files.hole_list import HOLES_NAME
+from dledger.storage.files.hole_list import HOLES_NAME, decode_holes
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
-from tests.storage.support import HookedDisk, append_bare, config_of, entry_at
+from tests.storage.support import ROOT, HookedDisk, append_bare, config_of, entry_at
 from tests.storage.test_holes import StoreCase, joined, ranges
 
 
@@ -90,6 +93,17 @@ class FillTests(StoreCase):
         self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[21], is_committed=False)
         self.assertTrue(self.store.look_again(21))
         self.assertEqual(ranges(self.store), [(10, 12)])
+
+    def test_the_list_is_written_when_there_is_room(self) -> None:
+        """A full disk keeps the list of holes as it was; it is written later, though nothing else happens."""
+        path = f"{ROOT}/{HOLES_NAME}"
+        before = self.disk.read_file(path)
+        with mock.patch.object(self.disk, "write_file", side_effect=OSError(errno.ENOSPC, "no space")):
+            self.store.fill_hole(self.batch(10, 12), is_committed=False)
+            self.store.house_keeping(0, 0, keep_from_index=0)
+        self.assertEqual((self.store.holes, self.disk.read_file(path)), ((), before))
+        self.store.house_keeping(0, 0, keep_from_index=0)
+        self.assertEqual(decode_holes(self.disk.read_file(path)), ())
 
     def test_sound_record_in_the_hole(self) -> None:
         """A piece is proved by the record after it, also by one that nothing had confirmed before."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
@@ -158,6 +158,16 @@ class SnapshotDirectory:
         self._disk.makedirs(self.path)
         self._disk.write_file(os.path.join(self.path, f"skipping-{index}-{term}"), b"")
         self.skipping = {**self.skipping, index: term}
+
+    def pass_skips(self, left_out: Collection[int], term: int) -> None:
+        """
+        The state has an entry of C{term}, and was made without C{left_out}: no order for these entries, or of
+        an earlier term, is to come. The next write removes their notes.
+        """
+        if self.skipping:
+            self.passed = frozenset(
+                index for index, noted in self.skipping.items() if index in left_out or noted < term
+            )
 
     def _forget_skips(self) -> None:
         """Remove the notes of entries that are passed."""

@@ -447,6 +447,8 @@ class FileStore:
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
         """See L{StoreRoom.house_keeping}."""
+        if self._ledger.holes.trouble:
+            self._ledger.holes.write()  # There may be room now.
         deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)
         if deleted:
             self._sums.files_gone()

@@ -28,7 +28,7 @@ from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import check_readers
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.members.equal_files import FileJudge
+from dledger.testing.group.members.equal_files import FileJudge, holes_to_mend
 from dledger.testing.group.members.member import SimMember, World
 from dledger.testing.group.members.network import GroupNetwork
 from dledger.testing.world.bugs import BugWatch
@@ -319,18 +319,8 @@ class SimCluster:
         return len(ends) == 1
 
     def owed_holes(self, member: SimMember) -> list[Hole]:
-        """
-        Holes of a member whose first entry another member has: it must get that back. (That entry may be
-        damaged at one member, and at another one that had it when retention deleted it at the third.)
-        """
-        others = [other.ledger for other in self.members.values() if other is not member and other.is_up]
-        return [
-            hole for hole in member.ledger.holes
-            if any(
-                max(other.ledger_begin_index, 0) <= hole.first_index <= other.ledger_end_index
-                and not any(one.holds(hole.first_index) for one in other.holes) for other in others
-            )
-        ]
+        """See L{holes_to_mend}."""
+        return holes_to_mend(member, [other for other in self.members.values() if other.is_up])
 
     # -- the end ----------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ damage shows none of it, and gets back what another member has.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from dledger.ledger.holes import Hole
@@ -41,6 +42,21 @@ class SettledGroup(Protocol):
 
     def describe(self) -> str:
         """The state of every member in a few words."""
+
+
+def holes_to_mend(member: SimMember, running: Sequence[SimMember]) -> list[Hole]:
+    """
+    Holes of a member whose first entry another running member has: it must get that back. (That entry may be
+    damaged at one member, and at another one that had it when retention deleted it at the third.)
+    """
+    others = [other.ledger for other in running if other is not member]
+    return [
+        hole for hole in member.ledger.holes
+        if any(
+            max(other.ledger_begin_index, 0) <= hole.first_index <= other.ledger_end_index
+            and not any(one.holds(hole.first_index) for one in other.holes) for other in others
+        )
+    ]
 
 
 class FileJudge:
