@@ -46,9 +46,9 @@ FROM_A_COPY = (
 _UNREADABLE = "give the right to read it, or move it away if it is none of the broker's"
 
 _SWALLOWED = (
-    "if this is a slave whose mapped_file_size_commit_log was not its master's, the messages after it are in no "
-    "queue: start it with the right size and an empty directory. RocketMQ may leave one after a crash, which "
-    "needs no mending"
+    "if this is a slave whose mapped_file_size_commit_log was not its master's, the messages after it are in "
+    "no queue: start it with the right size and an empty directory. RocketMQ may leave one after a crash, "
+    "which needs no mending"
 )
 
 
