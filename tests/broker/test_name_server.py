@@ -254,7 +254,7 @@ class RegistrarTests(SynchronousTestCase):
                     "otherBrokerAddr": other
                 } if other else {}))
             asked[1][2].callback(OK)
-            told = [event for event in events if "took our place" in event["log_format"]]
+            told = [event for event in events if "had our place" in event["log_format"]]
             self.assertEqual([event["other"] for event in told], [other] * logged)
         self.assertEqual(self.registrar.overtaken, 3)
         self.registrar.role_changed()

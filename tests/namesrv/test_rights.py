@@ -170,10 +170,24 @@ class BrokersTests(RightsCase):
             self.assertIn("only a certificate that names dledger:broker:", str(found.remark))
             self.assertIn(LogLevel.error, [one["log_level"] for one in logs])
         self.assertEqual(self.route(), {0: "127.0.0.1:1"})
-        self.assertEqual(self.register("10.0.0.1", address="127.0.0.1:3"), [])
+        self.assertEqual(len(self.register("10.0.0.1", address="127.0.0.1:3")), 1)
         self.assertEqual(self.register("10.0.0.7", name="new", address="10.0.0.7:1"), [])
-        self.assertEqual(len(self.register("10.0.0.8", address="10.0.0.8:1")), 1)
-        self.assertEqual((self.commands.overtaken, self.commands.overtaking_refused), (1, 2))
+        self.assertEqual(self.register("10.0.0.8", address="10.0.0.8:1"), [])  # folded
+        self.assertEqual((self.commands.overtaken, self.commands.overtaking_refused), (2, 2))
+
+    def test_two_brokers_of_one_host(self) -> None:
+        """
+        With one name, as it is that of the host by default: each hears of the other, which lives. The next
+        registration of one alone says nothing, nor does one over another connection.
+        """
+        (told,) = self.register("10.0.0.1", address="127.0.0.1:3")
+        self.assertEqual((told["address"], told["before"]), ("127.0.0.1:3", "127.0.0.1:1"))
+        again = self.ask(103, header_of(), BODY, over=self.broker)
+        self.assertEqual(again.ext_fields.get("otherBrokerAddr"), "127.0.0.1:3")
+        self.assertNotIn("otherBrokerAddr", self.ask(103, header_of(), BODY, over=self.broker).ext_fields)
+        over = self.connect_from("10.0.0.1")
+        self.assertNotIn("otherBrokerAddr", self.ask(103, header_of(), BODY, over=over).ext_fields)
+        self.assertEqual(self.commands.overtaken, 2)
 
     def test_same_address(self) -> None:
         """A registration of the broker's own address by another host, under whatever name."""
@@ -181,8 +195,11 @@ class BrokersTests(RightsCase):
         self.assertEqual(len(self.register("10.0.0.8")), 1)
 
     def test_restart(self) -> None:
-        """A broker that comes back on its host, over a new connection or at a new port, is no news."""
+        """A broker that comes back on its host, over a new connection or then at a new port, is no news."""
         self.assertEqual(self.register("10.0.0.1"), [])
+        over = self.connect_from("10.0.0.1")
+        self.ask(103, header_of(), BODY, over=over)
+        over[0].connectionLost()
         self.assertEqual(self.register("::ffff:10.0.0.1", address="127.0.0.1:2"), [])
         self.assertEqual(self.register("10.0.0.7", address="127.0.0.1:3", broker_id=1), [])
 

@@ -317,8 +317,8 @@ class NameServerRegistrar:
         if other and other != server.other:
             mine = self._identity()
             self.log.warn(
-                "name server {address}: {other} took our place as broker {name} id {broker_id}; it is ours "
-                "again. Two brokers have one name and id, or somebody wants the messages of our producers",
+                "name server {address}: {other} had our place as broker {name} id {broker_id}; it is ours "
+                "now. Two brokers have one name and id, or somebody wants the messages of our producers",
                 address=server.address, other=other, name=mine.broker_name, broker_id=mine.broker_id,
             )
         server.other = other

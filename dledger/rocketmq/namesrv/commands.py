@@ -103,8 +103,8 @@ class NameServerCommands(CommandGroup):
     @ivar gate: refuses changes.
     @ivar registrations: registrations that were taken. @ivar brokers_expired: brokers that were silent.
     @ivar brokers_lost: brokers whose connection ended.
-    @ivar overtaken: registrations that took the place of a broker that is connected from another host.
-    @ivar overtaking_refused: those that were refused.
+    @ivar overtaken: registrations that took the place of another broker that is connected.
+    @ivar overtaking_refused: those that were refused; the other broker is of another host.
     @ivar uris_of: the URIs in the certificate of a connection, where everybody shows one: then only a
         certificate that names the broker may take such a place. None elsewhere.
     """
@@ -187,12 +187,17 @@ class NameServerCommands(CommandGroup):
         body = self._made(self._order_table)
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
-        before = {
-            address: channel for address, channel in self._routes.holders(asked).items()
-            if not _is_of_host(connection, channel)
+        holders = self._routes.holders(asked)
+        foreign = {
+            address: channel for address, channel in holders.items() if not _is_of_host(connection, channel)
         }
-        if before and not self._may_overtake(connection, asked):
-            self._refuse_overtaking(connection, asked, *next(iter(before.items())))
+        if foreign and not self._may_overtake(connection, asked):
+            self._refuse_overtaking(connection, asked, *next(iter(foreign.items())))
+        # Two brokers of one host have one name if nobody gave them any: it is that of the host.
+        before = foreign | {
+            address: channel for address, channel in holders.items()
+            if address != asked.address and channel is not connection
+        }
         master = self._routes.register(asked, topics, connection, self._seconds())
         self.registrations += 1
         for address, channel in before.items():

@@ -129,6 +129,17 @@ class BrokerLogTests(Contract, SynchronousTestCase):
         self.assertRaises(WireError, log.append_raw, 0, b"GET / HTTP/1.1\r\n" * 5)
         self.assertEqual(log.end_offset, 0)
 
+    def test_a_master_with_smaller_files_is_refused(self) -> None:
+        """Its files end where none of ours does: what follows there must not pass for the rest of a blank."""
+        log, data = self.make(), stream(FILE_SIZE, file_size=FILE_SIZE // 4)
+        for at in range(0, len(data), 64):
+            try:
+                log.append_raw(at, data[at : at + 64])
+            except WireError as error:
+                self.assertIn("mapped_file_size_commit_log", str(error))
+                break
+        self.assertLess(log.end_offset, FILE_SIZE // 4)
+
     def test_after_power_loss(self) -> None:
         """
         Ends where a record ends, not below what was flushed, and holds the flushed bytes. The rest

@@ -9,10 +9,17 @@ from unittest import mock
 
 from twisted.internet.defer import succeed
 
+from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.popping import revive
-from dledger.rocketmq.broker.popping.check_points import POPPED_GROUP, REVIVE_GROUP, Ack, revive_topic
+from dledger.rocketmq.broker.popping.check_points import (
+    POPPED_GROUP,
+    REVIVE_GROUP,
+    Ack,
+    pop_retry_topic,
+    revive_topic,
+)
 from dledger.rocketmq.broker.puts.puts import NotPut
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 
@@ -106,6 +113,24 @@ class ReviveTests(PopCase):
         self.assertEqual(self.of(RETRIES), [])
         self.wait(10)
         self.assertEqual(len(self.of(RETRIES)), 1)
+
+    def test_a_group_without_a_topic_blocks_no_other(self) -> None:
+        """There are too many topics for one more: what that group has popped waits until there is room."""
+        self.send(b"a")
+        self.pop(consumerGroup="H", invisibleTime=1000)
+        self.pop(invisibleTime=1000)
+        make = self.parts.checks.made_for_retries
+
+        def refusing(name: str) -> TopicConfig:
+            if "%H" in name:
+                raise Refused(Code.SYSTEM_ERROR, "too many topics, a test")
+            return make(name)
+
+        with mock.patch.object(self.parts.checks, "made_for_retries", refusing):
+            self.wait(3)
+            self.assertEqual([one.body for one in self.pop()], [b"a"])
+        self.wait(revive.STUCK_MS / 1000)
+        self.assertEqual(len(self.of(pop_retry_topic("T1", "H"))), 1)
 
     def test_a_turn_revives_a_bounded_number(self) -> None:
         """Many messages whose time is over are stored again in several turns."""

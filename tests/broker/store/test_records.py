@@ -255,6 +255,27 @@ class WalkTests(SynchronousTestCase):
             refused += isinstance(expected, str)
         self.assertGreater(refused, 100)
 
+    def test_files_of_another_size(self) -> None:
+        """
+        A blank of larger files would swallow the records after it, and a record of larger files has no room:
+        both are refused, and the reason names the option. A torn blank is one.
+        """
+        data, ends = self.stream()
+        first = max(end for end in ends[:-1] if end < 1024)
+        walk = RecordWalk(2048, 0)
+        walk.feed(data[:first])
+        with self.assertRaises(WireError) as caught:
+            walk.feed(data[first:])
+        reason = str(caught.exception)
+        self.assertIn(f"a blank of {1024 - first} bytes, where {2048 - first} are left", reason)
+        self.assertIn("mapped_file_size_commit_log", reason)
+        with self.assertRaises(WireError) as caught:
+            RecordWalk(128, 0).feed(packed(message(bytes(90)), queue_offset=0, offset=0, now_ms=1)[:128])
+        self.assertIn("in a file of 128: is mapped_file_size_commit_log", str(caught.exception))
+        walk = RecordWalk(1024, 0)
+        walk.feed(data[:first] + bytes(4) + data[first + 4 : 1024])
+        self.assertEqual(walk.end, 1024)
+
     def test_what_is_no_record(self) -> None:
         """Refused as soon as its head is there."""
         sound = packed(message(), queue_offset=0, offset=0, now_ms=1)

@@ -19,6 +19,7 @@ from dledger.rocketmq.broker.verify import queue_check, store_check
 from dledger.rocketmq.broker.verify.report import StoreReport
 from dledger.rocketmq.broker.verify.store_check import is_store, verify_store
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from tests.broker.send_support import send_of
 from tests.broker.support import message, packed
 from tests.broker.test_service import ServiceCase
@@ -278,6 +279,15 @@ class LogTests(StoreCase):
         self.assertEqual(self.verify().messages, MESSAGES - 1)
         self.finding(SECOND, "4096 on", "a sound one follows")
         self.assertEqual(first, 0)
+
+    def test_a_blank_that_ends_elsewhere(self) -> None:
+        """A slave has taken its master's messages for a part of it, if the sizes of their files differed."""
+        data = self.disk.read_file(SECOND)
+        at = data.rindex((MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")) - 4
+        self.change(SECOND, at, bytes(4))  # torn
+        self.assertTrue(self.verify().is_clean)
+        self.change(SECOND, at, (len(data) - at - 9).to_bytes(4, "big"))
+        self.finding(SECOND, f"a blank of {len(data) - at - 9} bytes, and {len(data) - at} are left")
 
     def test_zeroes(self) -> None:
         """Zeroes in the middle, and at the end before that of the mark."""

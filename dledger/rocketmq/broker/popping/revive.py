@@ -380,7 +380,7 @@ class ReviveService:
                 continue
             try:
                 copy, plain = self._storable(message, popped, topic, tries_max)
-            except ValueError as error:
+            except (ValueError, Refused) as error:
                 stuck.add(offset)
                 self.log.error("the popped message at {offset} of {topic}, queue {queue_id} cannot be stored "
                                "again, and waits: {reason}", offset=offset, topic=key.topic,
@@ -420,7 +420,7 @@ class ReviveService:
         The copy of a message that can be stored: for a retry, or else as a dead letter, or that without any
         additions.
 
-        @raise ValueError: there is none.
+        @raise ValueError: there is none. @raise Refused: there are too many topics for one more.
         """
         forms = (self._retry, self._dead_letter, self._bare_dead_letter)
         for make in forms[int(message.reconsume_times >= tries_max) :]:

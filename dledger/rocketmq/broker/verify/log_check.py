@@ -45,6 +45,12 @@ FROM_A_COPY = (
 
 _UNREADABLE = "give the right to read it, or move it away if it is none of the broker's"
 
+_SWALLOWED = (
+    "if this is a slave whose mapped_file_size_commit_log was not its master's, the messages after it are in "
+    "no queue: start it with the right size and an empty directory. RocketMQ may leave one after a crash, "
+    "which needs no mending"
+)
+
 
 @attrs.frozen(kw_only=True)
 class LogFiles:
@@ -131,6 +137,7 @@ class LogWalk:
                         return
                     continue
                 if magic == MAGIC_BLANK:
+                    self._blank(base, at, size)
                     self._ended(base, hurt, at)
                     report.end_offset = base + file_size
                     return
@@ -153,6 +160,13 @@ class LogWalk:
             self._ended(base, hurt, file_size)
         finally:
             file.close()
+
+    def _blank(self, base: int, at: int, size: int) -> None:
+        """A blank reports what is left of its file; 0: RocketMQ goes on after a torn one."""
+        left = self._files.file_size - at
+        if size not in (0, left):
+            self._report.add(self._files.path(base), f"a blank of {size} bytes, and {left} are left",
+                             _SWALLOWED, offset=base + at)
 
     def _seen(self, base: int, at: int, size: int) -> None:
         """Bytes of a file were read; those that were read before do not count twice."""

@@ -446,6 +446,9 @@ class RecordWalk:
     def _size(self, data: bytes | memoryview, index: int, at: int, left: int, room: int) -> int:
         """Size of the blank at C{at}, where no whole sound head begins; 0 if more bytes are needed."""
         if left >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK:
+            size = START.unpack_from(data, index)[0]
+            if size not in (0, room):  # 0: RocketMQ goes on after a torn one
+                raise WireError(f"log at {at}: a blank of {size} bytes, where {room} are left{self._sizes()}")
             return room
         if left < min(HEAD_SIZE, room):
             return 0
@@ -455,5 +458,9 @@ class RecordWalk:
         if magic not in _TOPIC_LENGTH:
             raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is not that of a message or blank")
         if not MIN_MESSAGE_SIZE <= size <= room:
-            raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}")
+            reason = self._sizes() if size > room and offset == at else ""
+            raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}{reason}")
         raise WireError(f"log at {at}: the record's own offset is {offset}")
+
+    def _sizes(self) -> str:
+        return f" in a file of {self._file_size}: is mapped_file_size_commit_log the same at both brokers?"
