@@ -294,7 +294,7 @@ def _raft_client_kinds() -> list[Callable[[], object]]:
         (("spoil_log", "spoil_log", "kill", "hand_over"), False),
         (("append_strangely", "kill", "hand_over"), False), (("age", "age", "kill", "spoil_log"), False),
         (("spoil_log", "lose_files", "kill"), False), (("fail_start", "stop", "lose_files"), False),
-        (("fail_start", "fail_start", "kill"), False),
+        (("fail_start", "stop", "stop"), False),
         (("lose_files", "lose_files", "hand_over_in_vain"), False),
     )
     return [functools.partial(run_raft_clients, seed, faults=faults, groups=groups)

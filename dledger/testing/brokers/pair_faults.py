@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
+from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
@@ -297,7 +298,16 @@ class PairFaults:
         if not self._repairs(follower):
             self.note(f"an operator lets {slave.name} take the master's log")
             self._resolving(slave)
+            if self.is_loaded and slave.parts is not None and self.fault_rng.random() < 0.6:
+                self._cut_in_checkpoint(slave, slave.parts)
             Deferred.fromCoroutine(follower.take_master()).addErrback(_not_taken)
+
+    def _cut_in_checkpoint(self, slave: BrokerMachine, parts: BrokerParts) -> None:
+        """A checkpoint is under way, on a slow disk, when a slave's log is cut; then its process ends."""
+        slave.slow_disk(600_000)
+        parts.store.checkpoint()
+        self.clock.after(2 * SECOND_US, slave.slow_disk, self.flush_us)
+        self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill, slave)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether the operator does something else."""

@@ -20,6 +20,7 @@ from functools import partial
 
 import attrs
 
+from dledger.rocketmq.broker.admin.ha_resolve import RESOLVE_HA
 from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
@@ -46,7 +47,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
-from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     OffsetKey,
     OffsetWatch,
@@ -316,6 +317,14 @@ class PairWorld(ClientWorld):
         end = parts.store.log.end_offset
         self._renewed_to = dict.fromkeys(self.machines, end)
         _count_losses_with(self.accounts, parts)
+
+    def _look_at(self, slave: BrokerMachine) -> None:
+        self.traffic.client.begin(self._show(slave))
+
+    async def _show(self, slave: BrokerMachine) -> None:
+        """An operator asks a slave how it differs, and then decides."""
+        await self.traffic.client.ask(f"{slave.name}:{CLIENT_PORT}", RESOLVE_HA, {"action": "show"})
+        super()._look_at(slave)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether a page that cannot be read may be why replication has stopped: it is repaired first."""

@@ -448,6 +448,17 @@ class RoomTests(Rig):
         self.catch_up(70)
         self.check(70)
 
+    def test_cut_during_a_flush(self) -> None:
+        """The mark names the place of the cut, although the index is further when the flush ends."""
+        self.put(0, 80)
+        flush = self.index.prepare_flush()
+        assert flush is not None
+        self.index.cut(700)
+        self.put(70, 100)
+        self.successResultOf(_fired(self.index, flush))
+        self.index = self.open(crashed=True)
+        self.assertEqual(self.index.offset, 700)
+
     def test_mark_after_a_cut(self) -> None:
         """No room for the mark of a log that was cut during a flush: the next flush writes it."""
         self.put(0, 80)

@@ -54,6 +54,8 @@ PENDING_BYTES_MAX = 1024 * 1024
 CHANGED_FILES_MAX = 4
 #: What a header's seconds may lack of the time of a record, ms.
 _ROUNDED_MS = 999
+#: The state has not gone back since the last flush began: more than any offset.
+_FORWARD = 1 << 63
 
 
 class KeyIndex:
@@ -80,7 +82,7 @@ class KeyIndex:
         self.end_timestamp = 0
         self._last_name = 0
         self._marked: IndexMark | None = None
-        self._changes = 0
+        self._back_to = _FORWARD
         self._is_flushing = self._has_new_file = self._told_scarce = False
         self._to_close: list[IndexFile] = []
 
@@ -319,7 +321,7 @@ class KeyIndex:
 
     def _lower(self) -> None:
         """The state has gone back: the mark must not say more."""
-        self._changes += 1
+        self._back_to = min(self._back_to, self.offset)
         if not self._is_flushing:  # else its end does
             self._lower_mark(self._marked)
 
@@ -331,7 +333,7 @@ class KeyIndex:
         """
         names = {0, *(int(file.name) for file in self.files)}
         if durable is not None and durable.file in names:
-            offset = min(durable.offset, self.offset)
+            offset = min(durable.offset, self.offset, self._back_to)
             if durable is not self._marked or offset < durable.offset:
                 self._write(attrs.evolve(durable, offset=offset, is_clean=False))
         elif all(file.is_clean for file in self.files):
@@ -367,7 +369,8 @@ class KeyIndex:
         is_equal = marked is not None and (state.file, state.header) == (marked.file, marked.header)
         if is_equal and marked is not None and 0 <= state.offset - marked.offset < MARK_BYTES:
             return None
-        flush = IndexFlush(mark=state, changes=self._changes)
+        flush = IndexFlush(mark=state)
+        self._back_to = _FORWARD
         try:
             for file in self.files:
                 if not file.is_clean:
@@ -388,7 +391,7 @@ class KeyIndex:
         try:
             await run_in_thread(flush.run)
             durable = flush.mark
-            if flush.changes == self._changes:
+            if self._back_to == _FORWARD:
                 data = encode_index_mark(flush.mark, self.shape)
                 await run_in_thread(lambda: disk.write_file(path, data))
                 self._marked = flush.mark
@@ -396,7 +399,7 @@ class KeyIndex:
         except OSError as error:
             self._flush_failed(flush, error)  # first: a file that is not clean keeps its slots
         self._end_flush(flush)
-        if flush.changes != self._changes:
+        if self._back_to != _FORWARD:
             try:
                 self._lower_mark(durable)
             except OSError as error:
@@ -450,12 +453,10 @@ class IndexFlush:
     The work of one flush.
 
     @ivar mark: the state that it brings to stable storage.
-    @ivar changes: count of the changes before it that took the state back.
     @ivar files: those with steps.
     """
 
     mark: IndexMark
-    changes: int
     files: list[IndexFile] = attrs.Factory(list)
     steps: list[Callable[[], None]] = attrs.Factory(list)
 
