@@ -89,6 +89,7 @@ class MixTests(SynchronousTestCase):
     def test_power_cuts_need_sync(self) -> None:
         """Without sync flushing only a minority may lose power."""
         native = {*ANYWHERE, "change_members", "change_apart"}
+        native.add("rot_apart")
         self.assertEqual(self.kinds(flush_disk_type="sync"), {*native, *WITH_SYNC})
         self.assertEqual(self.kinds(flush_disk_type="async"), {*native, "cut_power", "black_out"})
 

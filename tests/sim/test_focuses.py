@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from unittest import mock
 
@@ -10,6 +11,7 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.machine.guarded import SnapshotFailed
 from dledger.testing.group import focuses
 from dledger.testing.group.clients import Load
 from dledger.testing.group.focuses import FOCUSES, focus_name_of, run_drawn_schedule
@@ -43,6 +45,8 @@ class FocusTests(SynchronousTestCase):
             outcome = run_drawn_schedule(1, seconds=3.0, focus_name=name)
             self.assertEqual(outcome.failure, "", name)
             self.assertGreater(outcome.steps, 0, name)
+        gc.collect()
+        self.flushLoggedErrors(SnapshotFailed)  # (of a process that ended while its machine failed)
 
     def test_group_smaller_than_drawn(self) -> None:
         """A leader that the seed prefers, and that the smaller group lacks, is preferred no more."""

@@ -84,6 +84,19 @@ class LookTests(GroupOfThree):
                    (Membership(voters=self.state.config.peers, index=1, term=term + 1),))
         self.looks("members at 1")
 
+    def test_chunks_that_a_loss_of_power_brings_back(self) -> None:
+        """They may be of entries that were cut; who reads one sees it."""
+        mirror = self.cluster.invariants.mirror(self.follower.member_id)
+        chunk = ChunkSum(1, 2, mirror.ends[0], mirror.ends[2], mirror.term_of(1) + 1, 0, 0, 0)
+        for end, is_stale in ((self.follower.kill, False), (self.follower.lose_power, True)):
+            end()
+            self.follower.start()
+            self.patch(self.follower.ledger, "chunk_from", lambda index: chunk if index <= 1 else None)
+            if is_stale:
+                self.records.look()
+            else:
+                self.looks("a chunk")
+
     def test_a_disk_that_is_full_for_ever(self) -> None:
         """The process takes it for full long after its store has room again."""
         self.state.is_full = True

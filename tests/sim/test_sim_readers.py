@@ -191,6 +191,26 @@ class RulesTests(SynchronousTestCase):
         self.assertRaises(InvariantError, self.rules.check_table, "n0", ReaderTable(), 3)
         self.rules.check_table("n0", ReaderTable(), 2)
 
+    def test_tables_that_began_anew(self) -> None:
+        """Who began after an entry may lack it, or know the one before, and no other."""
+        self.rules.check_table("n0", ReaderTable(), 3, 4)
+        self.assertRaises(InvariantError, self.rules.check_table, "n0", ReaderTable(), 3, 3)
+        known = ReaderTable()
+        known.note(3, state(-1, part(1)))
+        self.assertRaises(InvariantError, self.rules.check_table, "n0", known, 3, 4)
+
+    def test_tables_of_a_file_that_is_newer(self) -> None:
+        """A file may say more than the mark, and it says what the log says."""
+        for begin, is_right in ((2, True), (1, False)):
+            table = ReaderTable()
+            table.note(3, state(-1, part(0)))
+            table.note(4, state(3, part(begin, token=3)))
+            table.at(4)
+            if is_right:
+                self.rules.check_table("n0", table, 3)
+            else:
+                self.assertRaises(InvariantError, self.rules.check_table, "n0", table, 3)
+
 
 class ScheduleTests(SynchronousTestCase):
     """Schedules with readers."""

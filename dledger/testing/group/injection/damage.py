@@ -73,7 +73,9 @@ class Rot:
         if not self._leads_everywhere:
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
             self.minority = set()
-        self.rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4 and not is_wanted}
+        self.rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4}
+        if is_wanted:
+            self.rots_small = set()
 
     def _note(self, text: str) -> None:
         self._cluster.trace.note(self._cluster.clock.now_us, f"fault: {text}")

@@ -117,7 +117,7 @@ class Misfortunes:
     def wipe(self, keeper: CopyKeeper | None = None) -> None:
         """A member has a new disk. @param keeper: gives it the entries of a copy."""
         member = self._rng.choice(self.members)
-        if member.member_id not in self._away and self.may_lose(member):
+        if member.member_id not in self._away and self.may_lose(member) and self._is_state_elsewhere(member):
             member.lose_directory()
             self.name_present_members(member)
             if keeper is not None:
@@ -126,7 +126,24 @@ class Misfortunes:
 
     def may_be_wiped(self, member: SimMember) -> bool:
         """Whether this group can have the fault at all, and now."""
-        return "wipe" in self.names and member.member_id not in self._away and self.may_lose(member)
+        return "wipe" in self.names and member.member_id not in self._away and (
+            self.may_lose(member) and self._is_state_elsewhere(member))
+
+    def _is_state_elsewhere(self, member: SimMember) -> bool:
+        """
+        Whether another member can make the state of the machines for all: it has a snapshot, or its log from
+        the beginning, and its log comes to where those of the others begin.
+        """
+        if self._cluster.world.machines is None:
+            return True
+        others = [one for one in self._cluster.active if one is not member]
+        mirror = self._cluster.invariants.mirror
+        reach = max((mirror(one.member_id).begin_index for one in others), default=0)
+        return any(
+            mirror(one.member_id).end_index >= reach - 1
+            and _newest_snapshot(one) >= mirror(one.member_id).begin_index - 1
+            for one in others if mirror(one.member_id).terms and one.member_id not in self._away
+        )
 
     def name_present_members(self, member: SimMember) -> None:
         """A group that drops its log forgets former members: the operator names the present ones."""
@@ -282,6 +299,13 @@ class Misfortunes:
     def _go_on(self, member: SimMember, boots: int) -> None:
         if member.boots == boots:
             member.resume()
+
+
+def _newest_snapshot(member: SimMember) -> int:
+    """The last entry in a snapshot of its state machine; -1: it has none."""
+    path = f"{member.config.self_path}/machine"
+    found = [name.split("-") for name in (member.disk.listdir(path) if member.disk.exists(path) else ())]
+    return max((int(parts[1]) for parts in found if len(parts) == 3 and parts[2].isdigit()), default=-1)
 
 
 def _fits(copy: bytes, now: bytes) -> bool:

@@ -273,10 +273,16 @@ class WordRules:
             others = {before.leader_id, state.leader_id} - {None}
             is_so = bool(others if request.pre_vote else others - {candidate})
         elif result is VoteResult.REJECT_UNKNOWN_LEADER:
-            is_so = candidate not in self.invariants.membership_of(member.member_id).addresses
+            is_so = not self._surely_knows(member, candidate)
         else:
             return []
         return [("vote", result.name, is_so)]
+
+    def _surely_knows(self, member: CheckedMember, other_id: str) -> bool:
+        """Whether the log of a member names another one, or, while it names nobody, its options do."""
+        state = member.core.member
+        known = other_id in self.invariants.membership_of(member.member_id).addresses
+        return known and (state.membership.index >= 0 or other_id in state.config.peers)
 
     def _of_heart(
         self, member: CheckedMember, before: BeforeStep, request: Request, response: HeartBeatResponse
@@ -288,7 +294,7 @@ class WordRules:
         elif code is ResponseCode.EXPIRED_TERM:
             is_so = request.term < state.term
         elif code is ResponseCode.UNKNOWN_MEMBER:
-            is_so = leader_id not in self.invariants.membership_of(member.member_id).addresses
+            is_so = not self._surely_knows(member, leader_id)
         elif code is ResponseCode.INCONSISTENT_LEADER:
             is_so = leader_id not in (state.leader_id, None)
         else:
