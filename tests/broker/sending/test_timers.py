@@ -207,11 +207,11 @@ class TimerTests(TimerCase):
         """The log cannot be read for a moment, while a message is found or delivered: it waits."""
         read, broken = timers.record_at, [2]
 
-        def failing(store: Any, offset: int) -> Any:
+        def failing(store: Any, offset: int, **named: Any) -> Any:
             if broken[0]:
                 broken[0] -= 1
                 raise OSError(24, "Too many open files")
-            return read(store, offset)
+            return read(store, offset, **named)
 
         self.patch(timers, "record_at", failing)
         self.assertEqual([self.send(b"a", 1000), self.send(b"b", 1000)], [0, 0])

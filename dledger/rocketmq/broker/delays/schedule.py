@@ -250,7 +250,7 @@ class ScheduleMessageService:
 
     def _message(self, unit: Unit) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""
-        record = record_at(self._store, unit.offset)
+        record = record_at(self._store, unit.offset, size=unit.size)
         if record is None:
             self._pass_over(unit, "it is not in the log")
             return None

@@ -293,7 +293,7 @@ class TimerService:
             del self._by_key[key]
 
     def _message(self, unit: Unit) -> Message | None:
-        record = record_at(self._store, unit.offset)
+        record = record_at(self._store, unit.offset, size=unit.size)
         try:
             return None if record is None else decode_message(record)
         except WireError:
