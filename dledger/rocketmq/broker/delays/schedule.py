@@ -266,7 +266,7 @@ class ScheduleMessageService:
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
                 store_host=self._own.host, reconsume_times=message.reconsume_times,
             )
-            (checked,) = self._pipeline.checked([made])
+            (checked,) = self._pipeline.checked([made], are_copies=True)
         except ValueError as error:
             self._pass_over(unit, str(error))
             return None

@@ -426,7 +426,7 @@ class ReviveService:
         for make in forms[int(message.reconsume_times >= tries_max) :]:
             try:
                 copy = make(message, popped, topic)
-                plain = self._pipeline.checked([copy])
+                plain = self._pipeline.checked([copy], are_copies=True)
             except ValueError as error:
                 problem = error
                 continue

@@ -119,7 +119,7 @@ class HalfProgress:
 
     def read(self, unit: Unit) -> Message | None:
         """The message of a unit; None if it is not in the log, or is damaged."""
-        record = record_at(self._store, unit.offset, size=unit.size)
+        record = record_at(self._store, unit.offset)
         try:
             return None if record is None else decode_message(record)
         except WireError as error:
