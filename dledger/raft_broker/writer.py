@@ -94,11 +94,11 @@ class RaftWriter:
             return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "messages are put to the slave")
         return None
 
-    def check(self, messages: Sequence[NewMessage]) -> int:
+    def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
         """See L{LogWriter.check}."""
         total = 0
         for message in messages:
-            if len(message.body) > self._message_bytes_max:
+            if len(message.body) > self._message_bytes_max and not are_copies:
                 raise ValueError(f"body of {len(message.body)} bytes; max_message_size="
                                  f"{self._message_bytes_max}")
             if b"\0" in message.properties_data or "\0" in message.topic:

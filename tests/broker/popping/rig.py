@@ -65,7 +65,10 @@ class PopCase(SynchronousTestCase):
 
     def make(self, **options: Any) -> None:
         """Running; also once more on the same disk."""
-        self.broker = Sending(self.disk, options=options, store={"mapped_file_size_commit_log": 1 << 17})
+        store = {"mapped_file_size_commit_log": 1 << 17}
+        if "max_message_size" in options:
+            store["max_message_size"] = options.pop("max_message_size")
+        self.broker = Sending(self.disk, options=options, store=store)
         self.parts = self.broker.broker
         self.client, self.producer = self.broker.connect(), self.broker.connect()
         self.parts.revive.start()

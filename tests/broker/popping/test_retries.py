@@ -157,10 +157,10 @@ class FullTests(PopCase):
         self.assertEqual(len(self.pop()), 2)
         checked = self.parts.pipeline.checked
 
-        def refusing(batch: Any) -> Any:
+        def refusing(batch: Any, **named: Any) -> Any:
             if batch[0].body == b"a":
                 raise ValueError("a test")
-            return checked(batch)
+            return checked(batch, **named)
 
         self.patch(self.parts.pipeline, "checked", refusing)
         self.wait(12)

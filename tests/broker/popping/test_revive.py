@@ -199,6 +199,15 @@ class StartTests(PopCase):
         self.again()
         self.assertEqual(self.parts.revive.topic, REVIVE)
 
+    def test_a_smaller_size_loses_no_popped_message(self) -> None:
+        """Somebody lowers max_message_size: what was stored before comes again all the same."""
+        self.send(bytes(70_000), b"a")
+        self.pop()
+        self.again(max_message_size=1000)
+        self.wait(12)
+        self.assertEqual([one.body for one in self.pop()], [bytes(70_000), b"a"])
+        self.assertEqual(self.parts.revive.gone, 0)
+
     def test_finished_check_points_are_not_read_again(self) -> None:
         """The next one reads only what is not finished."""
         self.send(b"a", b"b")

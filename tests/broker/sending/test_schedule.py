@@ -42,9 +42,9 @@ class ScheduleCase(SynchronousTestCase):
         self.offsets = DelayOffsets(WALL_MS)
         self.make()
 
-    def make(self, levels: str = "1s 5s 10s") -> None:
+    def make(self, levels: str = "1s 5s 10s", **store: int) -> None:
         """Started; also once more on the same disk, and with the same offsets."""
-        self.writing = Writing(self.disk, store={"message_delay_level": levels})
+        self.writing = Writing(self.disk, store={"message_delay_level": levels, **store})
         self.told: list[tuple[str, int, int, int]] = []
         self.topics = self.writing.broker.metadata.topics
         self.skew_ms = 0
@@ -260,6 +260,20 @@ class TroubleTests(ScheduleCase):
         self.assertEqual(self.bodies(), [])
         self.wait(4)
         self.assertEqual(self.bodies(), [b"one"])
+
+    def test_a_smaller_size_loses_no_message(self) -> None:
+        """Somebody lowers max_message_size: what was stored before is delivered all the same."""
+        size = 1 << 17
+        self.schedule.stop()
+        self.writing.stop()
+        self.disk = MemoryDisk()
+        self.make(mapped_file_size_commit_log=size)
+        self.put(delayed(bytes(70_000), 1))
+        self.schedule.stop()
+        self.writing.stop()
+        self.make(mapped_file_size_commit_log=size, max_message_size=1000)
+        self.wait(2)
+        self.assertEqual(self.bodies(), [bytes(70_000)])
 
     def test_broker_stops(self) -> None:
         """Then nobody tries any more, and nothing is logged."""

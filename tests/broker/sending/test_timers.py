@@ -29,9 +29,10 @@ class TimerCase(SynchronousTestCase):
         self.disk = MemoryDisk()
         self.make()
 
-    def make(self, **options: Any) -> None:
+    def make(self, *, store: dict[str, Any] | None = None, **options: Any) -> None:
         """Running; also once more on the same disk."""
-        self.broker = Sending(self.disk, options=options, store={"mapped_file_size_commit_log": 1 << 17})
+        sizes = {"mapped_file_size_commit_log": 1 << 17, **(store or {})}
+        self.broker = Sending(self.disk, options=options, store=sizes)
         self.parts = self.broker.broker
         self.producer = self.broker.connect()
         self.addCleanup(self.broker.store.abandon)
@@ -39,7 +40,7 @@ class TimerCase(SynchronousTestCase):
         self.parts.timers.start()
         self.settle()
 
-    def again(self, *, crash: bool = False) -> None:
+    def again(self, *, crash: bool = False, store: dict[str, Any] | None = None) -> None:
         """The broker ends, and another one runs on its disk."""
         if not crash:
             self.parts.timers.sweep()
@@ -47,7 +48,7 @@ class TimerCase(SynchronousTestCase):
         self.parts.timers.stop()
         self.broker.store.abandon()
         passed_s = self.broker.clock.seconds()
-        self.make()
+        self.make(store=store)
         self.broker.clock.advance(passed_s)
         self.settle()
 
@@ -207,11 +208,11 @@ class TimerTests(TimerCase):
         """The log cannot be read for a moment, while a message is found or delivered: it waits."""
         read, broken = timers.record_at, [2]
 
-        def failing(store: Any, offset: int) -> Any:
+        def failing(store: Any, offset: int, **named: Any) -> Any:
             if broken[0]:
                 broken[0] -= 1
                 raise OSError(24, "Too many open files")
-            return read(store, offset)
+            return read(store, offset, **named)
 
         self.patch(timers, "record_at", failing)
         self.assertEqual([self.send(b"a", 1000), self.send(b"b", 1000)], [0, 0])
@@ -230,6 +231,14 @@ class TimerTests(TimerCase):
         self.assertEqual(self.bodies(), [])
         self.wait(2)
         self.assertEqual(self.bodies(), [b"a"])
+
+    def test_a_smaller_size_loses_no_message(self) -> None:
+        """Somebody lowers max_message_size: what was stored before is delivered all the same."""
+        self.assertEqual(self.send(bytes(70_000), 1000), 0)
+        self.again(store={"max_message_size": 1000})
+        self.wait(2)
+        self.assertEqual(self.bodies(), [bytes(70_000)])
+        self.assertEqual(self.send(bytes(70_000), 1000), Code.MESSAGE_ILLEGAL)
 
     def test_notes_in_order(self) -> None:
         """A recall whose put has not ended holds the place of the notes; and that never goes back."""

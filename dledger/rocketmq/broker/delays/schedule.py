@@ -262,7 +262,7 @@ class ScheduleMessageService:
 
     def _message(self, unit: Unit) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""
-        record = record_at(self._store, unit.offset)
+        record = record_at(self._store, unit.offset, size=unit.size)
         if record is None:
             self._pass_over(unit, "it is not in the log")
             return None
@@ -278,7 +278,7 @@ class ScheduleMessageService:
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
                 store_host=self._own.host, reconsume_times=message.reconsume_times,
             )
-            (checked,) = self._pipeline.checked([made])
+            (checked,) = self._pipeline.checked([made], are_copies=True)
         except ValueError as error:
             self._pass_over(unit, str(error))
             return None

@@ -293,7 +293,7 @@ class TimerService:
             del self._by_key[key]
 
     def _message(self, unit: Unit) -> Message | None:
-        record = record_at(self._store, unit.offset)
+        record = record_at(self._store, unit.offset, size=unit.size)
         try:
             return None if record is None else decode_message(record)
         except WireError:
@@ -396,7 +396,7 @@ class TimerService:
 
     def _copy(self, offset: int) -> PlainMessage | None:
         """The message to store again; None if it cannot be delivered."""
-        record = record_at(self._store, offset)
+        record = record_at(self._store, offset, size=self._store.log.file_size)
         if record is None:
             self._pass_over(offset, "it is not in the log")
             return None
@@ -411,7 +411,7 @@ class TimerService:
                 properties_data=encode_properties(named), sys_flag=message.sys_flag,
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
                 store_host=self._own.host, reconsume_times=message.reconsume_times,
-            )])
+            )], are_copies=True)
         except (WireError, ValueError) as error:
             self._pass_over(offset, str(error))
             return None

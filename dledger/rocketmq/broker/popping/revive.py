@@ -368,7 +368,7 @@ class ReviveService:
         for offset in sorted(popped.open):
             units = queue.read(offset, 1) if queue and queue.begin_index <= offset < queue.next_index else ()
             try:
-                record = record_at(self._store, units[0].offset) if units else None
+                record = record_at(self._store, units[0].offset, size=units[0].size) if units else None
                 if record is None:
                     raise ValueError("it is not in the log")
                 message = decode_message(record)
@@ -426,7 +426,7 @@ class ReviveService:
         for make in forms[int(message.reconsume_times >= tries_max) :]:
             try:
                 copy = make(message, popped, topic)
-                plain = self._pipeline.checked([copy])
+                plain = self._pipeline.checked([copy], are_copies=True)
             except ValueError as error:
                 problem = error
                 continue

@@ -89,10 +89,11 @@ class LogWriter(Protocol):
     def refusal(self) -> NotPut | None:
         """The reason why the next append would be refused; None if it would not."""
 
-    def check(self, messages: Sequence[NewMessage]) -> int:
+    def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
         """
         Check that these messages can be stored together.
 
+        @param are_copies: of stored messages: C{max_message_size} may have been larger then.
         @return: total bytes of their records.
         @raise ValueError: they cannot; the text says why.
         """
@@ -129,9 +130,9 @@ class ReplicatedLog:
             return NotPut(status, _REASONS.get(status, "replication is not running"))
         return None
 
-    def check(self, messages: Sequence[NewMessage]) -> int:
+    def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
         """See L{LogWriter}."""
-        return self._store.log.check(messages)
+        return self._store.log.check(messages, are_copies=are_copies)
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
         """See L{LogWriter}."""
@@ -180,14 +181,15 @@ class PutPipeline:
         self.stored = 0
         self.put_s = Histogram()
 
-    def checked(self, batch: Sequence[NewMessage]) -> list[PlainMessage]:
+    def checked(self, batch: Sequence[NewMessage], *, are_copies: bool = False) -> list[PlainMessage]:
         """
         Check messages that go into one file together, and convert them for L{put}. Check each batch
         separately, so that a mistake of one sender does not affect the others.
 
+        @param are_copies: see L{LogWriter.check}.
         @raise ValueError: they cannot be stored; the text says why.
         """
-        self._writer.check(batch)
+        self._writer.check(batch, are_copies=are_copies)
         return plain_batch(batch)
 
     def refusal(self) -> NotPut | None:

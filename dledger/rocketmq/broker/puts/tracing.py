@@ -141,9 +141,9 @@ class TracedWriter:
         """See L{LogWriter}."""
         return self._writer.refusal()
 
-    def check(self, messages: Sequence[NewMessage]) -> int:
+    def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
         """See L{LogWriter}."""
-        return self._writer.check(messages)
+        return self._writer.check(messages, are_copies=are_copies)
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
         """See L{LogWriter}."""

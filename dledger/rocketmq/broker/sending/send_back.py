@@ -157,7 +157,7 @@ class SendBack(CommandGroup):
         @raise ValueError: it cannot be stored.
         @raise NotPut: the broker refuses messages now.
         """
-        return self._pipeline.put(self._pipeline.checked([message]), waits=False).done
+        return self._pipeline.put(self._pipeline.checked([message], are_copies=True), waits=False).done
 
 
 #: Bit of C{topicSysFlag}: subscriptions of units.

@@ -223,19 +223,22 @@ def _reach(units: list[Unit], index: int) -> int:
     return end - first.offset
 
 
-def record_at(store: MessageStore, offset: int) -> bytes | None:
+def record_at(store: MessageStore, offset: int, *, size: int = 0) -> bytes | None:
     """
     The record that begins at an offset of the log; None if no sound record begins there.
 
+    @param size: in its unit. It may be longer than a message may be now: C{max_message_size} was larger when
+        it was stored, or is at the master.
     @raise OSError: the log cannot be read.
     """
     log = store.log
     if not log.begin_offset <= offset <= log.record_end - START_SIZE:
         return None
     room = log.file_size - offset % log.file_size
+    most = min(room, max(store.config.record_size_max, size))
     start = log.read(offset, START_SIZE)
     size = START.unpack(start)[0] if len(start) == START_SIZE else 0
-    if not 0 < size <= min(room, store.config.record_size_max):
+    if not 0 < size <= most:
         return None
     data = log.read(offset, size)
     try:

@@ -226,16 +226,16 @@ class CommitLog:
 
     # -- appending -------------------------------------------------------------------------------
 
-    def check(self, messages: Sequence[NewMessage]) -> int:
+    def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
         """
         Check that these messages can be stored consecutively in one file.
 
-        @return: total bytes of their records.
+        @param are_copies: C{max_message_size} does not count. @return: total bytes of their records.
         @raise ValueError: they cannot; the text says why.
         """
         total = 0
         for message in messages:
-            if len(message.body) > self._config.max_message_size:
+            if len(message.body) > self._config.max_message_size and not are_copies:
                 raise ValueError(f"body of {len(message.body)} bytes; max_message_size="
                                  f"{self._config.max_message_size}")
             if b"\0" in message.properties_data or "\0" in message.topic:
