@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
@@ -13,10 +12,8 @@ from dledger.rocketmq.broker.consuming import key_queries, offset_commands, queu
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
-from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets
 from dledger.rocketmq.broker.metadata.order_info import OrderInfos
-from dledger.rocketmq.broker.metadata.tables import FileTable
 from dledger.rocketmq.broker.popping.in_order import InOrder
 from dledger.rocketmq.broker.popping.popped import PoppedTable
 from dledger.rocketmq.broker.sending import long_sends, send_back
@@ -31,6 +28,7 @@ from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.exams.lasting_papers import Loan
 from dledger.testing.brokers.pair_schedule import PairFocus
 from dledger.testing.brokers.parts.asking import ClientMachine
+from dledger.testing.world.host import MachineDisk
 from protocols.wire.rocketmq.message import encode_properties
 from tests.sim.test_pairs import PairCase, calm_world
 
@@ -119,11 +117,13 @@ class ExamTests(PairCase):
         self.assertFound("table_paper", "after two rounds", ConsumerOffsets, "_merge",
                          lambda self, key, queues: self._table.update({key: queues}) is None)
 
-        def write_step(tables: Metadata, table: FileTable) -> Callable[[], None]:
-            content = table.file_bytes()
-            return lambda: tables._disk.write_file(f"{tables._directory}/{table.file_name}", content)
+        sound = MachineDisk.write_file
 
-        self.assertFound("file_paper", "the former topics", Metadata, "_write_step", write_step)
+        def write_file(disk: MachineDisk, path: str, data: bytes) -> None:
+            if not path.endswith(".bak"):
+                sound(disk, path, data)
+
+        self.assertFound("file_paper", "the former topics", MachineDisk, "write_file", write_file)
 
     def test_short_loan_is_found(self) -> None:
         """A queue is lent for a minute after the last request of its holder."""

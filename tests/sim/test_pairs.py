@@ -9,10 +9,10 @@ from unittest import mock
 
 import attrs
 from click.testing import CliRunner
-from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.store.log_checkpoints import LogCheckpoints
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.__main__ import main
@@ -480,8 +480,11 @@ class WorldTests(PairCase):
         self.assertTrue(machine.disk.exists(ABORT_PATH))
         check_stopped(machine, path)
         machine.exits = partial(check_stopped, log_path=path)
-        self.patch(machine.parts.store, "checkpoint", lambda: succeed(None))
-        machine.parts.store._is_checkpointed = True
+
+        async def write(checkpoints: LogCheckpoints) -> None:
+            """Nothing."""
+
+        self.patch(LogCheckpoints, "write", write)
         machine.stop()
         with world.bugs.listening():
             self.assertBroken(27, world.clock.run_until, world.clock.now_us + 5_000_000)

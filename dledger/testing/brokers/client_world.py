@@ -80,10 +80,6 @@ class ClientWorld(PairFaults):
         self.bad_logs = BadLogs(self)
         self.bugs.expects = partial(_is_of_a_disk, self.machines)
 
-    def _exits(self, machine: BrokerMachine) -> None:
-        """B27."""
-        check_stopped(machine, self.log_path(machine))
-
     # -- what the stories ask --------------------------------------------------------------------
 
     def master(self) -> str:
@@ -121,17 +117,14 @@ class ClientWorld(PairFaults):
         """
         with self.bugs.listening():
             for machine in self.machines.values():
-                machine.exits = self._exits
+                machine.exits = partial(check_stopped, log_path=self.log_path(machine))
                 self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
             self.traffic.begin()
             self.clock.after(3 * SECOND_US, self.harm)
             self.clock.after(1, self._watch)
             self.clock.run_until(FAULTS_S * SECOND_US)
             self.heal()
-            client = ClientMachine(BORROWER, clock=self.clock, network=self.network,
-                                   rng=random.Random(f"{self.seed} borrower"), wrong=self.bugs.note)
-            loan = Loan(self, client)
-            client.begin(loan.play())
+            loan = _begin_loan(self)
             _settle(self)
             self._judge()
             self.traffic.probe()
@@ -158,6 +151,15 @@ class ClientWorld(PairFaults):
     def _answers_at_end(self) -> Collection[int]:
         """The codes of which one is the answer to a message when all is over."""
         return (0,)
+
+
+def _begin_loan(world: ClientWorld) -> Loan:
+    """Let a client borrow a queue."""
+    client = ClientMachine(BORROWER, clock=world.clock, network=world.network,
+                           rng=random.Random(f"{world.seed} borrower"), wrong=world.bugs.note)
+    loan = Loan(world, client)
+    client.begin(loan.play())
+    return loan
 
 
 def _settle(world: ClientWorld) -> None:

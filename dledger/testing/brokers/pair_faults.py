@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
@@ -211,10 +210,8 @@ class PairFaults:
 
     def _disk_error(self, machine: BrokerMachine) -> None:
         machine.may_fail = True
-        if self.fault_rng.random() < 0.5:
-            machine.disk.arm(syncs=1)
-        else:
-            machine.disk.arm(writes=1)
+        is_sync = self.fault_rng.random() < 0.5
+        machine.disk.arm(syncs=int(is_sync), writes=int(not is_sync))
 
     def _read_error(self, machine: BrokerMachine) -> None:
         """The next read fails, and not when it is tried again. (Files that are read as a whole are not.)"""
@@ -224,12 +221,7 @@ class PairFaults:
     def _fail_start(self, machine: BrokerMachine) -> None:
         """A broker ends, and its disk fails while the next process starts: once, or for some files."""
         self._kill(machine)
-        if self.fault_rng.random() < 0.5:
-            machine.fail_once(self.fault_rng.randrange(4))
-        else:
-            machine.may_fail = True
-            machine.disk.fail_under(self.fault_rng.choice((ABORT_PATH, *STORED_PATHS)))
-            self.clock.after(3 * SECOND_US, machine.disk.fail_under, "")
+        machine.fail_start(self.fault_rng, (ABORT_PATH, *STORED_PATHS), us=3 * SECOND_US)
 
     def _spoil_queue(self, machine: BrokerMachine) -> None:
         """A page of a queue cannot be read until all of it is written; writing a part ends the broker."""
@@ -280,12 +272,6 @@ class PairFaults:
                 self._noticed.add(slave.name)
                 self.clock.after(NOTICED_US, self._look_at, slave)
 
-    def look_at_index(self, machine: BrokerMachine) -> None:
-        """An index that cannot be written is not written before the next start: an operator stops it."""
-        indexing = machine.parts.store.indexing if machine.parts is not None else None
-        if indexing is not None and indexing.index.why_failed:
-            machine.stop()
-
     def _look_at(self, slave: BrokerMachine) -> None:
         self._noticed.discard(slave.name)
         slave.call(self._resolve, slave)
@@ -298,16 +284,10 @@ class PairFaults:
         if not self._repairs(follower):
             self.note(f"an operator lets {slave.name} take the master's log")
             self._resolving(slave)
-            if self.is_loaded and slave.parts is not None and self.fault_rng.random() < 0.6:
-                self._cut_in_checkpoint(slave, slave.parts)
+            if self.is_loaded and self.fault_rng.random() < 0.6:
+                slave.slow_checkpoint(2 * SECOND_US)  # it is under way when the log is cut
+                self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill, slave)
             Deferred.fromCoroutine(follower.take_master()).addErrback(_not_taken)
-
-    def _cut_in_checkpoint(self, slave: BrokerMachine, parts: BrokerParts) -> None:
-        """A checkpoint is under way, on a slow disk, when a slave's log is cut; then its process ends."""
-        slave.slow_disk(600_000)
-        parts.store.checkpoint()
-        self.clock.after(2 * SECOND_US, slave.slow_disk, self.flush_us)
-        self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill, slave)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether the operator does something else."""
@@ -315,6 +295,13 @@ class PairFaults:
 
     def _resolving(self, _slave: BrokerMachine) -> None:
         """The slave's log is about to be taken away."""
+
+
+def stop_without_index(machine: BrokerMachine) -> None:
+    """An index that cannot be written is not written before the next start: an operator stops its broker."""
+    indexing = machine.parts.store.indexing if machine.parts is not None else None
+    if indexing is not None and indexing.index.why_failed:
+        machine.stop()
 
 
 def _keep_house(machine: BrokerMachine) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.broker.admin.ha_resolve import RESOLVE_HA
 from dledger.rocketmq.broker.ha.slave import HAFollower
@@ -44,6 +45,7 @@ from dledger.testing.brokers.pair_faults import (
     RETENTION,
     ROLES,
     SECOND_US,
+    stop_without_index,
 )
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
 from dledger.testing.brokers.parts.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
@@ -230,7 +232,7 @@ class PairWorld(ClientWorld):
                 self.old_files.check(machine, self.machines.values())
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
                 if not self.is_loaded:
-                    self.look_at_index(machine)
+                    stop_without_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.look_after()
@@ -257,10 +259,7 @@ class PairWorld(ClientWorld):
         self.clock.after(int(self.fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
 
     def _promote(self, _machine: BrokerMachine) -> None:
-        """
-        A slave becomes the master of the others. The last master has a new disk then, or the old one; slaves
-        go on with their own logs.
-        """
+        """A slave becomes the master of the others, which keep their logs, or get a new disk."""
         candidates = {
             one.name: one.parts.store.log.end_offset for one in self.slave_machines
             if one.parts is not None and one.parts.store.is_ready and not one.process.is_frozen
@@ -319,12 +318,9 @@ class PairWorld(ClientWorld):
         _count_losses_with(self.accounts, parts)
 
     def _look_at(self, slave: BrokerMachine) -> None:
-        self.traffic.client.begin(self._show(slave))
-
-    async def _show(self, slave: BrokerMachine) -> None:
-        """An operator asks a slave how it differs, and then decides."""
-        await self.traffic.client.ask(f"{slave.name}:{CLIENT_PORT}", RESOLVE_HA, {"action": "show"})
-        super()._look_at(slave)
+        client = self.traffic.client  # an operator asks a slave how it differs, and then decides
+        asked = client.ask(f"{slave.name}:{CLIENT_PORT}", RESOLVE_HA, {"action": "show"})
+        Deferred.fromCoroutine(asked).addCallback(lambda _: super(PairWorld, self)._look_at(slave))
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether a page that cannot be read may be why replication has stopped: it is repaired first."""

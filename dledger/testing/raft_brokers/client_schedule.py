@@ -34,7 +34,15 @@ from dledger.testing.brokers.client_world import (
     clients_outcome,
     draws,
 )
-from dledger.testing.brokers.pair_faults import BAD_LOGS, LOSSES, POWER, READS, RETENTION, SECOND_US
+from dledger.testing.brokers.pair_faults import (
+    BAD_LOGS,
+    LOSSES,
+    POWER,
+    READS,
+    RETENTION,
+    SECOND_US,
+    stop_without_index,
+)
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
@@ -191,7 +199,7 @@ class RaftClientsWorld(ClientWorld):
         machine.call(hand_over, machine, self.fault_rng.choice(others))
 
     def _hand_over_in_vain(self, _machine: BrokerMachine) -> None:
-        """A master hands over to a frozen member, and stays: it refuses what comes meanwhile."""
+        """A master hands over to a frozen member, and stays: it refuses messages meanwhile."""
         master, other = self.master_machine, self._some_slave()
         other.freeze()
         self.clock.after(int(self.fault_rng.uniform(1.5, 4.0) * SECOND_US), other.thaw)
@@ -284,7 +292,7 @@ class RaftClientsWorld(ClientWorld):
                     self.masters += 1
                     self.note(f"{name} is the master of term {node.term}")
                 if not self.is_loaded:
-                    self.look_at_index(machine)
+                    stop_without_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self.bugs.tell()

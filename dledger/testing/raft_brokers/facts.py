@@ -134,7 +134,7 @@ class AckedFacts:
         return ""
 
 
-def first_difference(
+def differing_place(
     one: dict[tuple[str, int], list[tuple[int, int, str]]],
     other: dict[tuple[str, int], list[tuple[int, int, str]]],
 ) -> str:

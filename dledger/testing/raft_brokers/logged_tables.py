@@ -260,7 +260,7 @@ class LoggedTables:
                      f"{known.offset}")
 
     def _is_ahead(self, broker: str, name: str, found: object, wanted: object) -> bool:
-        """Whether no offset is below the one in the log, but for those that were committed here."""
+        """Whether each offset is at or above the one in the log, or was committed here."""
         if not isinstance(wanted, dict):
             return True
         return isinstance(found, dict) and all(

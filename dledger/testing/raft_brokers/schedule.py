@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
-from dledger.testing.raft_brokers.facts import AckedFacts, first_difference
+from dledger.testing.raft_brokers.facts import AckedFacts, differing_place
 from dledger.testing.raft_brokers.logged_tables import (
     LoggedTables,
     log_path,
@@ -386,7 +386,7 @@ class RaftBrokers:
         first, *others = queues
         for peer_id in others:
             if queues[peer_id] != queues[first]:
-                where = first_difference(queues[peer_id], queues[first])
+                where = differing_place(queues[peer_id], queues[first])
                 raise QueuesBroken(f"the queues of {peer_id} and {first} differ: {where}")
         places: dict[str, Acked] = {}
         for (topic, queue_id), messages in queues[first].items():

@@ -91,15 +91,6 @@ class MachineDisk(SimDisk):
             for inode in directory.entries.values():
                 inode.sync()
 
-    def unsynced(self, path: str) -> list[str]:
-        """Files in a directory, or below it, that a loss of power now may change or take."""
-        return [
-            f"{one}/{name}" for one, directory in self._directories.items()
-            if one == path or one.startswith(f"{path}/")
-            for name, inode in directory.entries.items()
-            if not self.is_durable(f"{one}/{name}", 0, len(inode.data))
-        ]
-
     def age(self, path: str, seconds: float) -> None:
         """A file was written this much earlier than it was."""
         self._inode(path).modified_s -= seconds

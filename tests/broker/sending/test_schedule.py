@@ -330,7 +330,7 @@ class TroubleTests(ScheduleCase):
         self.assertEqual(self.bodies(), [b"1"])
 
     def test_offset_of_lost_messages(self) -> None:
-        """What comes after the start has the numbers of messages that are lost: it is delivered, too."""
+        """Messages after the start, with the numbers of lost ones, are delivered."""
         self.schedule.stop()
         self.offsets.put(1, 4, WALL_MS)
         self.schedule.start()

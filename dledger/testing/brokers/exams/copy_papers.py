@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_exams -*-
-"""What slaves answer: what their master does, except that they correct and commit nothing; what they copy."""
+"""Slaves answer what their master does, correct and commit nothing, and copy its tables."""
 
 from __future__ import annotations
 

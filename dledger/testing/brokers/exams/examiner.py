@@ -86,10 +86,15 @@ class ExamWorld(Protocol):
 
 
 class RenewedLoan(Protocol):
-    """See L{dledger.testing.brokers.exams.lasting_papers.Loan}."""
+    """A loan of a queue: L{dledger.testing.brokers.exams.lasting_papers.Loan}."""
 
-    is_renewed: bool
-    may_be_renewed: bool
+    @property
+    def is_renewed(self) -> bool:
+        """Whether it is still lent, by its renewal alone."""
+
+    @property
+    def may_be_renewed(self) -> bool:
+        """Whether it is lent, or will be."""
 
     async def ask(self, who: str) -> bool:
         """@param who: a client of the group. @return: whether it has the queue."""

@@ -74,7 +74,7 @@ class Loan:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether the queue is still lent, but for the second request alone."""
+        """Whether the queue is still lent, by the second request alone."""
         is_last = self._world.wall_ms() - self._first_ms > LENT_MS + NEAR_MS
         return is_last and self.may_be_renewed and self._renewed_ms > 0
 

@@ -115,15 +115,13 @@ async def end_paper(exam: Examiner) -> None:
     for count, question in enumerate(asked[:2], 1):
         places_asked.append(_right(exam, question, count))
     exam.require(places_asked == sorted(set(places_asked)), f"questions name the places {places_asked}")
-    named_end = {
+    await exam.done(END_TRANSACTION, {
         "producerGroup": group, "commitOrRollback": COMMIT, "msgId": "open", "fromTransactionCheck": "true",
         **{name: asked[1].ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")},
-    }
-    await exam.done(END_TRANSACTION, named_end)
+    })
     _committed(exam, await exam.pull(topic, 1, wait_ms=900), 1, "open")
     await exam.reaches(topic, 2)
-    asked = [one for one in questions if one.ext_fields["msgId"] == "late"]
-    await _end_by_first(exam, places["late"], asked[-1].ext_fields["tranStateTableOffset"])
+    await _end_by_first(exam, places["late"], questions)
     await _given_up(exam, discarded)
     known = {one.ext_fields["msgId"] for one in questions}
     count = sum(one.ext_fields["msgId"] == "lost" for one in questions)
@@ -137,8 +135,10 @@ async def end_paper(exam: Examiner) -> None:
     await exam.done(UPDATE_OPTIONS, {}, b"transactionCheckMax=1000\n")
 
 
-async def _end_by_first(exam: Examiner, first: dict[str, object], copy: str) -> None:
+async def _end_by_first(exam: Examiner, first: dict[str, object], questions: list[RemotingCommand]) -> None:
     """An end that names the first half message reports its newest copy, too: brokers of RocketMQ need it."""
+    copies = [one.ext_fields for one in questions if one.ext_fields["msgId"] == first["msgId"]]
+    copy = copies[-1]["tranStateTableOffset"]
     at = await exam.end_of(OP_TOPIC)
     await exam.done(END_TRANSACTION, {**first, "commitOrRollback": ROLLBACK, "fromTransactionCheck": "true"})
     began_ms, told = exam.now_ms(), {""}

@@ -163,6 +163,26 @@ class BrokerMachine:
         self.may_fail = True
         self.disk.arm(opens=kind == 0, reads=kind == 1, writes=kind == 2, syncs=kind == 3)
 
+    def fail_start(self, rng: random.Random, paths: tuple[str, ...], *, us: int) -> None:
+        """
+        Let the next start fail: one call of its disk, or, for a time, each change of some files.
+
+        @param paths: of them, one is drawn; see L{MachineDisk.fail_under}.
+        """
+        if rng.random() < 0.5:
+            self.fail_once(rng.randrange(4))
+            return
+        self.may_fail = True
+        self.disk.fail_under(rng.choice(paths))
+        self.world.clock.after(us, self.disk.fail_under, "")
+
+    def slow_checkpoint(self, us: int) -> None:
+        """Begin a checkpoint on a disk that is slow for a time. Called within the running process."""
+        if self.parts is not None:
+            self.world.clock.after(us, self.slow_disk, self.flush_us)
+            self.slow_disk(600_000)
+            self.parts.store.checkpoint()
+
     def server(self, process: SimProcess, port: int = 0) -> StreamServer:
         """The endpoint of a port of this machine; 0: of its only one."""
         return StreamServer(self.world.network, f"{self.name}:{port}" if port else self.name, process)

@@ -130,8 +130,10 @@ def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     disk = machine.disk
     if disk.death is not None or disk.exists(ABORT_PATH):
         return
-    left = [name for path in (log_path, *STORED_PATHS) for name in disk.unsynced(path)
-            if not (machine.may_fail and path == INDEX_PATH)]
+    left = [
+        name for path in (log_path, *STORED_PATHS) if not (machine.may_fail and path == INDEX_PATH)
+        for name, data in disk.files_below(path).items() if not disk.is_durable(name, 0, len(data))
+    ]
     require_pair(not left, 27, f"{machine.name} has stopped in order, and {left} are not on stable storage")
 
 
