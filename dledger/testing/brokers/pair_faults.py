@@ -209,9 +209,8 @@ class PairFaults:
         self.clock.after(int(self.fault_rng.random() * 3 * SECOND_US), machine.disk.set_full, False)
 
     def _disk_error(self, machine: BrokerMachine) -> None:
-        machine.may_fail = True
         is_sync = self.fault_rng.random() < 0.5
-        machine.disk.arm(syncs=int(is_sync), writes=int(not is_sync))
+        machine.fail_once(3 if is_sync else 2)
 
     def _read_error(self, machine: BrokerMachine) -> None:
         """The next read fails, and not when it is tried again. (Files that are read as a whole are not.)"""
