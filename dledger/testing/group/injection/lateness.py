@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
+from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.misfortunes import Misfortunes
@@ -147,7 +149,12 @@ class Lateness:
             if lose:
                 network.lose(source, target)
             self._clock.after(LATE_US + STEP_US, network.heal, source, target)
-        return lambda: [network.heal(source, target) for source, target in pairs] and None
+
+        def heal() -> None:
+            for source, target in pairs:
+                network.heal(source, target)
+
+        return heal
 
     def _go_on(self, absence: _Absence) -> None:
         """One step of the log, without the member that is away."""
@@ -172,8 +179,13 @@ class Lateness:
             self._append(leader)
         if absence.step % 3 == 2:
             for one in others:
-                one.call(lambda _, one=one: one.service.reread(one.service.config))
+                one.call(partial(self._reread, one))
         self._clock.after(STEP_US, self._go_on, absence)
+
+    @staticmethod
+    def _reread(member: SimMember, _: Node) -> None:
+        """The operator lets a member read its options again: then it keeps house."""
+        member.service.reread(member.service.config)
 
     @staticmethod
     def _is_needed(leader: SimMember | None, member: SimMember) -> bool:
