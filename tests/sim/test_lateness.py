@@ -8,12 +8,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.testing.group.checks.moments import ANEW, CUT_BELOW_HOLE, INSTALLED, RECEIVED, Moments
 from dledger.testing.group.clients import Load
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection.faults import Nemesis
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import EVERYTHING, Focus, run_schedule, with_short_log
-from dledger.testing.group.watching.moments import ANEW, CUT_BELOW_HOLE, INSTALLED, RECEIVED, Moments
 
 #: Seeds without a focus whose log is short.
 SHORT_SEEDS = (22, 59)

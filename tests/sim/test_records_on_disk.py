@@ -85,7 +85,7 @@ class LookTests(GroupOfThree):
         self.looks("members at 1")
 
     def test_chunks_that_a_loss_of_power_brings_back(self) -> None:
-        """They may be of entries that were cut; who reads one sees it."""
+        """They may be of entries that were cut; a read of one shows it."""
         mirror = self.cluster.invariants.mirror(self.follower.member_id)
         chunk = ChunkSum(1, 2, mirror.ends[0], mirror.ends[2], mirror.term_of(1) + 1, 0, 0, 0)
         for end, is_stale in ((self.follower.kill, False), (self.follower.lose_power, True)):

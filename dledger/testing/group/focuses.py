@@ -249,7 +249,7 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
         load={"clients": 4, "think_us": 20_000, "appends": 0.95, "bodies_max": 3, "body_bytes_max": 100},
         group=_OURS,
     )),
-    "rot-of-entries-that-are-cut": (5, Focus(
+    "rot-of-entries-that-are-cut": (8, Focus(
         settings=_SYNC, faults=("rot_apart", "rot_apart", "isolate", "transfer"), pace_s=3.0, load=_MUCH,
         group=_OURS,
     )),

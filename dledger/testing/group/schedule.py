@@ -186,7 +186,8 @@ def with_short_log(seed: int, options: GroupOptions, load: Load) -> tuple[GroupO
         settings["machine_snapshot_entries"] = rng.choice((4, 7, 12))
         settings["machine_keep_entries"] = rng.choice((0, 1, 1, 5))
         options = attrs.evolve(options, has_machines=True)
-        load = attrs.evolve(load, submits=load.appends, queries=load.gets, poison=rng.choice((0.0, 0.0, 0.02)))
+        poison = rng.choice((0.0, 0.0, 0.02))
+        load = attrs.evolve(load, submits=load.appends, queries=load.gets, poison=poison)
     load = attrs.evolve(
         load, body_bytes_max=min(load.body_bytes_max, 300), exact=rng.choice((load.exact, 0.7)),
         conditions=0.0,

@@ -27,6 +27,7 @@ from dledger.node.requests.machine_requests import Hosting
 from dledger.node.run.tracing import OpenSpans
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machine_files import MachineFileRules
+from dledger.testing.group.checks.moments import INSTALLED, RECEIVED, Moments
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.sim_machines import (
     NO_MACHINE,
@@ -40,7 +41,6 @@ from dledger.testing.group.checks.sim_machines import (
     mixed,
     register_of,
 )
-from dledger.testing.group.watching.moments import INSTALLED, RECEIVED, Moments
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry

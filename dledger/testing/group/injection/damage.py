@@ -156,10 +156,11 @@ class Rot:
         return member.member_id in self.minority - self.rots_small - self.away
 
     def rot_uncommitted(self, member: SimMember) -> bool:
-        """Damage a record that is not committed, and that the mark calls durable. @return: whether one was."""
+        """Damage a record that is not committed, and that the mark calls durable. @return: if any."""
         invariants = self._cluster.invariants
         mirror = invariants.mirror(member.member_id)
-        found = [index for index, term in enumerate(mirror.terms[:self.durable_ends(member)], mirror.begin_index)
+        durable = mirror.terms[:self.durable_ends(member)]
+        found = [index for index, term in enumerate(durable, mirror.begin_index)
                  if invariants.committed.get(index) != term]
         if not self.may_rot(member) or not found:
             return False

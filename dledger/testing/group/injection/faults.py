@@ -23,7 +23,8 @@ from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
 
-#: How often members that come back late are among the faults of a group that drops its log, at least.
+#: How often the faults are in a mix that need others before them, at least: members that come back late for
+#: the log, and entries that rot before they are cut.
 LATE = 3
 #: Seconds without faults in which such a group changes its members for the first time.
 CALM_S = 3
@@ -35,7 +36,7 @@ class Nemesis:
 
     @ivar until_us: no fault begins after this time.
     @ivar visits: faults that few seeds draw by themselves, but some focuses do.
-    @ivar aftermath: of what comes seldom.
+    @ivar aftermath: crashes after moments that come seldom.
 
     C{only} are names of the faults that may happen (methods without the underscore); by default the
     seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
@@ -48,8 +49,9 @@ class Nemesis:
         self._cluster = cluster
         self._rng = rng
         self._clock = cluster.clock
+        changes = 0.9 if cluster.drops_log else 0.7
         self._changes_members = (
-            not only and not cluster.options.hides_wire_version and rng.random() < (0.9 if cluster.drops_log else 0.7)
+            not only and not cluster.options.hides_wire_version and rng.random() < changes
             and all(member.config.store_type == "file" for member in cluster.members.values())
         ) or "change_members" in only
         self.until_us = int(seconds * SECOND_US)
@@ -98,7 +100,7 @@ class Nemesis:
         if self._cluster.drops_log:
             chosen += [self.visits.outlast] * max(LATE, len(chosen) // 2)
         if any(map(self.damage.may_rot, self._members)):
-            chosen.append(self.visits.rot_apart)
+            chosen += [self.visits.rot_apart] * LATE
         return [*chosen, self._change_members, self._change_apart] if self._changes_members else chosen
 
     @property

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_lateness -*-
 """
-Members of a simulated group that come back when the log has gone on without them, and what follows that.
+Members of a simulated group that come back when the log has gone on without them, and crashes after that.
 
 A member is down, frozen, cut off, or without its directory until the log of the leader begins after its end.
 Then it begins its log anew, and its state machine with the snapshot of another member. A leader keeps what a
@@ -8,17 +8,19 @@ member lacks that it heard in the last minute, so another one has to lead; and w
 long by itself, so a client appends long bodies, and the operator lets the members keep house. Or it is the
 member that has gone on alone, and one of its entries rots before the next leader cuts them.
 
-What comes so seldom is often followed by a crash (L{Aftermath}): what was forgotten, or not written, shows
-only then.
+Moments that come so seldom are often followed by a crash (L{Aftermath}): a start shows the facts that a
+member has forgotten, or not written.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
+from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.misfortunes import Misfortunes
@@ -32,7 +34,7 @@ LATE_US = 15 * SECOND_US
 STEP_US = 300_000
 #: In these steps the group changes its members, and in every third one its leader, if it has to.
 CHANGE_STEPS, TRANSFER_STEP = (1, 5), 3
-#: So many steps without a leader, and the member comes back at once.
+#: After this number of steps without a leader the member comes back at once.
 LEADERLESS_STEPS = 8
 #: So long after it is cut off a leader stops whose entries are to rot.
 APART_US = 2 * SECOND_US
@@ -110,7 +112,7 @@ class Lateness:
     def rot_apart(self, tries: int = 3) -> None:
         """
         A leader is cut off with entries that nobody else has, and one of them rots while it is down: it owes
-        what it cannot read, and the next leader cuts it.
+        the entries that it cannot read, and the next leader cuts them.
 
         @param tries: number of hand-overs to a member that may lose entries of its own.
         """
@@ -147,7 +149,12 @@ class Lateness:
             if lose:
                 network.lose(source, target)
             self._clock.after(LATE_US + STEP_US, network.heal, source, target)
-        return lambda: [network.heal(source, target) for source, target in pairs] and None
+
+        def heal() -> None:
+            for source, target in pairs:
+                network.heal(source, target)
+
+        return heal
 
     def _go_on(self, absence: _Absence) -> None:
         """One step of the log, without the member that is away."""
@@ -172,8 +179,13 @@ class Lateness:
             self._append(leader)
         if absence.step % 3 == 2:
             for one in others:
-                one.call(lambda _, one=one: one.service.reread(one.service.config))
+                one.call(partial(self._reread, one))
         self._clock.after(STEP_US, self._go_on, absence)
+
+    @staticmethod
+    def _reread(member: SimMember, _: Node) -> None:
+        """The operator lets a member read its options again: then it keeps house."""
+        member.service.reread(member.service.config)
 
     @staticmethod
     def _is_needed(leader: SimMember | None, member: SimMember) -> bool:
@@ -210,7 +222,7 @@ class Aftermath:
         cluster.world.moments.listener = self.came
 
     def came(self, member_id: str, kind: str) -> None:
-        """Something came to a member, see L{dledger.testing.group.watching.moments}."""
+        """Something came to a member, see L{dledger.testing.group.checks.moments}."""
         cluster, rng = self._cluster, self._rng
         member = cluster.members[member_id]
         if cluster.clock.now_us >= self._until_us or member.config.store_type != "file":

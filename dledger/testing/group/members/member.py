@@ -26,13 +26,13 @@ from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
+from dledger.testing.group.checks.moments import Moments
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.checks.times import TimeRules
 from dledger.testing.group.members.network import GroupNetwork
-from dledger.testing.group.watching.moments import Moments
 from dledger.testing.group.watching.records_on_disk import RecordRules
 from dledger.testing.group.watching.spans import TracedWatchedDriver, WatchedSpans
 from dledger.testing.group.watching.watched import WatchedDriver

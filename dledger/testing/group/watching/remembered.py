@@ -21,9 +21,9 @@ from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.moments import ANEW, CUT_BELOW_HOLE, Moments
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.require import require
-from dledger.testing.group.watching.moments import ANEW, CUT_BELOW_HOLE, Moments
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, VoteRequest

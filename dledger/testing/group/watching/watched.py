@@ -21,12 +21,12 @@ from dledger.node.run.store import Store
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import GroupInvariants
+from dledger.testing.group.checks.moments import Moments
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
-from dledger.testing.group.watching.moments import Moments
 from dledger.testing.group.watching.outcomes import OutcomeRules, WaiterRules
 from dledger.testing.group.watching.records_on_disk import RecordRules
 from dledger.testing.group.watching.remembered import MemoryRules

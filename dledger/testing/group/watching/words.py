@@ -278,7 +278,7 @@ class WordRules:
             return []
         return [("vote", result.name, is_so)]
 
-    def _surely_knows(self, member: CheckedMember, other_id: str) -> bool:
+    def _surely_knows(self, member: CheckedMember, other_id: str | None) -> bool:
         """Whether the log of a member names another one, or, while it names nobody, its options do."""
         state = member.core.member
         known = other_id in self.invariants.membership_of(member.member_id).addresses
