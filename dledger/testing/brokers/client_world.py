@@ -117,8 +117,7 @@ class ClientWorld(PairFaults):
         """
         with self.bugs.listening():
             for machine in self.machines.values():
-                if self.has_copies:
-                    machine.exits = partial(check_stopped, log_path=self.log_path(machine))
+                machine.exits = partial(check_stopped, log_path=self.log_path(machine))
                 self.clock.after(int(self.fault_rng.random() * 500_000), machine.start)
             self.traffic.begin()
             self.clock.after(3 * SECOND_US, self.harm)
