@@ -36,8 +36,7 @@ class AnsweringMachine:
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
     @ivar machine: the present one. C{calls}: makes the calls of it, and measures them.
-    @ivar in_doubt: why its state may be wrong, as others have another one; empty if not. Then no snapshot is
-        finished or sent.
+    @ivar in_doubt: why its state may be wrong; empty if it is not. Then no snapshot is finished or sent.
     @ivar digests: index to the digest of the state after it, of the last snapshots.
     @ivar is_applying: whether it works on a batch: its state is ahead of C{applied_index}.
     """
@@ -69,11 +68,7 @@ class AnsweringMachine:
         return self._failed_at.index if self.state == "failed" else -1
 
     async def note_skip(self, index: int, term: int) -> None:
-        """
-        Keep a state that was made without an entry, which is about to be skipped by an order of this term.
-
-        @raise OSError: it could not be noted.
-        """
+        """Keep a state without an entry that is about to be skipped. @raise OSError: that cannot be noted."""
         if self._snapshots is not None:
             await self._host.run_in_thread(partial(self._snapshots.note_skip, index, term))
 

@@ -46,8 +46,8 @@ class EntryDispatch(Dispatcher):
         metadata_from: int = 0, events: BrokerEvents, expire: Callable[[int], None] = lambda log_begin: None,
     ) -> None:
         """
-        @param metadata_from: metadata in the log before this offset are in the tables; what they say of
-            queues is not.
+        @param metadata_from: metadata in the log before this offset are in the tables; the ends of queues
+            among them are not.
         @param events: hears of the metadata in the log.
         @param expire: lets the queues give up the units before the log's begin; see rule 3.
         """

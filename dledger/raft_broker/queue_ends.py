@@ -38,13 +38,16 @@ class QueueEnds:
         self.changed: dict[str, None] = {}
 
     def names(self) -> list[str]:
+        """Those of the queues with a message. See L{LoggedTable}."""
         return [f"{topic}@{queue_id}" for (topic, queue_id), offset in self._given_out().items() if offset]
 
     def logged(self, name: str) -> object:
+        """The offset, see L{LoggedTable}; None: the queue was never used."""
         topic, _, queue_id = name.rpartition("@")
         return self._given_out().get((topic, int(queue_id)))
 
     def logged_version(self) -> object:
+        """The table has none: it is of no file."""
         return None
 
     def apply(self, changes: JsonObject, version: object) -> None:

@@ -87,7 +87,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "            if self._entries.members.is_settled and", "            if False and"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
-        Patch("dledger.node.desks", "(reads, self.machine.needed_index, readers)", "(reads, readers)"),
+        Patch("dledger.node.desks", "(reads, self.machine.needed_index, readers, ", "(reads, readers, "),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_two_snapshots_are_kept"}),
     ("install-older-than-committed", "a snapshot older than what is committed is installed", (
         Patch(_FETCH, "        if answer.index < lowest_index:", "        if False:"),

@@ -91,7 +91,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_one_at_a_time"}),
     ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
-        Patch("dledger.node.desks", "self.machine.needed_index, readers)", "self.machine.needed_index,)"),
+        Patch("dledger.node.desks", "self.machine.needed_index, readers, ", "self.machine.needed_index, "),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_entries_that_readers_need_stay"}),
     ("handed-out-without-lease", "a client hands out entries after a pause longer than its lease", (
         Patch(_CLIENT, "        if self._problem is None and self.must_check:\n", "        if False:\n"),

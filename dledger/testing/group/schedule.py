@@ -24,7 +24,7 @@ SECONDS = 40.0
 #: Share of the schedules without a focus whose members run state machines.
 MACHINES = 0.3
 #: Share of the schedules without a focus whose log is short.
-SHORT = 0.42
+SHORT = 0.3
 #: Share of the schedules whose leaders note times.
 TIMED = 0.15
 #: Share of the schedules without a focus that have named readers.

@@ -272,7 +272,7 @@ class Inspections:
         def entries() -> int:
             manifest = opened_backup(disk, directory)
             invariants, count = self._cluster.invariants, 0
-            wrong: list[str] = []  # told at the end alone, as the checksum of a piece comes after its entries
+            wrong: list[str] = []  # judged at the end, as the checksum of a piece comes after its entries
             for batch in backup_batches(disk, directory, manifest):
                 at = 0
                 while at < len(batch.records):
