@@ -115,7 +115,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_DIRECTORY, "            file.datasync()\n", "            pass\n"),
     ), {"test": f"{_INSTALLS}.CrashTests"}),
     ("sent-snapshot-removed", "a snapshot is removed while it is sent", (
-        Patch(_DIRECTORY, "            if old.index not in self.held:", "            if True:"),
+        Patch(_DIRECTORY, "            if old.index not in self.held and", "            if"),
     ), {"test": f"{_INSTALLS}.OfferTests.test_a_snapshot_stays_while_it_is_sent"}),
     ("drop-behind-newest", "the log goes after a snapshot that was not read again", (
         Patch(_DIRECTORY, "                self._checked(self._path_of(oldest), oldest.index, oldest.term)\n",

@@ -58,7 +58,7 @@ class InspectionTests(SynchronousTestCase):
         batches = inspections.backup_batches
         with mock.patch.object(inspections, "backup_batches", changed):
             outcome, _ = self.play()
-        self.assertIn("has another entry", outcome.failure)
+        self.assertIn("has other entries", outcome.failure)
 
     def test_start_that_forgets(self) -> None:
         """It is noticed."""
