@@ -285,8 +285,13 @@ class PairFaults:
             self._resolving(slave)
             if self.is_loaded and self.fault_rng.random() < 0.6:
                 slave.slow_checkpoint(2 * SECOND_US)  # it is under way when the log is cut
-                self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill, slave)
+                self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill_loaded, slave)
             Deferred.fromCoroutine(follower.take_master()).addErrback(_not_taken)
+
+    def _kill_loaded(self, machine: BrokerMachine) -> None:
+        """A kill that was decided before: not when the faults are over meanwhile."""
+        if self.is_loaded:
+            self._kill(machine)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether the operator does something else."""

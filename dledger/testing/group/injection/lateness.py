@@ -87,7 +87,7 @@ class Lateness:
         """
         leader, now = self._cluster.leader, self._cluster.active
         members = [one for one in now if one.is_up and one is not leader and not one.is_paused
-                   and one.member_id not in self._damage.away]
+                   and one.member_id not in self._damage.away and self._misfortunes.leaves_most(one)]
         if leader is None or not members or self._absent:
             return
         member = self._rng.choice(members)

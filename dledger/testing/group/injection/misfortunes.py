@@ -100,10 +100,20 @@ class Misfortunes:
 
     def may_lose(self, member: SimMember) -> bool:
         """Whether a majority of members without any damage is sure of its ledger even without C{member}."""
-        if self._is_rotten(member):
-            return False
-        doubtful = {one.member_id for one in self.members if one.is_doubtful} | {member.member_id}
-        return len(doubtful) <= self._most and not self._damage.minority
+        return not self._is_rotten(member) and self.leaves_most(member)
+
+    def leaves_most(self, member: SimMember) -> bool:
+        """
+        Whether a majority has neither lost entries nor is late for a log, even without C{member}. (Where the
+        logs of all others begin after their ends, members wait for an operator.)
+        """
+        doubtful = {one.member_id for one in self.members if one.is_doubtful or self._is_late(one)}
+        return len(doubtful | {member.member_id}) <= self._most and not self._damage.minority
+
+    def _is_late(self, member: SimMember) -> bool:
+        mirror = self._cluster.invariants.mirror
+        end = mirror(member.member_id).end_index
+        return any(mirror(other.member_id).begin_index > end + 1 for other in self.members)
 
     def _is_rotten(self, *losers: SimMember) -> bool:
         """Whether any other member has a damaged entry, of which C{losers} may have the only sound copy."""
