@@ -285,13 +285,8 @@ class PairFaults:
             self._resolving(slave)
             if self.is_loaded and self.fault_rng.random() < 0.6:
                 slave.slow_checkpoint(2 * SECOND_US)  # it is under way when the log is cut
-                self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), self._kill_loaded, slave)
+                self.clock.after(int(self.fault_rng.uniform(2.0, 6.0) * SECOND_US), kill_loaded, self, slave)
             Deferred.fromCoroutine(follower.take_master()).addErrback(_not_taken)
-
-    def _kill_loaded(self, machine: BrokerMachine) -> None:
-        """A kill that was decided before: not when the faults are over meanwhile."""
-        if self.is_loaded:
-            self._kill(machine)
 
     def _repairs(self, _follower: HAFollower) -> bool:
         """Whether the operator does something else."""
@@ -299,6 +294,13 @@ class PairFaults:
 
     def _resolving(self, _slave: BrokerMachine) -> None:
         """The slave's log is about to be taken away."""
+
+
+def kill_loaded(faults: PairFaults, machine: BrokerMachine) -> None:
+    """A kill that was decided before: not when the faults are over meanwhile."""
+    if faults.is_loaded:
+        machine.kill()
+        faults.again(machine)
 
 
 def stop_without_index(machine: BrokerMachine) -> None:
