@@ -19,6 +19,8 @@ from dledger.storage.backups.backup_reader import backup_batches, opened_backup,
 from dledger.storage.files import reader
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
+    DamagedManifest,
+    MalformedManifest,
     Piece,
     check_pieces,
     decode_backup_manifest,
@@ -361,6 +363,16 @@ class RefusedTests(BackupCase):
             self.place.write_file(path, data)
             self.refused(DirectoryError, path, word)
             self.assertRaises(DirectoryError, verify_backup, self.place, PLACE)
+
+    def test_a_version_without_a_checksum(self) -> None:
+        """In a manifest of an earlier program: one that no program writes is damage, not a later one."""
+        document = json.loads(self.place.files[f"{PLACE}/{BACKUP_NAME}"].data)
+        del document["version_sha256"]
+        for version, kind in ((None, DamagedManifest), (0, DamagedManifest), (2, MalformedManifest)):
+            data = json.dumps({**document, "version": version}).encode()
+            error = self.assertRaises(ValueError, decode_backup_manifest, data)
+            self.assertIs(type(error), kind)
+        self.assertTrue(decode_backup_manifest(json.dumps(document).encode()).pieces)
 
     def test_a_full_target_goes_on_later(self) -> None:
         """The backup stays usable, and goes on later."""
