@@ -131,8 +131,9 @@ SUITES = {
 }
 
 
+UNIT_OTHERS = "others"
 #: Programs of unit tests, the slowest first: packages, and modules of packages, of which the package has the
-#: other ones. All suites that are not named here run in the last program.
+#: other ones. All suites that are not named here run in C{others}.
 UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "groups": ("tests.sim",),
     "brokers": tuple(f"tests.sim.test_{name}" for name in (
@@ -142,6 +143,7 @@ UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "crashes": tuple(f"tests.sim.test_{name}" for name in (
         "broker_crashes", "crashes", "search", "mutants", "random_mutants",
     )),
+    UNIT_OTHERS: (),
     "broker": ("tests.broker", "tests.namesrv", "tests.raft_broker"),
     "ledger": ("tests.client", "tests.core", "tests.node", "tests.aio", "tests.machine"),
     "files": ("tests.storage", "tests.remote", "tests.damage", "tests.fuzz"),
@@ -150,8 +152,6 @@ UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
         "tidy", "layering", "ratchet", "rooms", "docs", "glossary", "sentences", "overrides", "sources",
     )),
 }
-#: Its name.
-UNIT_OTHERS = "others"
 UNIT_LANES = 2
 
 
@@ -295,7 +295,7 @@ def unit_programs(root: Path = ROOT) -> dict[str, list[str]]:
     """The modules and packages of each program of unit tests."""
     where = {name: program for program, names in UNIT_PROGRAMS.items() for name in names}
     apart = {name.rpartition(".")[0] for name in where} - {"tests"}
-    found: dict[str, list[str]] = {program: [] for program in (*UNIT_PROGRAMS, UNIT_OTHERS)}
+    found: dict[str, list[str]] = {program: [] for program in UNIT_PROGRAMS}
     for suite in unit_suites(root):
         for name in modules_of(suite, root) if suite in apart else [suite]:
             found[where.get(name) or where.get(suite, UNIT_OTHERS)].append(name)
