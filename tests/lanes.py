@@ -96,14 +96,14 @@ SUITES = {
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
         "test_archive", "test_broker_tutorial",
     ), quick=(
-        ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",
          "test_machines.KeyValueTests.test_kill_under_load"),
+        ("test_demo.DemoTests.test_nothing_lost", "test_demo.JudgeTests", "test_readers.PlaceTests",
+         "test_conditions", "test_envelopes"),
+        ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_group.GroupTests",),
         ("test_raft_broker.FailOverTests.test_sends_to_a_follower", "test_raft_broker.JudgeTests",
          "test_chaos.ChaosTests.test_sync", "test_backup.BackupTests"),
-        ("test_demo.DemoTests.test_nothing_lost", "test_demo.JudgeTests", "test_readers.PlaceTests",
-         "test_conditions", "test_envelopes"),
         ("test_histories", "test_ledgers", "test_writer", "test_locks", "test_children"),
     )),
     "spark": Suite(2, (
