@@ -17,6 +17,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from dledger.rocketmq.broker import parts as parts_module
@@ -24,6 +25,7 @@ from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import LogKind
 from tests.import_graph import ROOT, module_names
+from tests.sources import text_of, tree_of
 
 PAGE = ROOT / "docs" / "put-path.md"
 BEGIN, END = "<!-- events: begin -->", "<!-- events: end -->"
@@ -40,6 +42,7 @@ def _dotted(found: Any) -> str:
     return f"{found.__module__}.{found.__qualname__}"
 
 
+@cache
 def _attributes(owner: type) -> dict[str, ast.Call]:
     """The calls whose results methods of a class, or of its bases, keep as attributes."""
     found: dict[str, ast.Call] = {}
@@ -84,6 +87,7 @@ def _narrowed(method: ast.FunctionDef, value: str) -> type | None:
     return None
 
 
+@cache
 def listeners(event: str) -> list[str]:
     """The dotted names of what hears an event in a broker, in order."""
     method = ast.parse(textwrap.dedent(inspect.getsource(getattr(BrokerParts, event)))).body[0]
@@ -107,6 +111,7 @@ def listeners(event: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+@cache
 def _handed_on() -> list[tuple[str, str, frozenset[str]]]:
     """Events that the parts give to others as callables: event, module of the receiver, names there."""
     found = []
@@ -140,13 +145,14 @@ def _senders_in(
                 yield f"{within}.{node.name}"
 
 
+@cache
 def senders(event: str) -> list[str]:
     """The dotted names of the functions that emit an event."""
     found: list[str] = []
     handed_on = _handed_on()
     for module, path in module_names(ROOT, _ROOMS).items():
         names = [names for one, receiver, names in handed_on if (one, receiver) == (event, module)]
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(text_of(path))
         found += _senders_in(tree.body, event, frozenset().union(*names), module)
     return found
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import attrs
+
+from tests.sources import text_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,8 +23,9 @@ OURS = ("dledger", "protocols", "pyspark_dledger", "tests", "benchmarks", "demo"
 COVERED = ("dledger", "protocols", "pyspark_dledger", "twisted")
 
 
-def module_names(root: Path, tops: tuple[str, ...] = COVERED) -> dict[str, Path]:
-    """Dotted name to file of every module below the given directories."""
+@cache
+def module_names(root: Path, tops: tuple[str, ...] = COVERED) -> Mapping[str, Path]:
+    """Dotted name to file of every module below the given directories, as they were at first."""
     found = {}
     for top in tops:
         for path in sorted((root / top).rglob("*.py")):
@@ -78,13 +82,14 @@ def imports_in(
             yield from imports_in(node, known, inside, for_types)
 
 
-def imports_of(root: Path = ROOT, tops: tuple[str, ...] = COVERED) -> dict[str, set[str]]:
+@cache
+def imports_of(root: Path = ROOT, tops: tuple[str, ...] = COVERED) -> Mapping[str, set[str]]:
     """Every module of ours, and the modules of ours that it imports, in functions and for types, too."""
     known = module_names(root, tops)
     return {
         module: {
             found.target
-            for found in imports_in(ast.parse(path.read_text()), known)
+            for found in imports_in(tree_of(text_of(path)), known)
             if isinstance(found, Import) and found.target in known and found.target != module
         }
         for module, path in known.items()

@@ -4,10 +4,12 @@ Programs that run side by side, one in each lane: they wait for elections and ti
 
     python -m tests.lanes processes             each module of tests/processes as one program
     python -m tests.lanes processes --quick     each promise once, for make test
-    python -m tests.lanes unit                  each package of unit tests
+    python -m tests.lanes unit                  all unit tests
 
 The output of a program is written as a whole when it has ended, so that outputs do not mix; meanwhile one
-line each says that it began, ended, or still runs.
+line each says that it began, ended, or still runs. A program that breaks, without naming its failures, is
+followed by the command that runs it again. Each program imports the product anew, which takes it seconds, so
+quick modules share one.
 """
 
 from __future__ import annotations
@@ -16,20 +18,22 @@ import argparse
 import contextlib
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import attrs
 
-from tests.runner.counts import Count, Reader, judge, read_trial, read_trial_strictly
-from tests.runner.stages import TRIAL, unit_suites
+from tests.runner.again import TRIAL
+from tests.runner.counts import Count, Reader, is_cut_short, judge, read_trial, read_trial_strictly
+from tests.runner.stages import ROOT, modules_of, unit_suites
 from tests.slowness import patient
 
 TELL_S = 60.0
@@ -92,14 +96,14 @@ SUITES = {
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
         "test_archive", "test_broker_tutorial",
     ), quick=(
-        ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",
          "test_machines.KeyValueTests.test_kill_under_load"),
+        ("test_demo.DemoTests.test_nothing_lost", "test_demo.JudgeTests", "test_readers.PlaceTests",
+         "test_conditions", "test_envelopes"),
+        ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_group.GroupTests",),
         ("test_raft_broker.FailOverTests.test_sends_to_a_follower", "test_raft_broker.JudgeTests",
          "test_chaos.ChaosTests.test_sync", "test_backup.BackupTests"),
-        ("test_demo.DemoTests.test_nothing_lost", "test_demo.JudgeTests", "test_readers.PlaceTests",
-         "test_conditions", "test_envelopes"),
         ("test_histories", "test_ledgers", "test_writer", "test_locks", "test_children"),
     )),
     "spark": Suite(2, (
@@ -127,11 +131,27 @@ SUITES = {
 }
 
 
-#: The slowest packages of unit tests.
-UNIT_LONGEST = (
-    "tests.sim", "tests.broker", "tests.client", "tests.storage", "tests.core", "tests.test_tidy",
-    "tests.commands",
-)
+UNIT_OTHERS = "others"
+#: Programs of unit tests, the slowest first: packages, and modules of packages, of which the package has the
+#: other ones. All suites that are not named here run in C{others}.
+UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
+    "groups": ("tests.sim",),
+    "brokers": tuple(f"tests.sim.test_{name}" for name in (
+        "pairs", "group_traffic", "raft_clients", "raft_brokers", "bad_pages", "keeper", "ha", "exams",
+        "slips",
+    )),
+    "crashes": tuple(f"tests.sim.test_{name}" for name in (
+        "broker_crashes", "crashes", "search", "mutants", "random_mutants",
+    )),
+    UNIT_OTHERS: (),
+    "broker": ("tests.broker", "tests.namesrv", "tests.raft_broker"),
+    "ledger": ("tests.client", "tests.core", "tests.node", "tests.aio", "tests.machine"),
+    "files": ("tests.storage", "tests.remote", "tests.damage", "tests.fuzz"),
+    # These read the whole tree, see tests.sources.
+    "house rules": tuple(f"tests.test_{name}" for name in (
+        "tidy", "layering", "ratchet", "rooms", "docs", "glossary", "sentences", "overrides", "sources",
+    )),
+}
 UNIT_LANES = 2
 
 
@@ -223,6 +243,9 @@ class Lanes:
             self._out.write(output)
         took = time.monotonic() - began
         self._tell(f"{job.name} took {took:.0f} s: {count.passed} passed, {count.failed} failed")
+        if is_cut_short(job.read, output, process.returncode):
+            words = [word for word in job.command[1:] if not word.startswith("--temp-directory=")]
+            self._tell(f"again: python {shlex.join(words)}")
         return count
 
     def _tell(self, what: str) -> None:
@@ -268,13 +291,22 @@ def _job(suite: str, names: Sequence[str], temporary: Path) -> Job:
     )
 
 
+def unit_programs(root: Path = ROOT) -> dict[str, list[str]]:
+    """The modules and packages of each program of unit tests."""
+    where = {name: program for program, names in UNIT_PROGRAMS.items() for name in names}
+    apart = {name.rpartition(".")[0] for name in where} - {"tests"}
+    found: dict[str, list[str]] = {program: [] for program in UNIT_PROGRAMS}
+    for suite in unit_suites(root):
+        for name in modules_of(suite, root) if suite in apart else [suite]:
+            found[where.get(name) or where.get(suite, UNIT_OTHERS)].append(name)
+    return found
+
+
 def unit_jobs(temporary: Path) -> list[Job]:
-    """One program for each package of unit tests and each module beside them, the slowest first."""
-    suites = sorted(unit_suites(), key=lambda name: (UNIT_LONGEST.index(name) if name in UNIT_LONGEST
-                                                     else len(UNIT_LONGEST), name))
+    """The programs of unit tests, the slowest first."""
     return [
-        Job(name=name, read=read_trial, command=(*TRIAL, f"--temp-directory={temporary / name}", name))
-        for name in suites
+        Job(name=name, read=read_trial, command=(*TRIAL, f"--temp-directory={temporary / name}", *suites))
+        for name, suites in unit_programs().items()
     ]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tests.import_graph import OURS, Import, imports_in
 from tests.layering import LAYERS, Layer
+from tests.sources import nodes_of, tree_of
 
 #: Layers that are given a generator and must neither make one nor use the global one.
 SEEDED = ("core",)
@@ -56,9 +57,9 @@ def _judge(found: Import, layer: Layer) -> str | None:
     return None if _within_any(target, layer.third) else f"{target} is not a third party of this layer"
 
 
-def _chance(tree: ast.AST, *, seeded: bool) -> Iterator[tuple[int, str]]:
+def _chance(source: str, *, seeded: bool) -> Iterator[tuple[int, str]]:
     """Uses of the global generator, and of generators made where one is given."""
-    for node in ast.walk(tree):
+    for node in nodes_of(source) if "random" in source.lower() else ():
         if isinstance(node, ast.ImportFrom) and node.module == "random":
             for alias in node.names:
                 if alias.name not in ("Random", "SystemRandom"):
@@ -95,7 +96,7 @@ def check(module: str, source: str, known: Mapping[str, object]) -> list[str]:
     layer = layer_of(module)
     if layer is None:
         return [f"{module}: no row of the table covers it"]
-    tree = ast.parse(source)
+    tree = tree_of(source)
     wrong = []
     for found in imports_in(tree, known):
         if isinstance(found, int):
@@ -104,6 +105,6 @@ def check(module: str, source: str, known: Mapping[str, object]) -> list[str]:
         reason = _judge(found, layer)
         if reason is not None:
             wrong.append(f"{module}:{found.line}: layer {layer.name}: {reason}")
-    for line, reason in _chance(tree, seeded=layer.name in SEEDED):
+    for line, reason in _chance(source, seeded=layer.name in SEEDED):
         wrong.append(f"{module}:{line}: layer {layer.name}: {reason}")
     return wrong

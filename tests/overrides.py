@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.import_graph import ROOT
+from tests.sources import text_of, tree_of
 
 #: Packages whose classes are looked up in the source.
 OURS = ("dledger", "protocols", "pyspark_dledger", "benchmarks", "demo", "tests")
@@ -25,7 +26,7 @@ def _module(name: str, root: Path) -> tuple[dict[str, ast.ClassDef], dict[str, s
     place = root.joinpath(*name.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         if path.exists():
-            return classes_of(ast.parse(path.read_text("utf-8")))
+            return classes_of(tree_of(text_of(path)))
     return {}, {}
 
 

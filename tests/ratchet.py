@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.import_graph import ROOT, module_names
+from tests.sources import nodes_of, text_of, tree_of
 
 TABLE = Path(__file__).with_name("ratchet.txt")
 
@@ -43,7 +44,7 @@ Key = tuple[str, str]
 
 def measured(module: str, source: str) -> dict[Key, int]:
     """Every figure of a module."""
-    tree = ast.parse(source)
+    tree = tree_of(source)
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
@@ -106,7 +107,7 @@ def private_reads(source: str) -> int:
     return sum(
         isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
         and node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "super()")
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
     )
 
 
@@ -154,10 +155,10 @@ def figures_of_the_product() -> dict[Key, int]:
     """Every figure of every module of the product, and of every folder of its tests."""
     found: dict[Key, int] = {}
     for module, path in module_names(ROOT).items():
-        found |= measured(module, path.read_text(encoding="utf-8"))
+        found |= measured(module, text_of(path))
     for path in module_names(ROOT, ("tests",)).values():
         key = "private", ".".join(path.relative_to(ROOT).parent.parts)
-        found[key] = found.get(key, 0) + private_reads(path.read_text(encoding="utf-8"))
+        found[key] = found.get(key, 0) + private_reads(text_of(path))
     return found
 
 

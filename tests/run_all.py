@@ -2,7 +2,7 @@
 """
 Runs the checks of the project, one stage after the other, and adds up their counts.
 
-    python -m tests.run_all                             every kind of check, in 15 minutes: make test
+    python -m tests.run_all                             every kind of check, in 14 minutes: make test
     python -m tests.run_all --all                       every check: make test-all
     python -m tests.run_all --all --resume              without the stages that were green on the same tree
     python -m tests.run_all --only unit,sim
@@ -11,10 +11,12 @@ Runs the checks of the project, one stage after the other, and adds up their cou
 
 A stage is a command, a budget, and a reader of its output that counts passed and failed things. Rules: a
 stage that ends badly without naming a failure counts as one failure; nothing skipped counts as passed, and
-where a skip means that the machine lacks a requirement of the check, it counts as failed; a test that failed
-is run once more, alone, and if it passes then, it is named as unsteady.
+where a skip means that the machine lacks a requirement of the check, it counts as failed; what failed (a
+test, a schedule, a case, a mutant) is looked at once more, alone, and if it passes then, it is named as
+unsteady.
 
-The last line is always C{N passed, M failed}, and the exit status is 0 only when C{M} is 0.
+A stage has a line at its begin and one at its end; its output is in C{build/logs/STAGE.log}. The last line is
+always C{N passed, M failed}, and the exit status is 0 only when C{M} is 0.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from tests.runner.playing import Result, batches, end_all, run_together
 from tests.runner.report import Report, tested_tree
 from tests.runner.stages import PROMISE_S, ROOT, Stage, all_stages, quick_stages
 
-#: Lines that are repeated of one failure, and of the end of a stage without such failures.
+#: Lines that are shown of one failure; and of the end of a stage, which may have all of its failures.
 SHOWN_LINES = 40
+END_LINES = 200
 
 
 def table(results: Sequence[Result]) -> str:
@@ -53,10 +56,19 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def sentence(result: Result) -> str:
+    """The line at the end of a stage."""
+    count, stage = result.count, result.stage
+    note = f" ({result.note})" if result.note else ""
+    return (f"{stage.name}: {count.passed} passed, {count.failed} failed, {count.skipped} skipped, "
+            f"{result.seconds:.0f} s of {stage.budget_s}{note}")
+
+
 def complaints(result: Result) -> list[str]:
     """The complaints of a failed stage, shortened: its last lines, and its failures if trial printed some."""
     blocks = failure_blocks(result.output, skips_count=result.stage.skips_fail)
-    lines = [f"---- {result.stage.name}: its end", *result.output.rstrip().splitlines()[-SHOWN_LINES:]]
+    shown = SHOWN_LINES if blocks else END_LINES
+    lines = [f"---- {result.stage.name}: its end", *result.output.rstrip().splitlines()[-shown:]]
     for number, block in enumerate(blocks, 1):
         lines += [f"---- {result.stage.name}: failure {number}", *block.rstrip().splitlines()[-SHOWN_LINES:]]
     return lines
@@ -73,11 +85,11 @@ def run(chosen: Sequence[Stage], out: TextIO, *, report: Report | None = None, s
     began = time.monotonic()
     results: list[Result] = []
     for together in batches(chosen):
-        names = " and ".join(stage.name for stage in together)
-        number = len(results) + len(together)
-        out.write(f"\n==== {number}/{len(chosen)} {names} " + "=" * max(0, 60 - len(names)) + "\n")
+        for number, stage in enumerate(together, len(results) + 1):
+            out.write(f"{number:>2}/{len(chosen)} {stage.name}: {' '.join(stage.command[1:])}\n")
         out.flush()
-        ended = run_together(together, out)
+        ended = run_together(together, out, ROOT / "build" / "logs")
+        out.write("".join(f"      {sentence(result)}\n" for result in ended))
         results += ended
         if report is not None:
             for result in ended:
@@ -87,13 +99,12 @@ def run(chosen: Sequence[Stage], out: TextIO, *, report: Report | None = None, s
     unsteady = [name for result in results for name in result.unsteady]
     out.write(f"\n{table(results)}\n\nall stages took {time.monotonic() - began:.0f} s\n\n")
     red = [result for result in results if result.count.failed]
-    # Repeated, because readers of a log begin at its end, and the first mention is far above.
     for result in [*red, *(result for result in results if result.unsteady and result not in red)]:
         out.write("\n".join([*complaints(result), "", ""]))
     for name in unsteady:
         out.write(f"unsteady: {name} failed, and passed alone\n")
     for result in red:
-        names = result.failed_tests or [f"stage {result.stage.name}"]
+        names = result.failures or [f"stage {result.stage.name}"]
         out.write("".join(f"failed: {name}\n" for name in names))
     out.write(f"{sum(result.count.passed for result in results)} passed, {failed} failed\n")
     out.flush()

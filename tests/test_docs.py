@@ -15,6 +15,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mutants.catalogue import MUTANTS
+from tests.sources import text_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -96,7 +97,7 @@ def exists(name: str, root: Path = ROOT) -> bool:
         base = root.joinpath(*parts[:length])
         for path in (base.with_suffix(".py"), base / "__init__.py"):
             if path.exists():
-                module = ast.parse(path.read_text("utf-8"))
+                module = tree_of(text_of(path))
                 return _defines(module, module.body, parts[length:], root)
         if base.is_dir() and length == len(parts):
             return True

@@ -9,6 +9,7 @@ from collections import defaultdict
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.import_graph import ROOT, module_names
+from tests.sources import text_of, tree_of
 
 PRODUCT = ("dledger", "protocols", "pyspark_dledger")
 
@@ -23,7 +24,7 @@ def public_names() -> dict[str, list[str]]:
     """Every public class and function at the top of a module, and the modules that define it."""
     found = defaultdict(list)
     for module, path in module_names(ROOT, PRODUCT).items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(text_of(path)).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 if not node.name.startswith("_"):
                     found[node.name].append(module)

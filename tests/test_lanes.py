@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests import lanes
 from tests.lanes import SUITES, Job, Lanes, module_jobs
 from tests.runner.counts import SUMMARY, read_total
-from tests.runner.stages import unit_suites
+from tests.runner.stages import modules_of, unit_suites
 
 _SAYING = """
 import sys
@@ -56,6 +56,17 @@ class LanesTests(SynchronousTestCase):
         broken = Job(name="broken", command=command, read=read_total(SUMMARY))
         count = Lanes([broken, saying("a", 1, 0)], io.StringIO()).run(1)
         self.assertEqual((count.passed, count.failed), (1, 1))
+
+    def test_again(self) -> None:
+        """A program that breaks is followed by its command, without what was made for this run."""
+        for code, is_broken in (("print('1 passed, 1 failed'); raise SystemExit(1)", False),
+                                ("raise SystemExit(3)", True)):
+            out = io.StringIO()
+            command = (sys.executable, "-c", code, "--temp-directory=gone", "tests.x y")
+            Lanes([Job(name="it", command=command, read=read_total(SUMMARY))], out).run(1)
+            self.assertEqual("again: python -c" in out.getvalue(), is_broken)
+            if is_broken:
+                self.assertIn("again: python -c 'raise SystemExit(3)' 'tests.x y'\n", out.getvalue())
 
     def test_a_reader_that_breaks_has_failed(self) -> None:
         """A job whose output cannot be read has failed once."""
@@ -131,10 +142,33 @@ class SuitesTests(SynchronousTestCase):
                     body = found.body
 
     def test_units(self) -> None:
-        """Every package of unit tests is one job; the slow ones are there, and come first."""
-        names = [job.name for job in lanes.unit_jobs(Path("x"))]
-        self.assertEqual(tuple(names[: len(lanes.UNIT_LONGEST)]), lanes.UNIT_LONGEST)
-        self.assertEqual(sorted(names), sorted(unit_suites()))
+        """Every unit test is in one program, under the name of its module or package."""
+        programs = lanes.unit_programs()
+        names = [name for suites in programs.values() for name in suites]
+        self.assertEqual(len(set(names)), len(names))
+        for suite in unit_suites():
+            if suite not in names:
+                self.assertLessEqual(set(modules_of(suite)), set(names), suite)
+        self.assertEqual(list(programs), list(lanes.UNIT_PROGRAMS))
+        self.assertEqual([name for name, suites in programs.items() if not suites], [])
+        for program, suites in lanes.UNIT_PROGRAMS.items():
+            for suite in suites:
+                if suite != "tests.sim":
+                    self.assertIn(suite, programs[program])
+
+    def test_new_units(self) -> None:
+        """A new module is in the program of its package, a new package in that of the others."""
+        root = Path(self.mktemp())
+        for name in ("sim/test_pairs", "sim/test_x", "new/test_y", "core/test_z", "test_tidy"):
+            path = root / "tests" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            (path.parent / "__init__.py").touch()
+        found = {program: suites for program, suites in lanes.unit_programs(root).items() if suites}
+        self.assertEqual(found, {
+            "groups": ["tests.sim.test_x"], "brokers": ["tests.sim.test_pairs"], "ledger": ["tests.core"],
+            "house rules": ["tests.test_tidy"], lanes.UNIT_OTHERS: ["tests.new"],
+        })
 
     def test_alone(self) -> None:
         """Modules that measure run one after the other, and before all others; everything is counted."""

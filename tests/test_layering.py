@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.import_graph import COVERED, ROOT, cycle_in, folder_of, folders_of, imports_of, module_names
 from tests.layer_checks import check, layer_of, room_of, rooms_of
 from tests.layering import LAYERS
+from tests.sources import text_of
 
 #: More modules than these in one folder are not read at one glance.
 FOLDER_SIZE = 16
@@ -30,7 +31,7 @@ class TreeTests(SynchronousTestCase):
         wrong = [
             sentence
             for module, path in modules.items()
-            for sentence in check(module, path.read_text(encoding="utf-8"), known)
+            for sentence in check(module, text_of(path), known)
         ]
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 

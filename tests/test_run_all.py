@@ -23,21 +23,29 @@ from tests.runner.test_playing import stage
 class RunTests(SynchronousTestCase):
     """Running stages."""
 
+    def setUp(self) -> None:
+        """A root of their own, for their logs."""
+        self.root = Path(self.mktemp())
+        self.patch(run_all, "ROOT", self.root)
+
     def run_stages(self, *stages: Stage) -> tuple[int, list[str]]:
         """Number of failures, and the lines written."""
         out = io.StringIO()
         return run(stages, out), out.getvalue().splitlines()
 
     def test_last_line(self) -> None:
-        """The last line has the sum of all stages, and the output of each is above it."""
+        """The last line has the sum of all stages; each has a line at its begin and at its end."""
         failed, lines = self.run_stages(stage("print('hello')"), stage("raise SystemExit(3)"))
         self.assertEqual(failed, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed")
-        self.assertIn("hello", lines)
+        self.assertNotIn("hello", lines)
+        self.assertEqual(lines[0], " 1/2 it: -c print('hello')")
+        self.assertRegex(lines[1], r"^ +it: 1 passed, 0 failed, 0 skipped, \d+ s of 20$")
 
     def test_failures_come_last(self) -> None:
         """Failures are repeated after the table, without the output of passed tests before them."""
-        self.patch(run_all, "run_together", lambda them, out: [run_all_stage(each, out) for each in them])
+        self.patch(run_all, "run_together",
+                   lambda *them: [run_all_stage(each, them[1]) for each in them[0]])
         block = failure("FAIL", "Traceback: 1 != 2", "tests.x.y.Tests.test_a")
         noise = "\n".join(f"noise {number}" for number in range(100))
         output = f"{noise}\n{block}{block.replace('_a', '_b')}{END}\nRan 2 tests\n"
@@ -68,7 +76,7 @@ class RunTests(SynchronousTestCase):
     def test_unsteady(self) -> None:
         """A test that failed and passed alone is named, counted beside the others, and makes nothing red."""
 
-        def run_together(them: list[Stage], out: io.StringIO) -> list[run_all.Result]:
+        def run_together(them: list[Stage], out: io.StringIO, _logs: Path) -> list[run_all.Result]:
             (result,) = [run_all_stage(each, out) for each in them]
             return [attrs.evolve(result, unsteady=("tests.x.y.Tests.test_a",))]
 
@@ -95,7 +103,7 @@ class RunTests(SynchronousTestCase):
         second = attrs.evolve(stage(seen), name="last")
         out = io.StringIO()
         run([stage("pass"), second], out, report=report)
-        self.assertIn("1", out.getvalue().splitlines())
+        self.assertEqual((self.root / "build" / "logs" / "last.log").read_text(), "1\n")
         self.assertEqual(json.loads(path.read_text())["passed"], 2)
 
 
@@ -134,7 +142,7 @@ class MainTests(SynchronousTestCase):
         self.assertEqual((run_all.main(["--all"]), self.last()), (1, "1 passed, 1 failed"))
         self.assertEqual((run_all.main([]), self.last()), (0, "1 passed, 0 failed"))
         self.assertEqual(sorted(path.name for path in (self.root / "build").iterdir()),
-                         ["test-all-report.json", "test-report.json"])
+                         ["logs", "test-all-report.json", "test-report.json"])
 
     def test_only(self) -> None:
         """Some stages are chosen, or left out."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.sources import nodes_of, text_of
 from tests.tidy import ROOT
 
 #: Folders of tests whose names are sentences.
@@ -26,7 +27,7 @@ WORDS_MIN = 3
 
 def short_names(source: str) -> Iterator[str]:
     """The names of tests in a module that are too short for a sentence, as C{Class.test_name}."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if not isinstance(node, ast.ClassDef):
             continue
         for method in node.body:
@@ -43,7 +44,7 @@ class SentenceTests(SynchronousTestCase):
         found, short = 0, []
         for room in ROOMS:
             for path in sorted((ROOT / room).rglob("test_*.py")):
-                source = path.read_text(encoding="utf-8")
+                source = text_of(path)
                 found += source.count("def test_")
                 short += [f"{path.relative_to(ROOT)}: {name}" for name in short_names(source)]
         self.assertGreater(found, 2_500)

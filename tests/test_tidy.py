@@ -9,6 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests import tidy
+from tests.sources import text_of
 from tests.tidy import ROOT, Complaint, check, rules_for, text_files
 
 #: Known complaints that have an issue. Add none; remove the fixed ones.
@@ -23,7 +24,7 @@ class TreeTests(SynchronousTestCase):
         wrong = [
             sentence
             for path in text_files()
-            for sentence in check(path, (ROOT / path).read_text(encoding="utf-8"))
+            for sentence in check(path, text_of(ROOT / path))
         ]
         new = [sentence for sentence in wrong if sentence not in RATCHET]
         self.assertEqual(new, [], "\n" + "\n".join(new))
@@ -31,15 +32,13 @@ class TreeTests(SynchronousTestCase):
 
     def test_no_module_in_disguise(self) -> None:
         """No class is longer than a module with the classes that it inherits from."""
-        sources = {
-            path: (ROOT / path).read_text(encoding="utf-8") for path in text_files() if path.endswith(".py")
-        }
+        sources = {path: text_of(ROOT / path) for path in text_files() if path.endswith(".py")}
         self.assertEqual(list(tidy.inherited_length(sources)), [])
 
     def test_any_is_rare(self) -> None:
         """Private code has few uses of Any, too; and every file that a library forces exists."""
         sources = [
-            (ROOT / path).read_text(encoding="utf-8") for path in text_files()
+            text_of(ROOT / path) for path in text_files()
             if path.endswith(".py") and tidy.is_typed(path)
         ]
         self.assertGreater(len(sources), 100)

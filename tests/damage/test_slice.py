@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
 if HAS_SPARK or TYPE_CHECKING:
+    from dledger.testing.world.running import Effort
     from tests.damage import cases, readers
+    from tests.damage.__main__ import play
     from tests.damage.cases import CHANGES, FILE_CHANGES, Bench, Case, all_cases, bench
     from tests.damage.directories import Area
     from tests.damage.readers import READINGS
@@ -51,6 +56,17 @@ class SliceTests(SynchronousTestCase):
         self.assertEqual({case.reading for case in made}, set(READINGS))
         names = {case.area.name.partition(".")[0] for case in made}
         self.assertLessEqual({"first", "last", "first-file", "last-file", "behind", "slot-0"}, names)
+
+    def test_a_case_alone(self) -> None:
+        """A case that fails is named with the command that plays it once more, and only it."""
+        wrong = list(all_cases(self.bench.shapes, 8, seed=3))[5]
+        out = io.StringIO()
+        with mock.patch.object(Bench, "run", lambda _bench, case: "made up" if case == wrong else ""):
+            with contextlib.redirect_stdout(out):
+                self.assertEqual(play(self.bench, first=1, count=8, seed=3, effort=Effort()), (7, 1))
+                self.assertEqual(play(self.bench, first=6, count=1, seed=3, effort=Effort()), (0, 1))
+        again = "again: python -m tests.damage --seed 3 --first 6 --cases 1"
+        self.assertEqual(out.getvalue().count(f"{wrong}: made up\n{again}\n"), 2)
 
     def test_no_row_twice(self) -> None:
         """The judge itself: rows that are fewer, or others, are a problem."""

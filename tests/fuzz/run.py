@@ -12,16 +12,16 @@ failed one can be repeated alone. The last line counts the targets; the exit sta
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TextIO
 
 import attrs
 
+from dledger.testing.world.running import Effort
 from tests.fuzz.targets import TARGETS, Target
 
 
@@ -45,44 +45,50 @@ def chance_of(seed: int, number: int) -> random.Random:
     return random.Random(seed << 40 | number)
 
 
+def _trace(target: Target, seed: int, number: int) -> str:
+    """The traceback of one execution; empty if it passed."""
+    try:
+        target(chance_of(seed, number))
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
 def fuzz(
-    target: Target, *, seed: int, first: int, executions: int, within_s: float = math.inf,
-    clock: Callable[[], float] = time.monotonic,
+    target: Target, *, seed: int, first: int, executions: int, within_s: float | None = None
 ) -> Outcome:
     """
     Execute C{target} until it fails, at most C{executions} times, and at least once.
 
-    @param within_s: seconds after which no further execution begins.
+    @param within_s: seconds of the processor after which no further execution begins.
     """
-    began = clock()
-    for number in range(first, first + executions):
-        if number > first and clock() - began >= within_s:
-            return Outcome(executions=number - first, seconds=clock() - began)
-        try:
-            target(chance_of(seed, number))
-        except Exception:
-            return Outcome(
-                executions=number - first + 1,
-                seconds=clock() - began,
-                failed_at=number,
-                trace=traceback.format_exc(),
-            )
-    return Outcome(executions=executions, seconds=clock() - began)
+    effort = Effort(within_s=within_s)
+    traces = effort.played(partial(_trace, target, seed), range(first, first + executions), jobs=1)
+    done, trace = 0, ""
+    for trace in effort.bounded(traces):
+        done += 1
+        if trace:
+            break
+    return Outcome(
+        executions=done, seconds=effort.spent_s, failed_at=first + done - 1 if trace else None, trace=trace
+    )
 
 
 def run(
-    names: Sequence[str], out: TextIO, *, seed: int, first: int, executions: int, within_s: float = math.inf
+    names: Sequence[str], out: TextIO, *, seed: int, first: int, executions: int,
+    within_s: float | None = None,
 ) -> int:
     """
     Fuzz the named targets, one after the other.
 
-    @param within_s: seconds for all of them, of which each gets the same share.
+    @param within_s: seconds of the processor for all of them, of which each gets the same share.
     @return: number of targets that failed.
     """
     failed = 0
+    share_s = None if within_s is None else within_s / len(names)
     for name in names:
         outcome = fuzz(TARGETS[name], seed=seed, first=first, executions=executions,
-                       within_s=within_s / len(names))
+                       within_s=share_s)
         speed = outcome.executions / max(outcome.seconds, 1e-9)
         out.write(
             f"{name:<12} {outcome.executions:>9} executions in {outcome.seconds:7.1f} s  {speed:9.0f}/s  "
@@ -107,7 +113,7 @@ def main(arguments: Sequence[str] | None = None, out: TextIO = sys.stdout) -> in
     parser.add_argument("--executions", type=int, default=20_000, help="number of executions of each target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first execution")
-    parser.add_argument("--within", type=float, default=math.inf, help="seconds for all targets together")
+    parser.add_argument("--within", type=float, help="seconds of the processor for all targets together")
     options = parser.parse_args(arguments)
     names = list(TARGETS) if options.target == "all" else options.target.split(",")
     for name in names:

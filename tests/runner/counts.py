@@ -25,8 +25,8 @@ class Count:
         return Count(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
 
 
-#: From the whole output and the exit status to the count.
-Reader = Callable[[str, int], Count]
+#: From the whole output and the exit status to the count; None if the output ends before its summary.
+Reader = Callable[[str, int], Count | None]
 
 
 def read_check(output: str, status: int) -> Count:
@@ -37,11 +37,11 @@ def read_check(output: str, status: int) -> Count:
 _TRIAL_END = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[^)]*)\))?\s*$", re.MULTILINE)
 
 
-def read_trial(output: str, status: int) -> Count:
-    """trial's own C{PASSED (skips=1, successes=20)}; without such a line the stage has failed."""
+def read_trial(output: str, status: int) -> Count | None:
+    """trial's own C{PASSED (skips=1, successes=20)}."""
     found = list(_TRIAL_END.finditer(output))
     if not found:
-        return Count(failed=1)
+        return None
     counts = {
         name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", found[-1].group("counts") or "")
     }
@@ -53,10 +53,10 @@ def read_trial(output: str, status: int) -> Count:
     )
 
 
-def read_trial_strictly(output: str, status: int) -> Count:
+def read_trial_strictly(output: str, status: int) -> Count | None:
     """As L{read_trial}, but a skipped test has failed: the machine lacks one of its requirements."""
     count = read_trial(output, status)
-    return Count(passed=count.passed, failed=count.failed + count.skipped)
+    return count and Count(passed=count.passed, failed=count.failed + count.skipped)
 
 
 def read_total(pattern: str) -> Reader:
@@ -68,10 +68,10 @@ def read_total(pattern: str) -> Reader:
     """
     compiled = re.compile(pattern, re.MULTILINE)
 
-    def read(output: str, status: int) -> Count:
+    def read(output: str, status: int) -> Count | None:
         found = list(compiled.finditer(output))
         if not found:
-            return Count(failed=1)
+            return None
         numbers = {name: int(text or 0) for name, text in found[-1].groupdict().items()}
         failed = numbers["failed"]
         passed = numbers["passed"] if "passed" in numbers else numbers["total"] - failed
@@ -92,10 +92,14 @@ SUMMARY = r"^(?P<passed>\d+) (?:[a-z ]+ )?passed, (?P<failed>\d+) failed(?:, (?P
 
 def judge(read: Reader, output: str, status: int) -> Count:
     """The count of a program; a bad end counts as a failure, and so does one at which nothing passed."""
+    count = read(output, status) or Count()
+    return attrs.evolve(count, failed=1) if is_cut_short(read, output, status) else count
+
+
+def is_cut_short(read: Reader, output: str, status: int) -> bool:
+    """Whether a program has failed as a whole: without its summary, or badly without naming a failure."""
     count = read(output, status)
-    if (status != 0 or count.passed == 0) and count.failed == 0:
-        return attrs.evolve(count, failed=1)
-    return count
+    return count is None or ((status != 0 or count.passed == 0) and count.failed == 0)
 
 
 #: A failure as trial prints it, from its kind to the names of its tests; another one follows, or the end.

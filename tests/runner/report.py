@@ -73,7 +73,7 @@ def described(result: Result) -> dict[str, object]:
         "failed": result.count.failed,
         "skipped": result.count.skipped,
         "unsteady": list(result.unsteady),
-        "failed_tests": result.failed_tests,
+        "failed_tests": result.failures,
         "seconds": round(result.seconds, 1),
         "budget_s": result.stage.budget_s,
         "note": result.note,

@@ -6,7 +6,15 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.runner import counts
-from tests.runner.counts import Count, judge, read_check, read_total, read_trial, read_trial_strictly
+from tests.runner.counts import (
+    Count,
+    is_cut_short,
+    judge,
+    read_check,
+    read_total,
+    read_trial,
+    read_trial_strictly,
+)
 
 LINE = "=" * 79
 END = "-" * 79
@@ -32,7 +40,10 @@ class ReaderTests(SynchronousTestCase):
 
     def test_trial_without_summary(self) -> None:
         """A trial that ended without a summary has failed, with any output before."""
-        self.assertEqual(read_trial("tests.x\n  test_a ... [OK]\n", 0), Count(failed=1))
+        output = "tests.x\n  test_a ... [OK]\n"
+        self.assertIsNone(read_trial(output, 0))
+        self.assertIsNone(read_trial_strictly(output, 0))
+        self.assertEqual(judge(read_trial, output, 0), Count(failed=1))
 
     def test_trial_last_summary_wins(self) -> None:
         """A test that prints a summary cannot replace trial's own."""
@@ -49,7 +60,7 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(read("seed 7\n200 schedules passed, 1 failed\n", 1), Count(passed=200, failed=1))
         self.assertEqual(read("12 passed, 0 failed\n", 0), Count(passed=12))
         self.assertEqual(read("12 tests passed, 1 failed, 3 skipped\n", 1), Count(12, 1, 3))
-        self.assertEqual(read("all is well\n", 0), Count(failed=1))
+        self.assertIsNone(read("all is well\n", 0))
         read = read_total(counts.MUTANTS)
         self.assertEqual(read("25 mutants, 24 noticed, 1 not\n", 1), Count(passed=24, failed=1))
 
@@ -67,6 +78,14 @@ class ReaderTests(SynchronousTestCase):
         """A program without any passed check has failed."""
         self.assertEqual(judge(read_trial, "PASSED\n", 0), Count(failed=1))
         self.assertEqual(judge(read_check, "", 0), Count(passed=1))
+
+    def test_cut_short(self) -> None:
+        """A program that failed as a whole, not in some of its checks."""
+        for output, status, is_so in (
+            ("", 0, True), ("PASSED (successes=3)\n", 1, True), ("PASSED\n", 0, True),
+            ("FAILED (failures=1, successes=3)\n", 1, False), ("PASSED (successes=3)\n", 0, False),
+        ):
+            self.assertEqual(is_cut_short(read_trial, output, status), is_so, output)
 
 
 class NameTests(SynchronousTestCase):

@@ -59,27 +59,57 @@ class StageTests(SynchronousTestCase):
         a, b = (str(Path(self.mktemp()).resolve()) for _ in range(2))
         first = stage(meet.format(mine=a, other=b, word="first"))
         second = attrs.evolve(stage(meet.format(mine=b, other=a, word="second")), name="other", joins=True)
-        out = io.StringIO()
-        self.assertEqual([each.count.passed for each in run_together([first, second], out)], [1, 1])
-        said = [line for line in out.getvalue().splitlines() if line.startswith(("first ", "second "))]
-        self.assertEqual(said, ["first one", "first two", "second one", "second two"])
+        logs, out = Path(self.mktemp()) / "logs", io.StringIO()
+        self.assertEqual([each.count.passed for each in run_together([first, second], out, logs)], [1, 1])
+        self.assertEqual((logs / "it.log").read_text(), "first one\nfirst two\n")
+        self.assertEqual((logs / "other.log").read_text(), "second one\nsecond two\n")
+        self.assertNotIn("first one", out.getvalue())
 
+    def test_progress(self) -> None:
+        """Now and then a line has the last one of each stage that runs."""
+        told = Path(self.mktemp())
+
+        class Out(io.StringIO):
+            """Lets the stage end once it was reported."""
+
+            def write(self, text: str) -> int:
+                if "it: one of two" in text:
+                    told.touch()
+                return super().write(text)
+
+        code = (
+            "import pathlib, time\nprint('one of two')\n"
+            f"while not pathlib.Path({str(told.absolute())!r}).exists(): time.sleep(0.01)"
+        )
+        self.patch(playing, "TELL_S", 0.01)
+        (result,) = run_together([stage(code)], Out(), Path(self.mktemp()))
+        self.assertEqual(result.count, Count(passed=1))
 
     def test_stages_beside_others_give_way(self) -> None:
         """By the nice value of the process, which its children inherit; the first one keeps ours."""
         ours = os.getpriority(os.PRIO_PROCESS, 0)
+        seen = Path(self.mktemp()).absolute()
         wait = (
-            "import os, time\n"
+            "import os, pathlib, time\n"
             "deadline = time.monotonic() + 20\n"
-            "while os.getpriority(os.PRIO_PROCESS, 0) < 15 and time.monotonic() < deadline:\n"
-            "    time.sleep(0.01)\n"
+            "while {} and time.monotonic() < deadline: time.sleep(0.01)\n"
+            "print('nice', os.getpriority(os.PRIO_PROCESS, 0))\n"
+            f"pathlib.Path({str(seen)!r}).touch()"
         )
-        say = "import os; print('{} is', os.getpriority(os.PRIO_PROCESS, 0))"
-        beside = attrs.evolve(stage(wait + say.format("beside")), name="other", joins=True)
-        out = io.StringIO()
-        run_together([stage(say.format("first")), beside], out)
-        self.assertIn(f"first is {ours}\n", out.getvalue())
-        self.assertIn(f"beside is {max(15, ours)}\n", out.getvalue())
+        first = stage(wait.format(f"not pathlib.Path({str(seen)!r}).exists()"))
+        gives_way = stage(wait.format("os.getpriority(os.PRIO_PROCESS, 0) < 15"))
+        logs = Path(self.mktemp())
+        run_together([first, attrs.evolve(gives_way, name="other", joins=True)], io.StringIO(), logs)
+        self.assertEqual((logs / "it.log").read_text(), f"nice {ours}\n")
+        self.assertEqual((logs / "other.log").read_text(), f"nice {max(15, ours)}\n")
+
+    def test_until_the_first_has_ended(self) -> None:
+        """Then they do what the first one did: a busy machine would leave them nothing."""
+        weights: list[int] = []
+        self.patch(playing, "_weigh", lambda _pid, nice: weights.append(nice))
+        beside = attrs.evolve(stage("import time; time.sleep(1)"), name="other", joins=True)
+        run_together([stage("pass"), beside], io.StringIO(), Path(self.mktemp()))
+        self.assertEqual(weights, [15, 0])
 
 
 class OnceMoreTests(SynchronousTestCase):
@@ -92,22 +122,23 @@ class OnceMoreTests(SynchronousTestCase):
         def run_again(stage: Stage, _out: object, *, limit_s: float | None = None) -> Result:
             name = stage.command[-1]
             self.asked.append(name)
-            count = Count(passed=1) if name == A else Count(failed=1)
+            count = Count(passed=1) if name in (A, "pass") else Count(failed=1)
             return Result(stage=stage, count=count, seconds=2.0)
 
         self.patch(playing, "run_stage", run_again)
 
-    def look_again(self, output: str, count: Count) -> Result:
+    def look_again(self, output: str, count: Count, *, note: str = "", is_cut_short: bool = False) -> Result:
         """The result after the second looks."""
-        trial = stage("", read=read_trial_strictly)
-        return once_more(Result(stage=trial, count=count, seconds=10.0, output=output), io.StringIO())
+        result = Result(stage=stage("pass", read=read_trial_strictly), count=count, seconds=10.0,
+                        output=output, note=note, is_cut_short=is_cut_short)
+        return once_more(result, io.StringIO(), io.StringIO())
 
     def test_unsteady(self) -> None:
         """One that passes alone is unsteady and not failed; one that fails again has failed."""
         result = self.look_again(failure("FAIL", "1 != 2", A, B) + END + "\n", Count(passed=5, failed=2))
         self.assertEqual(self.asked, [A, B])
         self.assertEqual((result.count, result.unsteady), (Count(passed=6, failed=1), (A,)))
-        self.assertEqual((result.failed_tests, result.seconds), ([B], 14.0))
+        self.assertEqual((result.failures, result.seconds), ([B], 14.0))
 
     def test_failed_in_two_ways(self) -> None:
         """A test that trial counts twice is looked at once, and counted as one that passed."""
@@ -123,13 +154,39 @@ class OnceMoreTests(SynchronousTestCase):
     def test_skips(self) -> None:
         """A skip that counts as a failure is no accident: it is not tried again."""
         result = self.look_again(failure("SKIPPED", "no javac", A) + END + "\n", Count(failed=1))
-        self.assertEqual((self.asked, result.count, result.failed_tests), ([], Count(failed=1), [A]))
+        self.assertEqual((self.asked, result.count, result.failures), ([], Count(failed=1), [A]))
 
     def test_broken(self) -> None:
         """Many failures are no accident either."""
         names = [f"{A}{number}" for number in range(AGAIN_MAX + 1)]
         result = self.look_again(failure("FAIL", "1 != 2", *names) + END + "\n", Count(failed=len(names)))
         self.assertEqual((self.asked, result.count.failed), ([], len(names)))
+
+    def test_cut_short(self) -> None:
+        """A stage that hung, or ended before its summary, has failed, even if a test that it named passes."""
+        output = failure("FAIL", "1 != 2", A) + END + "\n"
+        for note in ("hung", ""):
+            result = self.look_again(output, Count(failed=1), note=note, is_cut_short=True)
+            self.assertEqual((result.count.failed, result.unsteady), (1, (A,)))
+
+    def test_other_programs_of_lanes(self) -> None:
+        """A test that passes does not mend a program that breaks again."""
+        output = failure("FAIL", "1 != 2", A) + END + "\n[ 1 s] again: python -m twisted.trial tests.core\n"
+        result = self.look_again(output, Count(passed=5, failed=1))
+        self.assertEqual((self.asked, result.count.failed), ([A, "tests.core"], 1))
+
+    def test_whole_stage(self) -> None:
+        """A stage that names no failure is run once more; one that hung has had its time."""
+        result = self.look_again("Killed\n", Count(failed=1), is_cut_short=True)
+        self.assertEqual((self.asked, result.count), (["pass"], Count(passed=1)))
+        self.assertEqual(result.unsteady, ("stage it",))
+        result = self.look_again("", Count(failed=1), note="hung", is_cut_short=True)
+        self.assertEqual((self.asked, result.count), (["pass"], Count(failed=1)))
+
+    def test_sound(self) -> None:
+        """Without a failure there is nothing to look at."""
+        result = self.look_again("PASSED (successes=5)\n", Count(passed=5))
+        self.assertEqual((self.asked, result.count), ([], Count(passed=5)))
 
 
 class EndTests(SynchronousTestCase):

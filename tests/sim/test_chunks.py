@@ -43,11 +43,11 @@ class ScheduleTests(SynchronousTestCase):
             clusters.append(cluster)
 
         with mock.patch.object(SimCluster, "__init__", begun):
-            for seed in range(1, 13):
+            for seed in range(1, 6):
                 self.assertEqual(run_schedule(seed).failure, "")
         taken = [cluster.world.chunks.taken for cluster in clusters]
-        self.assertGreater(sum(taken), 100)
-        self.assertGreater(sum(count > 0 for count in taken), 3)
+        self.assertGreater(sum(taken), 40)
+        self.assertGreater(sum(count > 0 for count in taken), 1)
 
 
 class PaceTests(SynchronousTestCase):
@@ -70,9 +70,9 @@ class PaceTests(SynchronousTestCase):
             mock.patch.object(TurnBudget, "may_push", asked),
             mock.patch.object(TurnBudget, "serves", True),
         ):
-            for seed in range(1, 5):
+            for seed in (1, 2):
                 self.assertEqual(run_schedule(seed).failure, "")
-        self.assertGreater(len(pauses), 100)
+        self.assertGreater(len(pauses), 30)
 
 
 class RulesTests(SynchronousTestCase):

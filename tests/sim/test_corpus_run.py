@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.checks.require import InvariantError
@@ -137,6 +138,27 @@ class RoundTests(SynchronousTestCase):
         first = [*self.run_.outcomes(4 * ROUND, self.play)]
         self.assertEqual([*again.outcomes(4 * ROUND, self.play)], first)
         self.assertEqual(again.corpus.text(), self.run_.corpus.text())
+
+    def test_read_only(self) -> None:
+        """What is found on the way changes neither the file nor what is played."""
+        before = Corpus(40.0)
+        before.add(PlayedLine(1), {1: SECOND_US})
+        before.save(self.path)
+        played = []
+        for failing in ("", "bad"):
+            run = CorpusRun(self.path, seconds=40.0, seed=100, saves=False)
+            self.tasks.clear()
+
+            def play(tasks: list[CorpusTask], failure: str = failing) -> Iterator[list[PlayedOutcome]]:
+                for outcomes in self.play(tasks):
+                    yield [attrs.evolve(one, failure=failure) for one in outcomes]
+
+            list(run.outcomes(4 * ROUND, play))
+            played.append(list(self.tasks))
+            self.assertEqual(run.corpus.text(), before.text())
+        self.assertEqual(played[0], played[1])
+        self.assertTrue(any(task.salts for task in played[0]))
+        self.assertEqual(self.path.read_text(), before.text())
 
     def test_failed_ones_are_not_kept(self) -> None:
         """A schedule that failed is no entry; the others are, also when nobody wants more of the round."""

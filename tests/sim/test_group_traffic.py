@@ -30,11 +30,9 @@ class GroupTrafficTests(PairCase):
     """Whole schedules."""
 
     def test_schedules_with_groups(self) -> None:
-        """Of pairs and of a group on a raft log, with faults; the same seed gives the same run."""
+        """Of pairs and of a group on a raft log, with faults."""
         focus = PairFocus(faults=("kill", "cut_client"), groups=True, pace_s=1.5)
-        outcome = run_pair_schedule(1, focus=focus)
-        self.assertEqual(outcome.failure, "")
-        self.assertEqual(run_pair_schedule(1, focus=focus), outcome)
+        self.assertEqual(run_pair_schedule(1, focus=focus).failure, "")
         self.assertEqual(run_raft_clients(1, faults=("kill", "hand_over"), groups=True).failure, "")
 
 

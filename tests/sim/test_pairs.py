@@ -47,7 +47,7 @@ from protocols.wire.rocketmq.message import Message, encode_properties, make_mes
 from tests.broker.support import HOST
 
 #: In the suite; more on request: C{python -m dledger.testing.brokers --schedules 1000}.
-SEEDS = (1, 2, 3, 4)
+SEEDS = (1001, 1002)  # (The stage sim-pairs plays those from 1 on.)
 CALM = PairFocus(faults=("nothing",), role="SYNC_MASTER")
 
 
@@ -82,13 +82,13 @@ class ScheduleTests(PairCase):
         """A few schedules hold."""
         outcomes = [run_pair_schedule(seed) for seed in SEEDS]
         self.assertEqual([one.failure for one in outcomes], [""] * len(SEEDS))
-        self.assertGreater(sum(one.acknowledged for one in outcomes), 200)
-        self.assertGreater(sum(one.restarts for one in outcomes), 10)
-        self.assertGreater(sum(one.deliveries for one in outcomes), 1000)
+        self.assertGreater(sum(one.acknowledged for one in outcomes), 100)
+        self.assertGreater(sum(one.restarts for one in outcomes), 5)
+        self.assertGreater(sum(one.deliveries for one in outcomes), 500)
 
     def test_the_same_seed_gives_the_same_run(self) -> None:
         """Event for event."""
-        focus = PairFocus(faults=("kill", "cut_client"), pace_s=1.0)
+        focus = PairFocus(faults=("kill", "cut_client"), groups=True, pace_s=1.0)
         self.assertEqual(run_pair_schedule(5, focus=focus), run_pair_schedule(5, focus=focus))
 
     def test_unreadable_units_are_made_again(self) -> None:
@@ -102,8 +102,8 @@ class ScheduleTests(PairCase):
             return rewrite(queue, index, units)
 
         self.patch(ConsumeQueue, "rewrite", rewritten)
-        self.assertEqual([run_pair_schedule(seed, focus=focus).failure for seed in (1, 2)], ["", ""])
-        self.assertGreater(sum(mended), 50)
+        self.assertEqual([run_pair_schedule(seed, focus=focus).failure for seed in (1,)], [""])
+        self.assertGreater(sum(mended), 30)
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""

@@ -22,7 +22,7 @@ from dledger.testing.raft_brokers.schedule import (
 )
 
 #: In the suite; more on request: C{python -m dledger.testing.raft_brokers --seeds 1..1000}.
-SEEDS = range(1, 13)
+SEEDS = range(1, 7)
 #: A change of the product draws other schedules for a seed. The rarest fault shows in every tenth.
 MUTANT_SEEDS = range(1, 101)
 
@@ -40,7 +40,7 @@ class ScheduleTests(RigCase):
     def test_seeds(self) -> None:
         """Nothing that was acknowledged is lost or moved, whatever fails."""
         outcomes = [run_seed(seed) for seed in SEEDS]
-        self.assertGreater(sum(one.acked for one in outcomes), 2000)
+        self.assertGreater(sum(one.acked for one in outcomes), 1000)
         self.assertGreater(sum(one.masters for one in outcomes), 2 * len(SEEDS))
         self.assertGreater(sum(one.faults for one in outcomes), 10 * len(SEEDS))
 

@@ -76,6 +76,7 @@ class SitesTests(SynchronousTestCase):
 
     def test_rigs(self) -> None:
         """Modules of brokers are judged by whole pairs; those of replication by its own rig, too."""
+        played = set()
         for module, rigs in (
             ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
             ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
@@ -84,7 +85,10 @@ class SitesTests(SynchronousTestCase):
         ):
             found = schedules_of(module)
             self.assertEqual([rig.__name__ for rig in found], rigs)
-            self.assertEqual([rig(7001).failure for rig in found], [""] * len(rigs))  # of sound code
+            for rig in found:
+                if rig.__name__ not in played:
+                    self.assertEqual(rig(7001).failure, "")  # of sound code
+                    played.add(rig.__name__)
 
     def test_drawn(self) -> None:
         """The same seed draws the same ones; another one others."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +12,67 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.runner import main
+from dledger.testing.world import running
+from dledger.testing.world.running import Effort
+
+
+class EffortTests(SynchronousTestCase):
+    """How much is played."""
+
+    def played(self, within_s: float | None, *, at_least: int = 1, wall_s: float = 0.0) -> list[int]:
+        """Those of ten things that are played, each of which takes a second of the processor."""
+        clocks = {"processor": 0.0, "wall": 0.0}
+
+        def act(number: int) -> int:
+            clocks["processor"] += 1.0
+            clocks["wall"] += wall_s
+            return number
+
+        self.patch(running, "processor_s", lambda: clocks["processor"])
+        effort = Effort(within_s=within_s, at_least=at_least, seconds=lambda: clocks["wall"])
+        return list(effort.bounded(effort.played(act, range(10), jobs=1)))
+
+    def test_seconds_of_the_processor(self) -> None:
+        """They bound what is played; the one that comes late counts."""
+        self.assertEqual(self.played(None), [*range(10)])
+        self.assertEqual(self.played(3.0), [0, 1, 2])
+        self.assertEqual(self.played(2.5), [0, 1, 2])
+
+    def test_other_programs_change_nothing(self) -> None:
+        """On a busy machine the same takes longer, up to a bound."""
+        self.assertEqual(self.played(3.0, wall_s=3.9), [0, 1, 2])
+        self.assertEqual(self.played(3.0, wall_s=running.WALL_TIMES * 1.5), [0, 1])
+
+    def test_at_least(self) -> None:
+        """The first ones are played however long it takes."""
+        self.assertEqual(self.played(0.0, at_least=4, wall_s=100.0), [0, 1, 2, 3])
+
+    def test_in_order(self) -> None:
+        """Several processes give the results in the order of what is wanted, and their seconds count."""
+        effort = Effort(within_s=1e6)
+        found = list(effort.bounded(effort.played(_worked, [300_000, 1, 2, 3], jobs=2)))
+        self.assertEqual(found, [300_000, 1, 2, 3])
+        self.assertGreater(effort.spent_s, 0.0)
+
+    def test_children_count(self) -> None:
+        """Processes that one of them forks are its own."""
+        effort = Effort()
+        list(effort.played(_forked, [3_000_000], jobs=1))
+        self.assertGreater(effort.spent_s, 0.02)
+
+
+def _worked(number: int) -> int:
+    sum(range(number))
+    return number
+
+
+def _forked(number: int) -> int:
+    child = os.fork()
+    if child == 0:
+        _worked(number)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return number
 
 
 class RunnerTests(SynchronousTestCase):
@@ -28,10 +90,12 @@ class RunnerTests(SynchronousTestCase):
         self.assertIn("2 schedules, 0 failed", output)
 
     def test_within(self) -> None:
-        """With no time at all, one schedule is played, and counted."""
-        status, output = self.run_main("--schedules", "3", "--seed", "5", "--members", "3", "--within", "0")
-        self.assertEqual(status, 0)
-        self.assertIn("1 schedules, 0 failed", output)
+        """With no time at all, one schedule is played and counted, or as many as must be."""
+        arguments = ("--schedules", "3", "--seed", "5", "--members", "3", "--within", "0")
+        for more, played in (((), 1), (("--at-least", "2"), 2)):
+            status, output = self.run_main(*arguments, *more)
+            self.assertEqual(status, 0)
+            self.assertIn(f"{played} schedules, 0 failed", output)
 
     def test_bad(self) -> None:
         """Status 1, the seed, the sentence, the last steps, and how to see it again."""

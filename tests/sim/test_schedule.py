@@ -42,7 +42,7 @@ class ScheduleTests(SynchronousTestCase):
             "import gc, sys; gc.disable() if sys.argv[1] == 'off' else None; "
             "from dledger.testing.world.bugs import be_quiet; be_quiet(); "
             "from dledger.testing.group.schedule import run_schedule; "
-            "print([run_schedule(seed, seconds=6).digest for seed in (11, 12, 13)])"
+            "print([run_schedule(seed, seconds=6).digest for seed in (11, 12)])"
         )
         found = set()
         for seed, collects in (("0", "on"), ("77", "off")):
@@ -51,7 +51,7 @@ class ScheduleTests(SynchronousTestCase):
                 [sys.executable, "-c", code, collects], capture_output=True, text=True, check=True,
                 cwd=ROOT, env=environment,
             ).stdout)
-        here = [run_schedule(seed, seconds=6).digest for seed in (11, 12, 13)]
+        here = [run_schedule(seed, seconds=6).digest for seed in (11, 12)]
         self.assertEqual(found, {f"{here}\n"})
 
     def test_failure_is_told(self) -> None:

@@ -25,7 +25,7 @@ import click
 from dledger.testing.brokers.pair_schedule import PairFocus, PairOutcome, run_pair_schedule
 from dledger.testing.brokers.schedule import HAOutcome, run_ha_schedule
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Tally, in_time, outcomes, tell
+from dledger.testing.world.running import Effort, Tally, tell
 
 #: Figures of a summary.
 _OF_CLIENTS = ("acknowledged", "deliveries", "again", "restarts", "promotions", "resolved")
@@ -50,10 +50,11 @@ def replay_pair_command(outcome: PairOutcome | HAOutcome) -> str:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every event.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
-@click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
+@click.option("--within", type=float, help="Seconds of the processor after which no outcome is awaited.")
+@click.option("--at-least", default=1, help="Number of schedules that are played in any case.")
 def main(
     logs: bool, ages: bool, groups: bool, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int,
-    within: float | None,
+    within: float | None, at_least: int,
 ) -> None:
     """Run seeded schedules of a simulated master and its slaves, and check every promise."""
     be_quiet()
@@ -61,9 +62,10 @@ def main(
     if not logs:
         play = partial(run_pair_schedule, focus=PairFocus(ages=ages, groups=groups))
     run = partial(play, wants_all_lines=trace)
-    found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
+    effort = Effort(within_s=within, at_least=at_least)
+    found = effort.played(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     words = {name: name for name in (_OF_LOGS if logs else _OF_CLIENTS)}
-    tell(in_time(found, within), Tally(words=words), again=replay_pair_command, is_traced=trace,
+    tell(effort.bounded(found), Tally(words=words), again=replay_pair_command, is_traced=trace,
          stop_at=stop_at)
 
 

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.sim.test_corpus_run -*-
 """
-Plays the schedules of a corpus, and adds those that reach kinds of states that none before them had.
+Plays the schedules of a corpus, and adds those that reach kinds of states that none before them had, if it
+may: otherwise the schedules depend on the seed and the file alone, not on what was found on the way.
 
 Half of the schedules are those of seeds, the others turn off from entries. L{SALTED} of them have the same
 beginning, which is played once: at the turn the process forks for each of them. They run one after the other,
@@ -10,11 +11,10 @@ so a job keeps one processor busy.
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import pickle
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from dledger.testing.group.focuses import FOCUSES, focus_name_of
 from dledger.testing.group.group_states import StateWatch
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import EVERYTHING, ScheduleOutcome, run_schedule
+from dledger.testing.world.running import Effort
 
 #: Schedules that turn off at one place.
 SALTED = 4
@@ -170,7 +171,7 @@ class CorpusTask:
 
 class CorpusRun:
     """
-    Plays schedules from a corpus, adds to it, and writes its file anew after each round, if it may.
+    Plays schedules from a corpus; if it may, adds to it and writes its file anew after each round.
 
     @ivar corpus: as far as it has grown.
     """
@@ -178,7 +179,7 @@ class CorpusRun:
     def __init__(self, path: Path, *, seconds: float, seed: int, saves: bool = True) -> None:
         """
         @param seed: of the first schedule of a seed, and of what is drawn from the corpus.
-        @param saves: the file is written.
+        @param saves: the corpus may grow, and its file is written.
         @raise CorpusError: the file is no corpus.
         """
         self.corpus = Corpus.load(path, seconds)
@@ -220,24 +221,22 @@ class CorpusRun:
                     found += outcomes
                     yield from outcomes
             finally:  # the caller may have seen enough
-                for outcome in found:
-                    if not outcome.failure:
-                        self.corpus.add(outcome.line, outcome.reached)
                 if self._saves:
-                    self.corpus.save(self._path)
+                    self._keep(found)
             count += len(found)
+
+    def _keep(self, found: Iterable[PlayedOutcome]) -> None:
+        for outcome in found:
+            if not outcome.failure:
+                self.corpus.add(outcome.line, outcome.reached)
+        self.corpus.save(self._path)
 
     @property
     def sentence(self) -> str:
         """The size of the corpus."""
         return f"{self.corpus.kinds} kinds of states, by {len(self.corpus.entries)} schedules"
 
-    def outcomes_of_jobs(self, schedules: int, jobs: int) -> Generator[PlayedOutcome]:
+    def outcomes_of_jobs(self, schedules: int, jobs: int, effort: Effort) -> Generator[PlayedOutcome]:
         """The same, in several processes. @param jobs: 1: in this one."""
-        gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
         play = partial(CorpusTask.play, seconds=self.corpus.seconds)
-        if jobs == 1:
-            yield from self.outcomes(schedules, partial(map, play))
-            return
-        with multiprocessing.get_context("fork").Pool(jobs) as pool:
-            yield from self.outcomes(schedules, partial(pool.imap, play))
+        yield from self.outcomes(schedules, partial(effort.played, play, jobs=jobs))

@@ -26,7 +26,7 @@ from dledger.testing.group.liars import LYING_S, run_lying_schedule
 from dledger.testing.group.schedule import SECONDS, ScheduleOutcome
 from dledger.testing.group.short_logs import run_machine_schedule
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Tally, in_time, outcomes, tell
+from dledger.testing.world.running import Effort, Tally, tell
 
 _WORDS = {
     "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",
@@ -50,10 +50,10 @@ def replay_line_command(outcome: PlayedOutcome, *, seconds: float) -> str:
 
 
 def _tell_played(found: Generator[PlayedOutcome], *, seconds: float, trace: bool, stop_at: int,
-                 within: float | None) -> None:
+                 effort: Effort) -> None:
     """Print the outcomes of lines, and end the program."""
     with closing(found):
-        tell(in_time(found, within), Tally(words=_WORDS), again=partial(replay_line_command, seconds=seconds),
+        tell(effort.bounded(found), Tally(words=_WORDS), again=partial(replay_line_command, seconds=seconds),
              is_traced=trace, stop_at=stop_at)
 
 
@@ -71,10 +71,10 @@ class _Lines:
 
     def play(
         self, seconds: float, *, schedules: int, seed: int, jobs: int, trace: bool, stop_at: int,
-        within: float | None,
+        effort: Effort,
     ) -> None:
         """Play them, and end the program."""
-        told = partial(_tell_played, seconds=seconds, trace=trace, stop_at=stop_at, within=within)
+        told = partial(_tell_played, seconds=seconds, trace=trace, stop_at=stop_at, effort=effort)
         try:
             if self.path is None:
                 line = PlayedLine.parse(self.line)
@@ -84,7 +84,7 @@ class _Lines:
         except CorpusError as error:
             raise click.ClickException(str(error)) from None
         try:
-            told(run.outcomes_of_jobs(schedules, jobs))
+            told(run.outcomes_of_jobs(schedules, jobs, effort))
         finally:
             click.echo(run.sentence)
 
@@ -107,22 +107,24 @@ class _Lines:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
-@click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
+@click.option("--within", type=float, help="Seconds of the processor after which no outcome is awaited.")
+@click.option("--at-least", default=1, help="Number of schedules that are played in any case.")
 def main(
     schedules: int, seed: int, seconds: float | None, lying: bool, machines: bool, focus: str,
     members: str | None, path: Path | None, read_only: bool, line: str, jobs: int, trace: bool,
-    stop_at: int, within: float | None,
+    stop_at: int, within: float | None, at_least: int,
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
     be_quiet()
     size = int(members) if members else None
+    effort = Effort(within_s=within, at_least=at_least)
     seconds = seconds or (LYING_S if lying else SECONDS)
     if path or line:
         if lying or machines or members or focus != "drawn" or (path and (line or trace)):
             raise click.UsageError("a line of a corpus has its own kind, focus and members; --corpus has no "
                                    "--play and no --trace")
         _Lines(path, not read_only, line).play(
-            seconds, schedules=schedules, seed=seed, jobs=jobs, trace=trace, stop_at=stop_at, within=within
+            seconds, schedules=schedules, seed=seed, jobs=jobs, trace=trace, stop_at=stop_at, effort=effort
         )
     if lying and machines:
         raise click.UsageError("--lying and --machines are two kinds of schedules: give one of them")
@@ -133,6 +135,6 @@ def main(
     chosen = "" if focus == "drawn" else f"--focus {focus}"
     kind = "--lying" if lying else "--machines" if machines else chosen
     run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
-    found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
+    found = effort.played(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     again = partial(replay_group_command, seconds=seconds, members=size, kind=kind)
-    tell(in_time(found, within), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
+    tell(effort.bounded(found), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

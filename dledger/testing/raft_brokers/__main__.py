@@ -16,7 +16,7 @@ import click
 from dledger.testing.raft_brokers.client_schedule import RaftClientsOutcome, run_raft_clients
 from dledger.testing.raft_brokers.schedule import run_seed
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Tally, in_time, outcomes, tell
+from dledger.testing.world.running import Effort, Tally, tell
 
 _OF_CLIENTS = {name: name for name in ("acknowledged", "deliveries", "again", "restarts", "masters")}
 
@@ -41,14 +41,19 @@ def replay_raft_command(outcome: RaftClientsOutcome) -> str:
 @click.option("--groups", is_flag=True, help="With clients: more of their stories in every schedule.")
 @click.option("--jobs", default=2, show_default=True, help="Processes, for clients.")
 @click.option("--trace", is_flag=True, help="Print every fault of a schedule with clients.")
-@click.option("--within", type=float, help="Seconds after which no further outcome of clients is awaited.")
-def main(seeds: str, clients: bool, groups: bool, jobs: int, trace: bool, within: float | None) -> None:
+@click.option("--within", type=float,
+              help="Seconds of the processor after which no outcome of clients is awaited.")
+@click.option("--at-least", default=1, help="Number of schedules that are played in any case.")
+def main(
+    seeds: str, clients: bool, groups: bool, jobs: int, trace: bool, within: float | None, at_least: int
+) -> None:
     """Play schedules; the exit status is 1 if an invariant does not hold."""
     be_quiet()
     if clients:
         run = partial(run_raft_clients, groups=groups, wants_all_lines=trace)
-        found = outcomes(run, _range(seeds), jobs=max(1, min(jobs, len(_range(seeds)))))
-        tell(in_time(found, within), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
+        effort = Effort(within_s=within, at_least=at_least)
+        found = effort.played(run, _range(seeds), jobs=max(1, min(jobs, len(_range(seeds)))))
+        tell(effort.bounded(found), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
              stop_at=5)
     begin_s, failed, acked, played = time.monotonic(), 0, 0, _range(seeds)
     for seed in played:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import attrs
@@ -37,6 +39,10 @@ class RunOutcome(Protocol):
 _Outcome = TypeVar("_Outcome", bound=RunOutcome)
 _Wanted = TypeVar("_Wanted")
 _Result = TypeVar("_Result")
+
+#: By this factor the seconds of the clock may be more than those of the processor: a bound for a machine that
+#: has no time for us.
+WALL_TIMES = 4.0
 
 
 @attrs.define(kw_only=True)
@@ -69,10 +75,10 @@ class Tally:
 
 
 def each_in_jobs(
-    run: Callable[[_Wanted], _Result], wanted: Sequence[_Wanted], *, jobs: int, chunk: int = 1
+    run: Callable[[_Wanted], _Result], wanted: Iterable[_Wanted], *, jobs: int
 ) -> Iterator[_Result]:
     """
-    The result for each of what is wanted, in the order in which they finish.
+    The result for each of what is wanted, in its order.
 
     @param run: must be picklable.
     @param jobs: processes; 1: this one alone. A pool in a worker of C{trial -j} sends what is left in the
@@ -82,32 +88,60 @@ def each_in_jobs(
         yield from map(run, wanted)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run, wanted, chunksize=chunk)
+        yield from pool.imap(run, wanted)
 
 
-def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int) -> Iterator[_Outcome]:
+def processor_s() -> float:
+    """Seconds of the processor that this process has used, with those of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _costed(run: Callable[[_Wanted], _Result], wanted: _Wanted) -> tuple[_Result, float]:
+    """The result of one call, and the seconds of the processor that it took."""
+    began_s = processor_s()
+    return run(wanted), processor_s() - began_s
+
+
+@attrs.define(kw_only=True)
+class Effort:
     """
-    The outcome of every seed, in the order in which they finish.
+    How much is played: a slow machine plays less, a busy one takes longer and plays the same.
 
-    @param run: runs the schedule of a seed; it must be picklable.
+    Results come in the order of what is wanted, so what was played is its beginning.
+
+    @ivar within_s: seconds of the processor, of all processes; None: everything is played.
+    @ivar at_least: this much is played, however long it takes.
+    @ivar spent_s: seconds of the processor so far.
     """
-    gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
-    yield from each_in_jobs(run, seeds, jobs=jobs, chunk=4)
 
+    within_s: float | None = None
+    at_least: int = 1
+    spent_s: float = attrs.field(default=0.0, init=False)
+    _seconds: Callable[[], float] = attrs.field(default=time.monotonic, repr=False)
 
-def in_time(
-    found: Iterable[_Outcome], within_s: float | None, *, seconds: Callable[[], float] = time.monotonic
-) -> Iterator[_Outcome]:
-    """
-    Outcomes until the time is over: a slow machine plays fewer schedules instead of taking longer.
+    def played(
+        self, run: Callable[[_Wanted], _Result], wanted: Iterable[_Wanted], *, jobs: int
+    ) -> Iterator[_Result]:
+        """See L{each_in_jobs}; the seconds of each are counted."""
+        gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
+        for result, cost_s in each_in_jobs(partial(_costed, run), wanted, jobs=jobs):
+            self.spent_s += cost_s
+            yield result
 
-    @param within_s: seconds from now; None: all outcomes. The outcome that comes late is still passed on.
-    """
-    end_s = None if within_s is None else seconds() + within_s
-    for outcome in found:
-        yield outcome
-        if end_s is not None and seconds() >= end_s:
-            return
+    def bounded(self, found: Iterable[_Result]) -> Iterator[_Result]:
+        """
+        What is L{played}, until enough was: C{within_s} of the processor, or L{WALL_TIMES} of the clock.
+
+        The result that comes late is still passed on.
+        """
+        end_s = None if self.within_s is None else self._seconds() + WALL_TIMES * self.within_s
+        for number, result in enumerate(found, 1):
+            yield result
+            if self.within_s is None or end_s is None or number < self.at_least:
+                continue
+            if self.spent_s >= self.within_s or self._seconds() >= end_s:
+                return
 
 
 def tell(
