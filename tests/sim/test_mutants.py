@@ -117,7 +117,7 @@ class PinTests(SynchronousTestCase):
 @attrs.define
 class Hunts:
     """
-    Hunts that end as they are told.
+    Hunts that end as the table says.
 
     @ivar seconds: of each schedule and test that notices, by its pin; a search takes a second for each seed.
     """
