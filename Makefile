@@ -72,7 +72,7 @@ types: $(READY) ## mypy --strict
 sim: $(LIGHT) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
 	@$(BIN)/python -m dledger.testing --corpus tests/sim/schedules.txt --read-only --schedules $(SCHEDULES) --seed $(SEED) --jobs 2
 
-mutants: $(LIGHT) ## break one guard at a time; the simulator must notice each
+mutants: $(LIGHT) ## break one guard at a time; its pin, and the simulator, must notice
 	@$(BIN)/python -m tests.mutants
 
 mutants-random: $(LIGHT) ## random small faults, and who notices them: make mutants-random N=200 SEED=1

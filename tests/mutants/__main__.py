@@ -1,114 +1,95 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Runs every mutant under the simulator until it is noticed.
+Plays the mutants: each must be noticed by its pin, and should be by other schedules.
 
     python -m tests.mutants [--only NAME] [--seconds 60] [--jobs 2]
-    python -m tests.mutants --within 40 --drawn 1       a sample, in an order that the seed 1 draws
+    python -m tests.mutants --pinned --within 80        by pins alone; a sample that the git tree draws
+    python -m tests.mutants --renew                     look for pins where one is needed, and write them
+    python -m tests.mutants --sound --pinned            the same schedules on the unbroken system
     python -m tests.mutants --unfocused --only NAME     by schedules without a hint
 
-Each runs in its own process, forked from one that has other people's modules, but none of ours: those are
-imported with their patches. Seconds are those of the processor: the load of the machine changes no result.
-The exit status is 1 if a mutant survives, or if the text that it changes is no
-longer in the source.
+A mutant that its pin (L{tests.mutants.pins}), its test, its scenario or its search does not notice has
+failed, and so has one whose text is no longer in the source; then the exit status is 1. One that other
+schedules do not notice has survived, which is luck, and no failure.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import sys
-import tempfile
-import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import attrs
 import click
 
-from tests.mutants import hunting
 from tests.mutants.catalogue import MUTANTS, Mutant
-from tests.mutants.hunting import NOTICED, OUT_OF_DATE, SURVIVED, TOOK
-
-#: Where the children come from. Imports of other people's modules would be a third of their time.
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([
-    "attrs", "click", "construct", "twisted.application.internet", "twisted.application.service",
-    "twisted.internet.endpoints", "twisted.internet.task", "twisted.trial.reporter", "twisted.trial.runner",
-])
+from tests.mutants.judging import FAILED, GOOD, LUCKY, Play, Verdict
+from tests.mutants.pins import read_pins
+from tests.mutants.renewing import Finder, renew
+from tests.runner.report import tested_tree
 
 
-@attrs.frozen
-class Verdict:
-    """The result of one mutant. @ivar seconds: of the processor."""
+def _play(chosen: Sequence[Mutant], play: Play, jobs: int, within: float | None) -> int:
+    """Play these, and print each verdict. @return: the number of those that failed."""
+    pins = read_pins()
+    spent = 0.0
 
-    name: str
-    status: int
-    seconds: float
-    told: str
+    def judge_in_time(mutant: Mutant) -> tuple[str, Verdict] | None:
+        nonlocal spent
+        if within is not None and spent >= within:
+            return None
+        judged = play.judge(mutant, pins.get(mutant.name))
+        spent += judged[1].seconds if judged else 0.0
+        return judged
 
-    @property
-    def is_good(self) -> bool:
-        """Whether it was noticed."""
-        return self.status == NOTICED
-
-
-def _judge(mutant: Mutant, seconds: float, sound: bool, unfocused: bool) -> Verdict:
-    with tempfile.NamedTemporaryFile("r") as output:
-        process = _PROCESSES.Process(
-            target=hunting.child, args=(mutant.name, seconds, sound, output.name, unfocused)
-        )
-        process.start()
-        process.join(20 * seconds + 120)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        said = output.read().strip()
-    told, _, took = said.rpartition(TOOK)
-    if not told or process.exitcode is None:
-        return Verdict(mutant.name, -1, 0.0, said[-300:])
-    return Verdict(mutant.name, process.exitcode, float(took), told.strip().splitlines()[-1])
+    words: Counter[str] = Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        for judged in pool.map(judge_in_time, chosen):
+            if judged is not None:
+                word, verdict = judged
+                words[word] += 1
+                click.echo(f"{verdict.name:28} {word:12} {verdict.seconds:5.1f} s  {verdict.told}")
+    unpinned = [one.name for one in chosen if not one.is_certain and pins.get(one.name) is None]
+    if unpinned:
+        click.echo(f"{len(unpinned)} without a pin: {', '.join(unpinned)}")
+    click.echo(f"{spent:.0f} s of the processor")
+    good = "passed" if play.sound else GOOD
+    failed = words.total() - words[good] - words[LUCKY]
+    if words[FAILED] and not play.sound:
+        click.echo("If a change made another run of the seed, --renew finds another pin.")
+    click.echo(f"{words.total()} mutants, {words[good]} {good}, {failed} failed, {words[LUCKY]} {LUCKY}")
+    return failed
 
 
 @click.command()
 @click.option("--only", multiple=True, help="Name of a mutant; may be given more than once.")
-@click.option("--seconds", default=60.0, show_default=True, help="Longest time of the processor for each.")
+@click.option("--seconds", default=60.0, show_default=True, help="Of the processor, for schedules of each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--pinned", is_flag=True, help="Play the pins alone: nothing is left to luck.")
+@click.option("--renew", "renews", is_flag=True, help="Look for pins where none notices.")
 @click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
-@click.option("--within", type=float, help="Seconds after which no further mutant begins.")
+@click.option("--within", type=float, help="Seconds of the processor after which no further mutant begins.")
+@click.option("--drawn", type=int, help="The seed of the order with --within.  [default: of the git tree]")
 @click.option("--unfocused", is_flag=True, help="Only schedules as their seeds draw them, from 7001.")
-@click.option("--drawn", type=int, help="The seed of a random order.")
 def main(
-    only: tuple[str, ...], seconds: float, jobs: int, sound: bool, within: float | None, drawn: int | None,
-    unfocused: bool,
+    only: tuple[str, ...], seconds: float, jobs: int, pinned: bool, renews: bool, sound: bool,
+    within: float | None, drawn: int | None, unfocused: bool,
 ) -> None:
-    """Break one guard at a time; the simulator must notice."""
+    """Break one guard at a time; its pin, and the simulator, must notice."""
     by_name = {mutant.name: mutant for mutant in MUTANTS}
     unknown = [name for name in only if name not in by_name]
     if unknown:
         raise click.UsageError(f"no mutant {unknown[0]!r}; there are {', '.join(by_name)}")
     chosen = [by_name[name] for name in only] or list(MUTANTS)
-    if drawn is not None:
+    if renews:
+        sys.exit(1 if renew(chosen, jobs, Finder(seconds=seconds)) else 0)
+    if within is not None:
+        drawn = int(tested_tree()[:7] or "1", 16) if drawn is None else drawn
+        click.echo(f"in the order that --drawn {drawn} gives")
         random.Random(drawn).shuffle(chosen)
-    end_s = None if within is None else time.monotonic() + within
-
-    def judge_in_time(mutant: Mutant) -> Verdict | None:
-        if end_s is not None and time.monotonic() >= end_s:
-            return None
-        return _judge(mutant, seconds, sound, unfocused)
-
-    judged = noticed = 0
-    with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(judge_in_time, chosen):
-            if verdict is None:
-                continue
-            judged += 1
-            noticed += verdict.is_good is not sound
-            word = {NOTICED: "FAILED" if sound else "noticed", SURVIVED: "passed" if sound else "SURVIVED",
-                    OUT_OF_DATE: "OUT OF DATE"}
-            became = word.get(verdict.status, "CRASHED")
-            click.echo(f"{verdict.name:28} {became:12} {verdict.seconds:5.1f} s  {verdict.told}")
-    good = "passed" if sound else "noticed"
-    click.echo(f"{judged} mutants, {noticed} {good}, {judged - noticed} not")
-    sys.exit(0 if noticed == judged else 1)
+    play = Play(seconds=seconds, is_pinned=pinned, sound=sound, unfocused=unfocused)
+    sys.exit(1 if _play(chosen, play, jobs, within) else 0)
 
 
 if __name__ == "__main__":

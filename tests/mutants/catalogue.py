@@ -14,7 +14,6 @@ import attrs
 
 from tests.mutants.brokers_catalogue import BROKER_MUTANTS
 from tests.mutants.chunks_catalogue import CHUNK_MUTANTS
-from tests.mutants.first_seeds import FIRST_SEEDS
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.machines_catalogue import MACHINE_MUTANTS
@@ -88,7 +87,6 @@ class Mutant:
     @ivar test: name of the unit test that fails, instead of schedules.
     @ivar search: bounds of the exhaustive search that finds it, instead of schedules, see
         L{dledger.testing.search.group.Bounds}.
-    @ivar seed: the first schedule, see L{FIRST_SEEDS}.
     """
 
     name: str
@@ -106,7 +104,11 @@ class Mutant:
     script: str = ""
     test: str = ""
     search: Mapping[str, object] | None = None
-    seed: int = 1
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it names what notices it; all others are hunted by schedules, and have a pin."""
+        return bool(self.script or self.test) or self.search is not None
 
 
 _ELECTIONS = (
@@ -409,8 +411,7 @@ _MEMBERS = tuple(
     )
 )
 
-MUTANTS: tuple[Mutant, ...] = tuple(
-    attrs.evolve(mutant, seed=FIRST_SEEDS.get(mutant.name, mutant.seed))
-    for mutant in _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _PAIRS + _RAFT
-    + _HISTORY + _MEMBERS
+MUTANTS: tuple[Mutant, ...] = (
+    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _PAIRS + _RAFT + _HISTORY
+    + _MEMBERS
 )

@@ -8,12 +8,15 @@ No module of the mutated system may be imported before it begins.
 from __future__ import annotations
 
 import os
+import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import attrs
 import click
 
 from tests.mutants import patching
@@ -21,69 +24,80 @@ from tests.mutants.catalogue import MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 
-#: States of a search that a second is good for, at least.
-_STATES_PER_SECOND = 3000
+#: States of a search, at most.
+_STATES_MAX = 180_000
 
-#: The last line of a child: seconds of the processor.
-TOOK = "took "
+#: Seconds of the processor that a child may take: a multiple of those of its schedules.
+_LONGEST = 4
+
+#: The file of a child's output, and the beginning of its last line: seconds of the processor.
+OUTPUT, TOOK = "output", "took "
 
 #: Exit statuses of a child.
 NOTICED, SURVIVED, OUT_OF_DATE = 0, 3, 4
 
 
-def hunt(
-    mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = False, unfocused: bool = False
-) -> int:
+@attrs.frozen(kw_only=True)
+class Hunt:
     """
-    Run schedules on the mutated system in this process, for C{seconds} of the processor.
+    How a mutant is hunted.
 
-    @param first_seed: instead of the mutant's own.
-    @param sound: leave the system as it is; then no schedule may fail.
-    @param unfocused: schedules as their seeds draw them, whatever else the mutant names.
-    @return: an exit status.
+    @ivar pin: the seed of the only schedule, in digits, or the name of a test or of a module of tests. Empty:
+        what the mutant names, or schedules until one notices.
+    @ivar seconds: of the processor, after which no further schedule begins.
+    @ivar first_seed: of these schedules.
+    @ivar sound: leave the system as it is; then nothing may be noticed.
+    @ivar unfocused: schedules as their seeds draw them, whatever else the mutant names.
     """
+
+    pin: str = ""
+    seconds: float = 60.0
+    first_seed: int = 1
+    sound: bool = False
+    unfocused: bool = False
+
+
+def hunt(mutant: Mutant, how: Hunt) -> int:
+    """Hunt the mutant in this process. @return: an exit status."""
     try:
         patching.check(mutant.patches)
     except patching.PatternNotFound as error:
         click.echo(f"out of date: {error}")
         return OUT_OF_DATE
-    if not sound:
+    if not how.sound:
         patching.install(mutant.patches)
-    if unfocused:
-        return _hunt_unfocused(mutant, seconds)
-    if mutant.script or mutant.test or mutant.search is not None:
-        return _hunt_once(mutant, seconds)
+    told = _told_of(mutant, how)
+    click.echo(told or "survived")
+    return NOTICED if told else SURVIVED
+
+
+def _told_of(mutant: Mutant, how: Hunt) -> str:
+    """What is noticed, in a line; empty: nothing."""
+    if how.unfocused:
+        from tests.mutants.random_run import failure_of_schedules
+
+        return failure_of_schedules(mutant.patches[0].module, how.seconds)
+    if how.pin.isdecimal():
+        return _told_by_schedules(mutant, int(how.pin), 0.0)
+    if how.pin or mutant.test:
+        return failure_of_tests([how.pin or mutant.test])
+    if mutant.is_certain:
+        told = _scenario_of(mutant) if mutant.script else _search_of(mutant)
+        return told.strip().splitlines()[0][:150] if told else ""
+    return _told_by_schedules(mutant, how.first_seed, how.seconds)
+
+
+def _told_by_schedules(mutant: Mutant, first_seed: int, seconds: float) -> str:
+    """By one schedule at least. @param seconds: of the processor, after which no further one begins."""
     run = _runs_of(mutant)(mutant)
-    first_seed = first_seed or mutant.seed
     began, seed = time.process_time(), first_seed
-    while time.process_time() - began < seconds:
+    while True:
         failure = run(seed)
         if failure:
-            sentence = failure.strip().splitlines()[-1][:150]
-            click.echo(f"schedule {seed - first_seed + 1}: {sentence}")
-            return NOTICED
+            return f"schedule {seed}: {failure.strip().splitlines()[-1][:150]}"
         seed += 1
-    click.echo(f"survived {seed - first_seed} schedules")
-    return SURVIVED
-
-
-def _hunt_unfocused(mutant: Mutant, seconds: float) -> int:
-    """As L{hunt}, by the rigs that run the first changed module."""
-    from tests.mutants.random_run import failure_of_schedules
-
-    failure = failure_of_schedules(mutant.patches[0].module, seconds)
-    click.echo(failure or "survived")
-    return NOTICED if failure else SURVIVED
-
-
-def _hunt_once(mutant: Mutant, seconds: float) -> int:
-    """As L{hunt}, for a mutant with a scenario, a test or a search, which need no second attempt."""
-    if mutant.script:
-        failure = _scenario_of(mutant)
-    else:
-        failure = _test_of(mutant) if mutant.test else _search_of(mutant, seconds)
-    click.echo(failure.strip().splitlines()[0][:150] if failure else "survived")
-    return NOTICED if failure else SURVIVED
+        if time.process_time() - began >= seconds:
+            return ""
 
 
 def _scenario_of(mutant: Mutant) -> str:
@@ -97,26 +111,33 @@ def _scenario_of(mutant: Mutant) -> str:
     return ""
 
 
-def _test_of(mutant: Mutant) -> str:
+def failure_of_tests(names: Sequence[str]) -> str:
+    """The first test that fails, and its error; empty: none did."""
+    from hypothesis import Phase, settings
     from twisted.trial.reporter import TestResult
     from twisted.trial.runner import TestLoader
 
-    result = TestResult()
-    TestLoader().loadByName(mutant.test).run(result)
-    if result.wasSuccessful():
-        return ""
-    test, failure = (*result.failures, *result.errors)[0]
-    said = failure if isinstance(failure, str) else failure.getErrorMessage()
-    return f"{test.id()}: {said}"
+    # Drawn cases are the same in each run, and the first one that fails is enough.
+    settings.register_profile("certain", derandomize=True, database=None,
+                              phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("certain")
+    for name in names:
+        result = TestResult()
+        TestLoader().loadByName(name, recurse=True).run(result)
+        if not result.wasSuccessful():
+            test, failure = (*result.failures, *result.errors)[0]
+            said = failure if isinstance(failure, str) else failure.getErrorMessage()
+            return f"{test.id()}: {said.strip().splitlines()[-1][:120] if said.strip() else ''}"
+    return ""
 
 
-def _search_of(mutant: Mutant, seconds: float) -> str:
+def _search_of(mutant: Mutant) -> str:
     from dledger.testing.search.explore import explore
     from dledger.testing.search.group import Bounds
 
     assert mutant.search is not None
     bounds = Bounds(**mutant.search)  # type: ignore[arg-type]
-    found = explore(bounds, states_max=int(seconds * _STATES_PER_SECOND))
+    found = explore(bounds, states_max=_STATES_MAX)
     return f"{found.broken}, after {len(found.way)} moves" if found.broken else ""
 
 
@@ -165,13 +186,27 @@ def _raft_run_of(mutant: Mutant) -> Callable[[int], str]:
     return lambda seed: run_raft_clients(seed, faults=mutant.faults).failure
 
 
-def child(name: str, seconds: float, sound: bool, output: str, unfocused: bool) -> NoReturn:
-    """Hunt one mutant in this process, which writes its findings to a file."""
-    with open(output, "w") as file:
+def enter(folder: str, longest_s: int) -> None:
+    """
+    Make this process one that judges a mutant.
+
+    @param folder: for all that it writes; its output goes to the file L{OUTPUT} there.
+    @param longest_s: seconds of the processor after which the system ends it: a loop without end.
+    """
+    with open(Path(folder, OUTPUT), "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = hunt({mutant.name: mutant for mutant in MUTANTS}[name], seconds=seconds, sound=sound,
-                  unfocused=unfocused)
+    os.chdir(folder)
+    tempfile.tempdir = folder
+    resource.setrlimit(resource.RLIMIT_CPU, (longest_s, longest_s + 5))
+    sys.path.insert(0, str(ROOT))
+
+
+def child(name: str, how: Hunt, folder: str) -> NoReturn:
+    """Hunt one mutant in this process. @param folder: see L{enter}."""
+    enter(folder, int(_LONGEST * how.seconds))
+    status = hunt({mutant.name: mutant for mutant in MUTANTS}[name], how)
     click.echo(f"{TOOK}{time.process_time():.1f}")
-    sys.exit(status)
+    sys.stdout.flush()
+    os._exit(status)

@@ -20,7 +20,6 @@ import collections
 import multiprocessing
 import os
 import re
-import resource
 import signal
 import sys
 import tempfile
@@ -34,7 +33,7 @@ import attrs
 import click
 
 from tests.mutants import patching
-from tests.mutants.hunting import NOTICED, ROOT, SURVIVED
+from tests.mutants.hunting import NOTICED, OUTPUT, ROOT, SURVIVED, enter, failure_of_tests
 from tests.mutants.sites import ROOMS, Splice, drawn
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -45,7 +44,6 @@ _SLOWEST, _MORE_S = 12, 60
 _LONGEST = 4
 #: Seconds of the processor for the unit tests of a module, and for those of one package.
 _MODULE_S, _UNIT_S = 15.0, 60.0
-_OUTPUT = "output"
 
 SCHEDULES, UNITS, PACKAGE = "schedules", "unit tests", "its package"
 NOBODY, EQUAL = "NOBODY", "nobody (equal)"
@@ -127,22 +125,6 @@ def failure_of_schedules(module: str, seconds: float) -> str:
     return ""
 
 
-def _units(names: list[str]) -> str:
-    """The error of the first test that fails; empty: none did."""
-    from twisted.trial.reporter import TestResult
-    from twisted.trial.runner import TestLoader
-
-    loader = TestLoader()
-    for name in names:
-        result = TestResult()
-        loader.loadByName(name, recurse=True).run(result)
-        if not result.wasSuccessful():
-            test, failure = (*result.failures, *result.errors)[0]
-            said = failure if isinstance(failure, str) else failure.getErrorMessage()
-            return f"{test.id()}: {said.strip().splitlines()[-1][:120] if said.strip() else ''}"
-    return ""
-
-
 def tests_of(module: str) -> list[str]:
     """The tests that a module names in its first line."""
     path = ROOT / (module.replace(".", "/") + ".py")
@@ -160,25 +142,14 @@ def package_tests(module: str) -> list[str]:
 
 
 def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:
-    """
-    One judgement, in this process.
-
-    @param folder: for all that it writes; its output goes to the file C{output} there.
-    """
-    with open(Path(folder, _OUTPUT), "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.chdir(folder)
-    tempfile.tempdir = folder
-    longest_s = int(_LONGEST * seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (longest_s, longest_s + 5))
-    sys.path.insert(0, str(ROOT))
+    """One judgement, in this process. @param folder: see L{enter}."""
+    enter(folder, int(_LONGEST * seconds))
     patching.install([splice])
     try:
         if by == SCHEDULES:
             told = failure_of_schedules(splice.module, seconds)
         else:
-            told = _units(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
+            told = failure_of_tests(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
     except BaseException as error:
         told = f"{type(error).__name__}: {error}"[:150]
     click.echo(told)
@@ -201,7 +172,7 @@ def _judged(splice: Splice, by: str, seconds: float) -> str:
             return ""
         if process.exitcode == -signal.SIGXCPU:
             return f"does not end within {_LONGEST * seconds:g} s of the processor"
-        lines = Path(folder, _OUTPUT).read_text(errors="replace").strip().splitlines()
+        lines = Path(folder, OUTPUT).read_text(errors="replace").strip().splitlines()
         return lines[-1][:150] if lines else f"exit status {process.exitcode}"
 
 

@@ -22,7 +22,7 @@ TRIAL = (sys.executable, "-m", "twisted.trial", "--reporter=timing")
 
 _AGAIN = re.compile(r"^\s*(?:\[ *\d+ s\] )?again: python (-m (?:dledger\.testing|tests|twisted)\b.*)$",
                     re.MULTILINE)
-_MUTANT = re.compile(r"^(\S+) +(?:SURVIVED|CRASHED|OUT OF DATE)\b", re.MULTILINE)
+_MUTANT = re.compile(r"^(\S+) +(?:FAILED|CRASHED|OUT OF DATE)\b", re.MULTILINE)
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ def again_of_lines(output: str) -> list[Again]:
 
 
 def again_of_mutants(output: str) -> list[Again]:
-    """Mutants that nobody noticed."""
+    """Mutants that their pins did not notice."""
     return [
         Again(f"mutant {name}", (sys.executable, "-m", "tests.mutants", "--pinned", "--only", name))
         for name in _MUTANT.findall(output)

@@ -83,8 +83,8 @@ def read_total(pattern: str) -> Reader:
 #: Summary of the simulator, which stops early after a few failures.
 SCHEDULES = r"^(?P<total>\d+) schedules, (?P<failed>\d+) failed\b"
 
-#: Summary of the mutants: those that the simulator noticed, and those that it did not.
-MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) not\s*$"
+#: Summary of the mutants: a survivor of schedules that nothing pins has neither passed nor failed.
+MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) failed, (?P<skipped>\d+) survived\s*$"
 
 #: Summary of all other programs that count for themselves.
 SUMMARY = r"^(?P<passed>\d+) (?:[a-z ]+ )?passed, (?P<failed>\d+) failed(?:, (?P<skipped>\d+) skipped)?\s*$"

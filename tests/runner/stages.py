@@ -169,7 +169,7 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=250),
-        _mutants("--within", "40", "--drawn", "1", budget_s=50),
+        _mutants("--pinned", "--within", "50", budget_s=60),
         *_damaged("--within", "20", budget_s=30),
         *(_lanes(name, "--quick", budget_s=budget_s) for name, budget_s in budgets),
         # Brokers of Java's mostly wait for each other.
@@ -187,7 +187,7 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=300),
-        _mutants(budget_s=400),
+        _mutants("--seconds", "20", budget_s=600),
         *_damaged(budget_s=120),
         _lanes("processes", budget_s=900),
         _lanes("hostile", budget_s=600),

@@ -50,8 +50,8 @@ class AgainTests(SynchronousTestCase):
     def test_mutants(self) -> None:
         """Each that nobody noticed."""
         output = (
-            "double-vote                  noticed        1.7 s  schedule 1: B10: SURVIVED\n"
-            "late-mark                    SURVIVED      60.0 s  99 schedules\n"
+            "double-vote                  noticed        1.7 s  schedule 1: B10: FAILED\n"
+            "late-mark                    FAILED        60.0 s  99 schedules\n"
             "no-sync                      CRASHED        0.0 s  Killed\n3 mutants, 1 noticed, 2 not\n"
         )
         self.assertEqual([each.name for each in again_of_mutants(output)],

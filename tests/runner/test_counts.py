@@ -62,7 +62,8 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(read("12 tests passed, 1 failed, 3 skipped\n", 1), Count(12, 1, 3))
         self.assertIsNone(read("all is well\n", 0))
         read = read_total(counts.MUTANTS)
-        self.assertEqual(read("25 mutants, 24 noticed, 1 not\n", 1), Count(passed=24, failed=1))
+        output = "25 mutants, 21 noticed, 1 failed, 3 survived\n"
+        self.assertEqual(read(output, 1), Count(passed=21, failed=1, skipped=3))
 
     def test_progress_is_not_counted(self) -> None:
         """Only the last summary counts, and failed things are not passed."""
