@@ -63,7 +63,7 @@ class RemoteCase(ArchiveCase):
         try:
             return archive_segments(source, place, taken_s=1)
         finally:
-            source.reader.close()
+            source.close()
 
     def bodies_at(self, place: ArchivePlace) -> list[bytes]:
         """In the archive, which must be sound."""

@@ -19,7 +19,7 @@ def ship(member: str, target: str) -> ArchiveSummary:
     try:
         return archive_segments(source, opened_place(target, OsDisk()), taken_s=1_700_000_000)
     finally:
-        source.reader.close()
+        source.close()
 
 
 def memory_url() -> str:

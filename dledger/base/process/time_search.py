@@ -114,7 +114,7 @@ class _Last(NamedTuple):
     """The last time that is known at an entry, in milliseconds, and the entry that has it; -1 for none."""
 
     time_ms: int = -1
-    index: int = -1
+    at_index: int = -1
 
 
 #: Takes, for each question, the term of the entry, and its time in milliseconds; None: it has none.
@@ -137,7 +137,7 @@ def search_leaders(begin: int, end: int, moment_ms: int) -> Search:
             high = middle
         else:
             low = middle + 1
-            after = max(last.index + 1, begin)
+            after = max(last.at_index + 1, begin)
     return Found(after, low)
 
 

@@ -26,6 +26,8 @@ from dledger.cli.data.backup import (
     print_backup_report,
     progress_option,
     rate_option,
+    snapshot_text,
+    tell_machine,
 )
 from dledger.remote.place import opened_place
 from dledger.remote.worker import DeadlineMissed
@@ -119,7 +121,7 @@ class _Runs:
                 summary = archive_segments(source, self.place, taken_s=int(time.time()), progress=progress,
                                            pace=RatePace(self.rate))
         finally:
-            source.reader.close()
+            source.close()
         self.end_index = summary.end_index
         if self.notes:
             self._note(summary.end_index)
@@ -178,9 +180,9 @@ def archive(
     Ship the closed segments in a member's directory MEMBER to TARGET: a directory, or a URL such as
     s3://bucket/log (needs 'dledger[archive]').
 
-    The member may run. A second run goes on where the first one ended. By itself, nothing in TARGET is
-    ever deleted. Every checksum is compared meanwhile: damage ends the run with exit status 1, and all
-    segments in TARGET stay there.
+    The member may run. A second run goes on where the first one ended. The newest snapshot of the state
+    machine comes, too, in the place of an older one; no segment is ever deleted by itself. Every checksum is
+    compared meanwhile: damage ends the run with exit status 1, and all segments in TARGET stay there.
     """
     if expired is not None:
         if names or data_path or follow or notes or verified is not None:
@@ -214,12 +216,14 @@ def archive(
     if not follow:
         summary = runs.run(waits=False)
         assert summary is not None
+        tell_machine(summary)
         show_result(attrs.asdict(summary), _line(summary), as_json=as_json)
         return
 
     def turn() -> None:
         summary = runs.run(waits=True)
         if summary is not None:
+            tell_machine(summary)
             click.echo(json.dumps(attrs.asdict(summary)) if as_json else _line(summary))
 
     try:
@@ -236,8 +240,8 @@ def _line(summary: ArchiveSummary) -> str:
     shipped = f"shipped {segments}, {summary.new_entries} entries, {summary.new_bytes} bytes"
     return (f"{shipped if summary.new_segments else 'nothing new'}; {summary.target} holds entries "
             f"{summary.begin_index} to {summary.end_index}, {summary.segments} segments, "
-            f"{summary.total_bytes} bytes; {summary.open_entries} committed entries are in a segment that "
-            "is not closed")
+            f"{summary.total_bytes} bytes{snapshot_text(summary.snapshot_index)}; {summary.open_entries} "
+            "committed entries are in a segment that is not closed")
 
 
 def _expired(
@@ -254,6 +258,8 @@ def _expiry_line(gone: ExpirySummary) -> str:
     will, stays = ("would delete", "would hold") if gone.is_dry_run else ("deleted", "holds")
     segments = "1 segment" if gone.expired_segments == 1 else f"{gone.expired_segments} segments"
     more = f", and {gone.left_over} files that no manifest listed" if gone.left_over else ""
+    if gone.needed_segments:
+        more += f"; {gone.needed_segments} older ones stay: a state machine needs them to start"
     text = (f"{will} {segments}, {gone.expired_entries} entries, {gone.expired_bytes} bytes{more}; "
             f"{gone.target} {stays} entries {gone.begin_index} to {gone.end_index}, {gone.segments} "
             f"segments, {gone.total_bytes} bytes")

@@ -12,6 +12,8 @@ entry at which it ends. Anything else is refused, and the backup stays as it is.
 Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The
 manifest is replaced after each segment, so a backup that is cut short, by damage at the member for example,
 keeps all segments before.
+Rule 3: after the log, the newest snapshot of the member's state machine that this log reaches is copied, see
+L{dledger.storage.backups.machine_copy}.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.storage.backups.machine_copy import (
+    MachineFiles,
+    SnapshotTaking,
+    TakenMachine,
+    unlisted_snapshots,
+    write_snapshot_file,
+)
 from dledger.storage.files.reader import HELD_BYTES_MAX, LogReader
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
@@ -32,6 +41,13 @@ from dledger.storage.manifests.backup_manifest import (
     encode_backup_manifest,
     piece_name,
     read_backup_manifest,
+)
+from dledger.storage.manifests.kept_snapshot import (
+    MACHINE_DIRECTORY,
+    KeptMachine,
+    KeptSnapshot,
+    usable_snapshot,
+    why_no_start,
 )
 from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
 from dledger.storage.start.identity import IDENTITY_NAME, read_identity
@@ -66,6 +82,11 @@ class BackupSummary:
     @ivar new_entries, new_bytes: copied by this backup.
     @ivar begin_index, end_index: entries in the backup now, inclusive.
     @ivar total_bytes: of the records in the backup now.
+    @ivar snapshot_index: last entry in the snapshot of the state machine that is in the backup now and can be
+        used; -1 for none.
+    @ivar new_snapshot_bytes: of snapshots, copied by this backup.
+    @ivar machine_problem: why a state machine could not start from the backup; empty if it could.
+    @ivar refused_snapshots: sentences about snapshots of the member that were left out.
     """
 
     directory: str
@@ -74,6 +95,10 @@ class BackupSummary:
     begin_index: int
     end_index: int
     total_bytes: int
+    snapshot_index: int
+    new_snapshot_bytes: int
+    machine_problem: str
+    refused_snapshots: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +108,7 @@ class BackupSource:
 
     @ivar reader: as it was found now; entries that commit later are of the next backup.
     @ivar group, group_id, member_id: empty where the directory does not say.
+    @ivar machine: the snapshots of its state machine; None if it has never run one.
     """
 
     reader: LogReader
@@ -90,6 +116,13 @@ class BackupSource:
     group: str
     group_id: str
     member_id: str
+    machine: MachineFiles | None
+
+    def close(self) -> None:
+        """Release all files."""
+        self.reader.close()
+        if self.machine is not None:
+            self.machine.close()
 
     def check_apart(self, directory: str) -> None:
         """@raise DirectoryError: C{directory} is in this one, and would keep the member from starting."""
@@ -111,21 +144,30 @@ class BackupSource:
         @raise DirectoryError: this is not a member's directory, or nothing is committed there.
         @raise StoreError: it cannot be read.
         """
-        reader = LogReader.open(path, data_path=data_path, disk=disk)
         try:
-            found = read_identity(disk, f"{reader.path}/{IDENTITY_NAME}")
+            machine = MachineFiles.open(disk, path)  # before the log, whose end then is after most of them
         except OSError as error:
-            reader.close()
             raise StoreError(f"{path} cannot be read: {error}", path=path) from error
-        if reader.committed_index < 0 and not may_be_empty:
-            reader.close()
-            raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
+        opened: list[MachineFiles | LogReader] = [] if machine is None else [machine]
+        try:
+            reader = LogReader.open(path, data_path=data_path, disk=disk)
+            opened.append(reader)
+            found = read_identity(disk, f"{reader.path}/{IDENTITY_NAME}")
+            if reader.committed_index < 0 and not may_be_empty:
+                raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
+        except (OSError, StoreError) as error:
+            for one in opened:
+                one.close()
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{path} cannot be read: {error}", path=path) from error
         data_path = data_path or f"{reader.path}/data"
         if found is None:
-            return cls(reader=reader, data_path=data_path, group="", group_id="", member_id="")
+            return cls(reader=reader, data_path=data_path, group="", group_id="", member_id="",
+                       machine=machine)
         identity = found[1]
         return cls(reader=reader, data_path=data_path, group=identity.group, member_id=identity.member_id,
-                   group_id=identity.group_id if identity.is_group_known else "")
+                   group_id=identity.group_id if identity.is_group_known else "", machine=machine)
 
 
 def take_backup(
@@ -272,6 +314,11 @@ def _check_adjoining(
         )
 
 
+def known_machine(before: KeptMachine | None, source: BackupSource) -> KeptMachine | None:
+    """What a manifest says of the machine, before its snapshots are copied."""
+    return KeptMachine() if before is None and source.machine is not None else before
+
+
 def end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
     """The end of a log. @param record: the last one of C{batch}."""
     _, size, index, term, position, _, chain_crc, _, _ = ENTRY_HEADER.unpack_from(record)
@@ -345,6 +392,7 @@ class _Copy:
         self._manifest = manifest
         self._taken_s = taken_s
         self._piece: _OpenPiece | None = None
+        self._done = self._total = 0
 
     def run(self, progress: CopyProgress, pace: CopyPace) -> BackupSummary:
         """Copy up to the commit."""
@@ -353,10 +401,16 @@ class _Copy:
         behind: tuple[int, int | None] = (-1, 0 if first_index == 0 else None)
         if before is not None:
             behind = before.end.term, before.end.chain_crc
-        done, total = 0, self._size_from(first_index)
+        self._total = self._size_from(first_index)
         self._hold(first_index)
         last: EntryBatch | None = None
-        progress(0, total)
+
+        def copied(count: int) -> None:
+            self._done += count
+            progress(self._done, max(self._total, self._done))
+            pace(count)
+
+        progress(0, self._total)
         try:
             for batch in self._batches(first_index, behind):
                 if last is None and before is None:
@@ -372,20 +426,51 @@ class _Copy:
                     self._piece = _OpenPiece(self._disk, self._directory, position, batch.first_index)
                 self._piece.write(batch.records)
                 last = batch
-                done += len(batch.records)
-                progress(done, total)
-                pace(len(batch.records))
+                copied(len(batch.records))
             if last is not None:
                 self._finish(last)
         finally:
             if self._piece is not None:
                 self._piece.close()
-        now = self._manifest
-        assert now is not None, "there is a committed entry"
+        new_bytes = self._done
+        taken, now = self._take_machine(copied)
+        usable = usable_snapshot(now.machine, now.begin_index, now.end.index)
         return BackupSummary(
-            directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=done,
+            directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=new_bytes,
             begin_index=now.begin_index, end_index=now.end.index, total_bytes=now.size,
+            snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
+            machine_problem=why_no_start(now.machine, now.begin_index, now.end.index),
+            refused_snapshots=taken.refused,
         )
+
+    def _take_machine(self, pace: CopyPace) -> tuple[TakenMachine, BackupManifest]:
+        """Copy snapshots of the machine, then list them."""
+        now, source = self._manifest, self._source
+        assert now is not None, "there is a committed entry"
+        listed = () if now.machine is None else now.machine.snapshots
+        taken = TakenMachine(now.machine)
+        if source.machine is not None:
+            taken = SnapshotTaking(
+                files=source.machine, reader=source.reader, begin_index=now.begin_index,
+                end_index=now.end.index, write=self._write_snapshot, pace=pace,
+            ).run(filter(self._has, listed))
+        if taken.machine != now.machine:
+            self._manifest = now = attrs.evolve(now, machine=taken.machine, taken_s=self._taken_s)
+            self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(now))
+        folder = f"{self._directory}/{MACHINE_DIRECTORY}"
+        if self._disk.exists(folder):
+            needed = () if now.machine is None else [one.name for one in now.machine.snapshots]
+            for name in unlisted_snapshots(self._disk.listdir(folder), needed):
+                self._disk.unlink(f"{self._directory}/{name}")
+        return taken, now
+
+    def _has(self, one: KeptSnapshot) -> bool:
+        """Whether the file of a snapshot is in the backup, with its length."""
+        path = f"{self._directory}/{one.name}"
+        return self._disk.exists(path) and self._disk.file_size(path) == one.size
+
+    def _write_snapshot(self, name: str, parts: Iterator[bytes]) -> None:
+        write_snapshot_file(self._disk, self._directory, name, parts)
 
     def _hold(self, index: int) -> None:
         unit = self._source.reader.unit(index)
@@ -429,5 +514,6 @@ class _Copy:
             index_file_size=source.reader.index_file_size, taken_s=self._taken_s,
             end=end_of(last, last_record(last)),
             pieces=(*(before.pieces if before is not None else ()), piece),
+            machine=known_machine(None if before is None else before.machine, source),
         )
         self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(self._manifest))

@@ -125,7 +125,7 @@ class CopyKeeper:
                 self._run(copy, source)
                 self.kept += 1
             finally:
-                source.reader.close()
+                source.close()
         except MemberDied:
             self.disk.lose_power()
         except DLedgerError as error:

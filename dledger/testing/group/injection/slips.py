@@ -162,7 +162,7 @@ class Slips:
         try:
             return take_backup(with_values(source, other), disk, directory, taken_s=0)
         finally:
-            source.reader.close()
+            source.close()
 
     def _ship(
         self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
@@ -174,7 +174,7 @@ class Slips:
             place = DirectoryPlace(disk, directory)
             return archive_segments(with_values(source, other), place, taken_s=0)
         finally:
-            source.reader.close()
+            source.close()
 
     def _twice_at_a_time(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         if not copy.is_archive:
