@@ -18,6 +18,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import NAMED_PATH
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.cli.data.backup import (
@@ -38,8 +39,8 @@ from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
 from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, write_note
-from dledger.values.addresses import is_url
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.local_paths import check_local_path
 
 #: Longest wait between two attempts on a target that fails, in seconds.
 _AGAIN_MAX_S = 60.0
@@ -157,7 +158,8 @@ class _Runs:
               help="With --follow: time for which a failing target, or damage, is tried again.")
 @click.option("--note", "notes", is_flag=True,
               help="Write in MEMBER how far its log is archived, for expire_only_archived.")
-@click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@click.option("--data", "data_path", default="", type=NAMED_PATH,
+              help="The data files' directory. [default: MEMBER/data]")
 @click.option("--expire", "expired", default=None, metavar="TARGET",
               help="Show which first segments of this archive would go by --keep-days and --keep-bytes.")
 @click.option("--keep-days", type=RealRange(min=0), default=None, metavar="DAYS",
@@ -208,8 +210,10 @@ def archive(
         return
     if len(names) != 2:
         raise click.UsageError("name a directory and a target, MEMBER and TARGET; or a target with --verify")
-    if is_url(names[0]):
-        raise click.UsageError(f"MEMBER {names[0]} is a URL: name a directory of this machine")
+    try:
+        check_local_path("MEMBER", names[0])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     place = opened_place(names[1], OsDisk(), options=options, deadline_s=deadline)
     runs = _Runs(member=names[0], data_path=data_path, place=place, rate=rate, shows=shows,
                  notes=notes)

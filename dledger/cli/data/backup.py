@@ -20,6 +20,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, show_result, write_json
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.store_options import of_a_store
@@ -57,6 +58,8 @@ class RatePace:
                 self._sleep(ahead_s)
 
 
+#: Where a URL works.
+_ARCHIVES = "To a store, use dledger archive"
 rate_option = click.option(
     "--rate", type=WholeRange(min=0), default=0, metavar="BYTES",
     help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
@@ -68,10 +71,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=click.Path(file_okay=False))
-@click.option("--verify", "verified", type=click.Path(exists=True, file_okay=False), default=None,
-              metavar="BACKUP", help="Read all of this backup, and compare it with its checksums.")
-@click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=LocalPath(file_okay=False, hint=_ARCHIVES))
+@click.option("--verify", "verified", type=LocalPath(exists=True, file_okay=False, hint=_ARCHIVES),
+              default=None, metavar="BACKUP",
+              help="Read all of this backup, and compare it with its checksums.")
+@click.option("--data", "data_path", default="", type=NAMED_PATH,
+              help="The data files' directory. [default: MEMBER/data]")
 @click.option("--no-check", "is_trusted", is_flag=True,
               help="Do not read BACKUP afterwards: damage in it is not noticed.")
 @rate_option
