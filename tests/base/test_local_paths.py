@@ -17,7 +17,7 @@ from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.values.local_paths import check_local_path
 
-URLS = ("s3://bucket/log", "gs://b/x", "file:///tmp/x", "abfs://c@a/x", "my-store+2://x")
+URLS = ("s3://bucket/log", "gs://b/x", "file:///srv/x", "abfs://c@a/x", "my-store+2://x")
 PATHS = ("", "x", "./x", "/x/y", "s3:", "s3:/x", "a//b", "/s3://x", "C:\\x", "n0-h:1;n1-h:2")
 #: Words in the name of an option that names a place.
 _PLACE = re.compile(r"(^|_)(path|dir|file|certificate|key|authority)(_|$)")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.time_search import SKEW_MS, Found, TimeSearch, search_leaders
+from dledger.base.process.time_search import SKEW_MS, FoundSpan, TimeSearch, search_leaders
 
 _NOW_MS = 1_800_000_000_000
 
@@ -110,7 +110,7 @@ class SearchTests(SynchronousTestCase):
 class LeaderTests(SynchronousTestCase):
     """By times of leaders, which never fall, and which whole terms may lack."""
 
-    def found(self, log: list[tuple[int, int | None]], begin: int, moment_ms: int) -> tuple[Found, int]:
+    def found(self, log: list[tuple[int, int | None]], begin: int, moment_ms: int) -> tuple[FoundSpan, int]:
         """@return: the result, and the number of questions."""
         search, asked = search_leaders(begin, len(log), moment_ms), 0
         try:

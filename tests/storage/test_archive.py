@@ -11,8 +11,9 @@ import attrs
 
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.files.reader import LogReader
 from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,

@@ -14,8 +14,9 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.group_name import GroupName
-from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
+from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.files import reader
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,

@@ -9,8 +9,9 @@ from hashlib import sha256
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RestoreSummary, restore_backup
 from dledger.storage.files.snapshot_file import SnapshotHead, check_snapshot, write_snapshot
 from dledger.storage.manifests.archive_place import DirectoryPlace
@@ -108,7 +109,7 @@ class BackupTests(MachineCase):
         self.assertEqual(self.backup().machine_problem, "")
         self.assert_starts(self.begin - 1)
 
-    def test_no_machine(self) -> None:
+    def test_a_group_without_a_machine_needs_none(self) -> None:
         """A member that has never run one has no directory of it: nothing is missing."""
         self.disk.directories.remove(MACHINE)
         self.assertEqual((self.backup().machine_problem, self.names()), ("", []))
@@ -116,7 +117,7 @@ class BackupTests(MachineCase):
         self.assertTrue(verify_backup(self.place, PLACE).is_clean)
         self.assertEqual(self.restored()[0].snapshot_index, -1)
 
-    def test_no_snapshot(self) -> None:
+    def test_a_missing_snapshot_is_reported(self) -> None:
         """The log begins after entry 0: the backup says so, its verification, too; no new group is made."""
         problem = f"begins with entry {self.begin}, but it has no snapshot of the machine"
         self.assertIn(problem, self.backup().machine_problem)
@@ -216,7 +217,7 @@ class BackupTests(MachineCase):
         self.assertIn("snapshot-50-3 is of another log", summary.refused_snapshots[1])
         self.assert_starts(40)
 
-    def test_replaced_meanwhile(self) -> None:
+    def test_a_member_may_remove_it_meanwhile(self) -> None:
         """The member may remove its snapshots while the log is copied."""
         self.snapshot(40)
         self.snapshot(50)
@@ -228,7 +229,7 @@ class BackupTests(MachineCase):
 
         self.assertEqual(self.backup(pace=remove).snapshot_index, 50)
 
-    def test_in_parts(self) -> None:
+    def test_a_snapshot_is_copied_in_parts(self) -> None:
         """It is copied in parts, at the pace of the rest, and shown as progress."""
         self.snapshot(50, pieces=(b"a" * 5000,) * 20)
         told: list[tuple[int, int]] = []
@@ -263,11 +264,11 @@ class DamageTests(MachineCase):
         self.snapshot(50)
         self.backup()
 
-    def test_verify(self) -> None:
+    def test_every_damage_is_found(self) -> None:
         """Every flipped bit, every missing end, and a missing file."""
         self.assert_damage_is_found()
 
-    def test_restore(self) -> None:
+    def test_a_damaged_snapshot_is_not_restored(self) -> None:
         """A damaged snapshot is refused, and no member's directory is made."""
         content = self.place.files[f"{PLACE}/machine/snapshot-50-1"]
         for at in range(0, len(content.data), 7):
@@ -316,8 +317,8 @@ class DamageTests(MachineCase):
         self.assertIn(words, str(self.assertRaises(StoreError, self.restored)))
         self.assertIn(words, verify_backup(self.place, PLACE).findings[0].sentence)
 
-    def test_manifests(self) -> None:
-        """What is no list of snapshots is refused."""
+    def test_malformed_manifests_are_refused(self) -> None:
+        """A list of snapshots that is malformed is refused."""
         document = json.loads(self.place.read_file(f"{PLACE}/{BACKUP_NAME}"))["backup"]
         one = document["machine"]["snapshots"][0]
         for machine in (7, {}, {"snapshots": [7]}, {"snapshots": [one, one]}, {"snapshots": [one] * 3},
@@ -332,7 +333,7 @@ class DamageTests(MachineCase):
 class CutTests(MachineCase):
     """A backup or a restore that is cut short at any call."""
 
-    def test_backup(self) -> None:
+    def test_a_cut_backup_keeps_the_older_one(self) -> None:
         """The older backup stays usable, and the next one is whole."""
         self.snapshot(40)
         self.backup()
@@ -366,7 +367,7 @@ class CutTests(MachineCase):
         found.calls.clear()
         return found
 
-    def test_restore(self) -> None:
+    def test_a_cut_restore_leaves_nothing_half(self) -> None:
         """There is no member's directory, or one with the snapshot."""
         self.snapshot(50)
         self.backup()
@@ -450,7 +451,7 @@ class ArchiveMachineTests(MachineCase):
         return expire_archive(DirectoryPlace(self.place, PLACE), ArchiveRetention(keep_bytes=0), now_s=2e9,
                               deletes=True)
 
-    def test_expiry(self) -> None:
+    def test_expiry_keeps_what_a_machine_needs(self) -> None:
         """No segment goes that a machine needs after its snapshot; without one none goes."""
         self.ship()
         gone = self.expired()
@@ -499,7 +500,7 @@ class ArchiveMachineTests(MachineCase):
 class UsableTests(SynchronousTestCase):
     """Which snapshot a machine starts from."""
 
-    def test_bounds(self) -> None:
+    def test_the_newest_within_bounds(self) -> None:
         """The newest from just before the first entry to the last one."""
         kept = KeptMachine(tuple(
             KeptSnapshot(index=index, term=1, chain_crc=0, machine="m", machine_version=1, size=1, sha256="")
@@ -534,7 +535,7 @@ class SourceTests(MachineCase):
         self.assertRaises(StoreError, BackupSource.open, self.disk, ROOT)
         self.assertIn(("close", f"{MACHINE}/snapshot-50-1"), self.disk.calls)
 
-    def test_many_runs(self) -> None:
+    def test_each_backup_can_be_started_from(self) -> None:
         """A backup at each step is one that a machine can start from."""
         for _ in range(5):
             self.append(7)

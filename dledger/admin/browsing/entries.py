@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.process.time_search import Found, Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.reading.look_back import Part, entry_before
 from dledger.node.reporting.status import NodeStatus
@@ -158,7 +158,7 @@ class EntryBrowser:
 
     async def _first_since(self, moment: int, begin: int, end: int) -> int:
         """The entry after the last one known to be earlier than C{moment}; C{end} if all of them are."""
-        led = Found(begin, end)
+        led = FoundSpan(begin, end)
         if self._node.has_times and begin < end:
             led = await self._by_leaders(search_leaders(begin, end, moment))
         if led.after == led.first:
@@ -178,7 +178,7 @@ class EntryBrowser:
                                     "members have entry_times_ms, or their client appends with envelope=True")
         return await self._exactly(moment, search.found, led.first)
 
-    async def _by_leaders(self, search: Search) -> Found:
+    async def _by_leaders(self, search: Search) -> FoundSpan:
         """The result of a search. @raise QueryProblem: an entry cannot be read."""
         try:
             question = next(search)
@@ -190,7 +190,7 @@ class EntryBrowser:
                     raise QueryProblem(503, f"entry {question.index} cannot be read now")
                 question = search.send((entries[0].term, entries[0].time_ms))
         except StopIteration as done:
-            found: Found = done.value
+            found: FoundSpan = done.value
             return found
 
     async def _exactly(self, moment: int, first: int, end: int) -> int:

@@ -98,7 +98,7 @@ class Question:
     needs_time: bool
 
 
-class Found(NamedTuple):
+class FoundSpan(NamedTuple):
     """
     What a search by times of leaders finds. The entries between have no time of a leader that is known.
 
@@ -118,7 +118,7 @@ class _Last(NamedTuple):
 
 
 #: Takes, for each question, the term of the entry, and its time in milliseconds; None: it has none.
-Search = Generator[Question, tuple[int, int | None], Found]
+Search = Generator[Question, tuple[int, int | None], FoundSpan]
 
 
 def search_leaders(begin: int, end: int, moment_ms: int) -> Search:
@@ -138,7 +138,7 @@ def search_leaders(begin: int, end: int, moment_ms: int) -> Search:
         else:
             low = middle + 1
             after = max(last.at_index + 1, begin)
-    return Found(after, low)
+    return FoundSpan(after, low)
 
 
 def _last_at(

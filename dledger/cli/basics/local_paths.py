@@ -4,11 +4,20 @@
 from __future__ import annotations
 
 import os
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 import click
 
 from dledger.values.local_paths import check_local_path
+
+
+def require_local(name: str, value: str | os.PathLike[str], hint: str = "") -> None:
+    """Check a value that may not be a URL, see L{check_local_path}. @raise click.UsageError: it is one."""
+    try:
+        check_local_path(name, os.fspath(value), hint)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _name_of(param: click.Parameter | None) -> str:
@@ -21,22 +30,24 @@ def _name_of(param: click.Parameter | None) -> str:
 class LocalPath(click.Path):
     """As C{click.Path}, and no URL."""
 
-    def __init__(self, *, hint: str = "", **options: Any) -> None:
+    def __init__(
+        self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, readable: bool = True,
+        path_type: type[Path] | None = None, hint: str = "",
+    ) -> None:
         """
+        The parameters of C{click.Path}.
+
         @param hint: see L{check_local_path}.
-        @param options: of C{click.Path}.
         """
-        super().__init__(**options)
+        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, readable=readable,
+                         path_type=path_type)
         self._hint = hint
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    ) -> str | bytes | os.PathLike[str]:
         """@raise click.UsageError: it is a URL, or C{click.Path} refuses it."""
-        try:
-            check_local_path(_name_of(param), os.fspath(value), self._hint)
-        except ValueError as error:
-            raise click.UsageError(str(error), ctx) from None
+        require_local(_name_of(param), value, self._hint)
         return super().convert(value, param, ctx)
 
 
@@ -48,13 +59,10 @@ class LocalFile(click.File):
     """As C{click.File}, and no URL."""
 
     def convert(
-        self, value: str | os.PathLike[str] | IO[Any], param: click.Parameter | None,
+        self, value: str | os.PathLike[str] | IO[bytes], param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> IO[Any]:
+    ) -> IO[bytes]:
         """@raise click.UsageError: it is a URL, or cannot be opened."""
         if isinstance(value, str):
-            try:
-                check_local_path(_name_of(param), value)
-            except ValueError as error:
-                raise click.UsageError(str(error), ctx) from None
+            require_local(_name_of(param), value)
         return super().convert(value, param, ctx)

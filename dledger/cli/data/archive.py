@@ -18,7 +18,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
 from dledger.cli.basics.failures import complain
-from dledger.cli.basics.local_paths import NAMED_PATH
+from dledger.cli.basics.local_paths import NAMED_PATH, require_local
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.cli.data.backup import (
@@ -33,14 +33,13 @@ from dledger.cli.data.backup import (
 from dledger.remote.place import opened_place
 from dledger.remote.worker import DeadlineMissed
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup import BackupSource
 from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
 from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, write_note
 from dledger.values.errors import DirectoryError, StoreError
-from dledger.values.local_paths import check_local_path
 
 #: Longest wait between two attempts on a target that fails, in seconds.
 _AGAIN_MAX_S = 60.0
@@ -210,10 +209,7 @@ def archive(
         return
     if len(names) != 2:
         raise click.UsageError("name a directory and a target, MEMBER and TARGET; or a target with --verify")
-    try:
-        check_local_path("MEMBER", names[0])
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    require_local("MEMBER", names[0])
     place = opened_place(names[1], OsDisk(), options=options, deadline_s=deadline)
     runs = _Runs(member=names[0], data_path=data_path, place=place, rate=rate, shows=shows,
                  notes=notes)

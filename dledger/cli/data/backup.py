@@ -27,8 +27,9 @@ from dledger.cli.basics.store_options import of_a_store
 from dledger.ledger.group_name import GroupName
 from dledger.remote.place import opened_place
 from dledger.storage.backups.archive import ArchiveSummary
-from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
+from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_backup
 from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import read_archive

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.time_search import Found, Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.base.sending.arguments import INDEX_MAX, whole
 from dledger.client.answers.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
@@ -127,14 +127,14 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
             "an index (--from)"
         ))
     begin, end = max(info.begin_index, 0), info.committed_index + 1
-    led = Found(begin, end)
+    led = FoundSpan(begin, end)
     if log.has_times and begin < end:
         led = await _by_leaders(log, search_leaders(begin, end, since_ms), timeout_s)
     # Where no leader has noted a time, entries may have times of clients.
     return await _by_clients(log, led, since_ms, timeout_s, is_all=led == (begin, end))
 
 
-async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> Found:
+async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> FoundSpan:
     """The result of a search."""
     try:
         question = next(search)
@@ -152,12 +152,12 @@ async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> Found:
                 tail.close()
             question = search.send((entry.term, entry.time_ms))
     except StopIteration as done:
-        found: Found = done.value
+        found: FoundSpan = done.value
         return found
 
 
 async def _by_clients(
-    log: TimedLog, led: Found, since_ms: int, timeout_s: float, *, is_all: bool
+    log: TimedLog, led: FoundSpan, since_ms: int, timeout_s: float, *, is_all: bool
 ) -> int:
     """
     See L{find_time}, by times of clients.

@@ -23,7 +23,7 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
-from dledger.base.process.time_search import Found, Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.spark.basics.log import (
     Chunk,
     DataLossError,
@@ -256,7 +256,7 @@ class Scan:
         @param moment_ms: since 1970.
         @raise OptionError: no entry that was looked at has a time.
         """
-        led = Found(extent.begin, extent.end)
+        led = FoundSpan(extent.begin, extent.end)
         if self.options.times and extent.begin < extent.end:
             led = self._by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
         search = TimeSearch(*led, moment_ms)
@@ -277,7 +277,7 @@ class Scan:
                               "was opened with envelope=True (envelopes=true)")
         return search.found
 
-    def _by_leaders(self, search: Search) -> Found:
+    def _by_leaders(self, search: Search) -> FoundSpan:
         """The result of a search by times of leaders."""
         options = attrs.evolve(self.options, include_control=True)
         columns = [projection(columns_of(options), wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
@@ -287,7 +287,7 @@ class Scan:
                 one = attrs.evolve(self, options=options, columns=columns[question.needs_time])
                 question = search.send(one._only(question.index))
         except StopIteration as done:
-            found: Found = done.value
+            found: FoundSpan = done.value
             return found
 
     def _only(self, index: int) -> tuple[int, int | None]:

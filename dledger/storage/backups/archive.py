@@ -28,19 +28,15 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from dledger.storage.backups.backup import (
-    RUN_BYTES,
+from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
+from dledger.storage.backups.backup_source import (
     BackupSource,
-    CopyPace,
-    CopyProgress,
     check_begin,
     check_same_end,
     check_same_group,
     end_of,
     known_machine,
     last_record,
-    no_pace,
-    no_progress,
 )
 from dledger.storage.backups.machine_copy import SnapshotTaking, TakenMachine, unlisted_snapshots
 from dledger.storage.manifests.archive_commit import Commits

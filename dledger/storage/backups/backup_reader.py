@@ -15,14 +15,8 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.storage.backups.backup import (
-    RUN_BYTES,
-    CopyPace,
-    CopyProgress,
-    last_record,
-    no_pace,
-    no_progress,
-)
+from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
+from dledger.storage.backups.backup_source import last_record
 from dledger.storage.backups.machine_copy import (
     snapshot_bytes,
     unlisted_snapshots,

@@ -224,7 +224,7 @@ def snapshot_bytes(
             if file.size() != one.size:
                 raise StoreError(f"{path} has {file.size()} bytes, but the manifest says {one.size}",
                                  file=path)
-            if not one.is_of(head_of_snapshot(file)):
+            if kept_snapshot(head_of_snapshot(file), one.size, one.sha256) != one:
                 raise StoreError(f"{path} is not the snapshot that the manifest lists", file=path)
             digest = hashlib.sha256()
             for part in checked_bytes(file):
@@ -262,7 +262,7 @@ def write_snapshot_file(disk: Disk, directory: str, name: str, parts: Iterator[b
 
 def unlisted_snapshots(names: Iterable[str], listed: Iterable[str]) -> list[str]:
     """
-    Paths of snapshots, and of such that were not finished, that nothing lists.
+    Paths of snapshots, also of unfinished ones, that nothing lists.
 
     @param names: of the files in L{MACHINE_DIRECTORY}.
     @param listed: paths of those that are needed.

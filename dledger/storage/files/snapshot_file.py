@@ -161,7 +161,7 @@ def head_of_snapshot(file: File) -> SnapshotHead:
 
 
 def read_snapshot_head(disk: Disk, path: str) -> SnapshotHead:
-    """See L{head_of_snapshot}."""
+    """Read the header of a file that is not open, see L{head_of_snapshot}."""
     file = disk.open(path)
     try:
         return head_of_snapshot(file)

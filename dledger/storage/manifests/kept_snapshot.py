@@ -16,7 +16,6 @@ import re
 
 import attrs
 
-from dledger.storage.files.snapshot_file import SnapshotHead
 from dledger.storage.manifests.document import MalformedManifest, digest_in, field_in, place_in
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
@@ -62,11 +61,6 @@ class KeptSnapshot:
     def name(self) -> str:
         """Path of the file, below the directory of the backup."""
         return snapshot_name(self.index, self.term)
-
-    def is_of(self, head: SnapshotHead) -> bool:
-        """Whether a file with this header is the one that is listed."""
-        return (self.index, self.term, self.chain_crc, self.machine, self.machine_version) == (
-            head.index, head.term, head.chain_crc, head.machine, head.machine_version)
 
 
 @attrs.frozen

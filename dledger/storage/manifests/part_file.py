@@ -21,7 +21,7 @@ def is_piece_name(name: str) -> bool:
 
 
 def remove_parts(disk: Disk, directory: str) -> None:
-    """A file that was not finished has no name in any manifest; what it should hold is copied again."""
+    """A file that was not finished has no name in any manifest; the next run writes a whole one."""
     machine = f"{directory}/{MACHINE_DIRECTORY}"
     for folder in (f"{directory}/data", *([machine] if disk.exists(machine) else ())):
         for name in disk.listdir(folder):

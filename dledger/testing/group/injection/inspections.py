@@ -25,8 +25,9 @@ import attrs
 
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import archive_segments
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import restore_backup
 from dledger.storage.files.verify import VerifyReport, verify_directory
 from dledger.storage.manifests.archive_place import DirectoryPlace
