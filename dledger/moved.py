@@ -139,7 +139,8 @@ MODULES = (
     ("dledger.twistd", "dledger.daemons.tracing", "tracing=opentelemetry_spans"),
     ("dledger.twistd", "dledger.daemons.rocketmq", "broker namesrv"),
     ("dledger.twistd", "dledger.daemons.data", "export"),
-    ("dledger.machine", "dledger.machine.files", "fetching offering snapshot_file snapshots"),
+    ("dledger.machine", "dledger.machine.files", "fetching offering snapshots"),
+    ("dledger.machine", "dledger.storage.files", "snapshot_file"),
     ("dledger.admin", "dledger.admin.basics", "asking cluster guard pages site"),
     ("dledger", "dledger.ledger", "config"),
     ("protocols.wire.ledger", "protocols.wire.ledger.own", (

@@ -207,6 +207,7 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads",
             "dledger.base.process.waiters", "dledger.client.answers.values", "dledger.node",
+            "dledger.storage.files.snapshot_file",
         ),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", *CLOCKS, "logging", "random", "asyncio"),

@@ -30,6 +30,7 @@ from dledger.cli.basics.common import (
 )
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
 from dledger.cli.basics.failures import complain, remark
+from dledger.cli.basics.local_paths import NAMED_PATH, LocalFile
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
 from dledger.cli.basics.target import Target
@@ -77,6 +78,10 @@ def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
     return click.option(flag, cls=FromContext, key=flag[2:].replace("-", "_"), **facts)
 
 
+def _path_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
+    return _context_option(flag, default="", type=NAMED_PATH, **facts)
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--context", "context_name", default="", metavar="NAME", is_eager=True, expose_value=False,
               callback=choose, help="A context: see dledger context. [env DLEDGER_CONTEXT]")
@@ -88,23 +93,23 @@ def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
               help="Seconds in which a call has an outcome.")
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
               show_default=True, help="Format of requests.")
-@_context_option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", default="", metavar="PEM",
+@_path_option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", metavar="PEM",
               help="Own certificate; with the two below, connections are TLS. [env DLEDGER_TLS_CERTIFICATE]")
-@_context_option("--tls-key", envvar="DLEDGER_TLS_KEY", default="", metavar="PEM",
+@_path_option("--tls-key", envvar="DLEDGER_TLS_KEY", metavar="PEM",
               help="Its private key. [env DLEDGER_TLS_KEY]")
-@_context_option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
+@_path_option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", metavar="PEM",
               help="The authority that signed the members' certificates. [env DLEDGER_TLS_AUTHORITY]")
-@_context_option("--token-file", envvar="DLEDGER_TOKEN_FILE", default="", metavar="FILE",
+@_path_option("--token-file", envvar="DLEDGER_TOKEN_FILE", metavar="FILE",
               help="A token for the log, see dledger token --role; then --tls-authority is enough for TLS. "
                    "[env DLEDGER_TOKEN_FILE]")
 @click.option("--insecure", is_flag=True,
               help="Show the token to other machines also without TLS: everybody on the way reads it.")
-@_context_option("--admin-authority", envvar="DLEDGER_ADMIN_AUTHORITY", default="", metavar="PEM",
+@_path_option("--admin-authority", envvar="DLEDGER_ADMIN_AUTHORITY", metavar="PEM",
               help="The authority of https administrations. [default: --tls-authority, else the system's] "
                    "[env DLEDGER_ADMIN_AUTHORITY]")
-@_context_option("--admin-token-file", envvar="DLEDGER_ADMIN_TOKEN_FILE", default="", metavar="FILE",
+@_path_option("--admin-token-file", envvar="DLEDGER_ADMIN_TOKEN_FILE", metavar="FILE",
               help="A token for administrations, see dledger token. [env DLEDGER_ADMIN_TOKEN_FILE]")
-@_context_option("--broker-credentials", envvar="DLEDGER_BROKER_CREDENTIALS", default="", metavar="FILE",
+@_path_option("--broker-credentials", envvar="DLEDGER_BROKER_CREDENTIALS", metavar="FILE",
               help="accessKey and secretKey for brokers with access control, as in RocketMQ's tools.yml. "
                    "[env DLEDGER_BROKER_CREDENTIALS]")
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True,
@@ -208,7 +213,7 @@ def _with_key(headers: dict[str, bytes], key: str) -> dict[str, bytes]:
 
 @cli.command()
 @click.argument("bodies", nargs=-1)
-@click.option("--file", "files", type=click.File("rb"), multiple=True,
+@click.option("--file", "files", type=LocalFile("rb"), multiple=True,
               help="Append every line of this file; - is standard input.")
 @click.option("--window", type=WholeRange(min=1), default=1000, show_default=True,
               help="Maximum number of appends under way.")

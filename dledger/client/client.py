@@ -415,9 +415,9 @@ class LogClient:
         (docs/envelopes.md).
 
         @param moment: with its zone.
-        @return: fires with the index of the first entry of that time or later; by times of clients with that
-            of an entry at most a minute earlier, which no clock that differs by less than a minute hides;
-            after the last entry if all are earlier. Fails with UNSUPPORTED: no entry has a time.
+        @return: fires with the index after the last entry that is known to be earlier, or of the begin of the
+            log; by times of clients with that of an entry at most a minute earlier, which no clock that
+            differs by less than a minute hides. Fails with UNSUPPORTED: no entry has a time.
         """
         return Deferred.fromCoroutine(self._find_begin(checked_time("moment", moment)))
 

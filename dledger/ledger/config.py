@@ -19,7 +19,7 @@ from attrs.validators import in_
 
 from dledger.values.addresses import DEFAULT_MEMBERS, checked_members
 from dledger.values.hosts import ChangeHosts, networks_of
-from dledger.values.option_fields import flag_option, number_option, share_option, text_option
+from dledger.values.option_fields import flag_option, number_option, path_option, share_option, text_option
 from dledger.values.option_values import (
     check_type,
     converted,
@@ -70,8 +70,8 @@ class DLedgerConfig:
     group: str = text_option("default")
     self_id: str = text_option("n0")
     peers: dict[str, str] = attrs.field(default=DEFAULT_MEMBERS, converter=checked_members)
-    store_base_dir: str = text_option("./dledger-data")
-    data_store_path: str = text_option("")
+    store_base_dir: str = path_option("./dledger-data")
+    data_store_path: str = path_option("")
     store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))
     flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
     wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
@@ -89,17 +89,17 @@ class DLedgerConfig:
     connections_share: int = number_option(50, 1, 100)
     max_answer_bytes: int = number_option(48 * 1024 * 1024, 16 * 1024 * 1024)
     max_unfinished_bytes: int = number_option(64 * 1024 * 1024, 4 * 1024 * 1024)
-    tls_certificate: str = text_option("")
-    tls_key: str = text_option("")
-    tls_authority: str = text_option("")
+    tls_certificate: str = path_option("")
+    tls_key: str = path_option("")
+    tls_authority: str = path_option("")
     tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_access_log: bool = flag_option(False)
     tracing: bool = flag_option(False)
     admin_tls: bool = flag_option(False)
-    client_token_file: str = text_option("")
-    admin_token_file: str = text_option("")
+    client_token_file: str = path_option("")
+    admin_token_file: str = path_option("")
     admin_token_reads: bool = flag_option(False)
     insecure: bool = flag_option(False)
     healthy_lag_entries: int = number_option(100_000, 0)

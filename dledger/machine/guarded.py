@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from dledger.client.answers.values import Entry
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import (
     RESULT_BYTES_MAX,
     MachineFactory,
@@ -27,6 +26,7 @@ from dledger.machine.state_machine import (
     RefusedCommand,
     StateMachine,
 )
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import attrs
 from construct import Int8ub, Int16ub, Int32ub, Int64sb, Int64ub, Struct
 
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import EntryHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import iterate_records

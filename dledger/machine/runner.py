@@ -42,7 +42,6 @@ from dledger.machine.calls import MachineCalls
 from dledger.machine.failed_entry import FailedEntry
 from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.files.offering import SnapshotOffers
-from dledger.machine.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
@@ -61,6 +60,7 @@ from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
+from dledger.storage.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry

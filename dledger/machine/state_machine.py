@@ -75,7 +75,7 @@ class StateMachine(ABC):
     def snapshot(self) -> Iterable[bytes]:
         """
         The present state in pieces of at most L{CHUNK_BYTES_MAX
-        <dledger.machine.files.snapshot_file.CHUNK_BYTES_MAX>} bytes. They are pulled in another thread, one
+        <dledger.storage.files.snapshot_file.CHUNK_BYTES_MAX>} bytes. They are pulled in another thread, one
         at a time, while L{apply} goes on: this call takes a view that does not change (a copy of a dictionary
         whose values do not change, say), and the pieces come from the view alone.
         """

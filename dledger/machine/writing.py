@@ -19,12 +19,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.machine.calls import MachineCalls
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.skips import Skips
 from dledger.node.host import MachineHost
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.ledger.entry import EntryHeader
 
 #: Seconds in which a snapshot must be written.

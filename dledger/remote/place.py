@@ -16,8 +16,7 @@ from typing import Protocol, TypedDict
 
 from dledger.base.disk.disk import Disk, DiskSpace, File
 from dledger.remote.worker import CallWorker
-from dledger.storage.manifests.archive_manifest import GENERATIONS
-from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
+from dledger.storage.manifests.archive_place import FOLDERS, ArchivePlace, DirectoryPlace
 from dledger.values.errors import DirectoryError
 
 _LOCAL = ("file", "local")
@@ -302,9 +301,8 @@ class RemotePlace:
     def sizes(self) -> dict[str, int]:
         """See L{ArchivePlace.sizes}."""
         top = self.disk.listed(self.directory)
-        folders = ("data", GENERATIONS)
-        found = {name: size for name, size in top.items() if name not in folders}
-        for folder in folders:
+        found = {name: size for name, size in top.items() if name not in FOLDERS}
+        for folder in FOLDERS:
             if folder in top:
                 inside = self.disk.listed(f"{self.directory}/{folder}")
                 found |= {f"{folder}/{name}": size for name, size in inside.items()}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge, gt, instance_of, le
 
+from dledger.values.local_paths import check_local_path
+
 #: The largest C{int} and C{long} of Java.
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -37,3 +39,14 @@ def text_option(default: str = "") -> str:
     """A text, which its class checks further."""
     value: str = attrs.field(default=default, validator=instance_of(str))
     return value
+
+
+def path_option(default: str = "") -> str:
+    """A file or a directory of this machine, which its class checks further."""
+    value: str = attrs.field(default=default, validator=[instance_of(str), is_local])
+    return value
+
+
+def is_local(_instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    """The validator of a path. @raise ValueError: it is a URL."""
+    check_local_path(attribute.name, value)

@@ -135,11 +135,11 @@ class EntryTests(test_resource.PageCase):
                       self.shown("/entries?from=62", 404)["error"])
 
     def test_time(self) -> None:
-        """From a time on; entries without a time before it are passed over."""
-        for second, first in ((0, 10), (10, 10), (11, 20), (50, 50), (90, 90), (91, 100)):
+        """After the last entry that is known to be earlier; from the begin if none is."""
+        for second, first in ((-5, 5), (0, 5), (10, 5), (11, 11), (50, 41), (90, 81), (91, 91), (999, 91)):
             path = f"/entries?time={TIME_MS + second * 1000}&count=1"
             self.assertEqual(self.shown(path)["first_index"], first, second)
-        self.assertEqual(self.shown("/entries?time=2023-11-14T22:14:00&count=1")["first_index"], 40)
+        self.assertEqual(self.shown("/entries?time=2023-11-14T22:14:00&count=1")["first_index"], 31)
 
     def note_times(self) -> None:
         """A leader has noted a time after each tenth entry; its clock goes by a second each time."""
@@ -162,8 +162,15 @@ class EntryTests(test_resource.PageCase):
         """A search that would take too many looks says where to go on, and shows nothing of before."""
         self.patch(entries, "LOOKS_MAX", 10)
         self.patch(entries, "PAGE_BYTES_MAX", 100)
+        for index in range(5, 100):
+            self.node.stored[index] = envelope_head(TIME_MS + index * 1000, {}) + b"timed"
         error = self.shown(f"/entries?time={TIME_MS + 90_000}", 503)["error"]
         self.assertRegex(error, "ask for a later time, or from=[0-9]+$")
+
+    def test_many_without_times(self) -> None:
+        """A page of entries without a time ends the search: they may be of the time."""
+        self.patch(entries, "PAGE_BYTES_MAX", 1)
+        self.assertEqual(self.shown(f"/entries?time={TIME_MS + 80_500}&count=1")["first_index"], 21)
 
     def test_no_times(self) -> None:
         """The error says what gives entries a time; an empty log is empty."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.time_search import SKEW_MS, TimeSearch, search_leaders
+from dledger.base.process.time_search import SKEW_MS, FoundSpan, TimeSearch, search_leaders
 
 _NOW_MS = 1_800_000_000_000
 
@@ -29,24 +29,62 @@ def searched(times: list[int | None], begin: int, moment_ms: int, at_once: int) 
     return search, looks
 
 
+def is_parted(runs: list[tuple[int, int | None]]) -> bool:
+    """Whether no two runs without a time are adjacent."""
+    full = [one for count, one in runs if count]
+    return all(a is not None or b is not None for a, b in zip(full, full[1:], strict=False))
+
+
+def after_earlier(times: list[int | None], begin: int, moment_ms: int) -> int:
+    """The answer, by a walk over all entries: after the last one that is known to be earlier."""
+    earlier = [at for at, time_ms in enumerate(times) if time_ms is not None and time_ms < moment_ms]
+    return max([begin, *(at + 1 for at in earlier)])
+
+
 class SearchTests(SynchronousTestCase):
-    """The search finds the first entry at or after a time, and reads few entries for it."""
+    """The search finds the entry after the last earlier one, and reads few entries for it."""
 
     @settings(max_examples=200, deadline=None)
     @given(st.lists(st.none() | st.integers(0, 30), max_size=60), st.integers(0, 31), st.integers(0, 5))
     def test_rising(self, drawn: list[int | None], wanted: int, begin: int) -> None:
-        """With times that rise it finds the first entry, with entries without a time between them."""
+        """With times that rise it finds that entry, with entries without a time anywhere."""
         rising = iter(sorted(one for one in drawn if one is not None))
         times = [None if one is None else _NOW_MS + next(rising) for one in drawn]
         begin = min(begin, len(times))
         search, _looks = searched(times, begin, _NOW_MS + wanted + SKEW_MS, len(times) + 1)
-        fitting = [at for at, time_ms in enumerate(times)
-                   if at >= begin and time_ms is not None and time_ms >= _NOW_MS + wanted]
+        self.assertEqual(search.found, after_earlier(times, begin, _NOW_MS + wanted))
         has_times = any(one is not None for one in times[begin:])
-        self.assertEqual(search.found, fitting[0] if fitting else len(times))
-        self.assertLessEqual(search.has_times, has_times)
-        if search.has_older:
-            self.assertLess(min(one for one in times[begin:] if one is not None), _NOW_MS + wanted)
+        self.assertEqual(search.has_times, has_times)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.tuples(st.integers(0, 12), st.none() | st.integers(0, 30)), max_size=9),
+           st.integers(0, 31), st.integers(1, 4))
+    def test_short_looks(self, runs: list[tuple[int, int | None]], wanted: int, at_once: int) -> None:
+        """A reader that sees few entries at a time leaves out none that may be of the time or later."""
+        rising = iter(sorted(one for _, one in runs if one is not None))
+        times = [_NOW_MS + when if when is not None else None for count, one in runs
+                 for when in [None if one is None else next(rising)] for _ in range(count)]
+        search, _looks = searched(times, 0, _NOW_MS + wanted + SKEW_MS, at_once)
+        expected = after_earlier(times, 0, _NOW_MS + wanted)
+        self.assertLessEqual(search.found, expected)
+        if all(count <= at_once for count, one in runs if one is None) and is_parted(runs):
+            self.assertEqual(search.found, expected)
+
+    def test_begin_without_times(self) -> None:
+        """Entries without a time before the first one that has one may be of the time, however many."""
+        times: list[int | None] = [None] * 5000 + list(range(_NOW_MS, _NOW_MS + 100))
+        for moment_ms in (0, _NOW_MS - 1, _NOW_MS):
+            search, looks = searched(times, 3, moment_ms + SKEW_MS, 1000)
+            self.assertEqual((search.found, search.has_times), (3, True))
+            self.assertLess(looks, 40)
+        self.assertEqual(searched(times, 3, _NOW_MS + 1 + SKEW_MS, 1000)[0].found, 5001)
+
+    def test_end_without_times(self) -> None:
+        """Nor are those left out that come after the last one with a time; those before it are."""
+        times: list[int | None] = [*range(_NOW_MS, _NOW_MS + 100), *[None] * 5000]
+        search, looks = searched(times, 0, _NOW_MS + 1000 + SKEW_MS, 1000)
+        self.assertEqual((search.found, search.has_times), (100, True))
+        self.assertLess(looks, 40)
 
     def test_clocks(self) -> None:
         """Clocks that differ by less than the tolerance hide no entry."""
@@ -72,7 +110,7 @@ class SearchTests(SynchronousTestCase):
 class LeaderTests(SynchronousTestCase):
     """By times of leaders, which never fall, and which whole terms may lack."""
 
-    def found(self, log: list[tuple[int, int | None]], begin: int, moment_ms: int) -> tuple[int, int]:
+    def found(self, log: list[tuple[int, int | None]], begin: int, moment_ms: int) -> tuple[FoundSpan, int]:
         """@return: the result, and the number of questions."""
         search, asked = search_leaders(begin, len(log), moment_ms), 0
         try:
@@ -98,14 +136,22 @@ class LeaderTests(SynchronousTestCase):
                 log.append((term, known))
         begin = min(begin, len(log))
         for moment_ms in range(last + 2):
-            expected = (at for at in range(begin, len(log)) if (log[at][1] or -1) >= moment_ms or (
-                log[at][1] == 0 == moment_ms))
-            self.assertEqual(self.found(log, begin, moment_ms)[0], next(expected, len(log)), moment_ms)
+            first = next((at for at in range(begin, len(log)) if (log[at][1] or 0) >= moment_ms
+                          and log[at][1] is not None), len(log))
+            after = after_earlier([time_ms for _, time_ms in log], begin, moment_ms)
+            self.assertEqual(self.found(log, begin, moment_ms)[0], (after, first), moment_ms)
+
+    def test_unknown_in_a_term(self) -> None:
+        """Damage hides the times of some entries of a term: none that may be of the time is left out."""
+        log: list[tuple[int, int | None]] = [(1, 50)] * 3 + [(2, 100)] * 9 + [(2, None)] * 8 + [(2, 200)] * 9
+        for moment_ms, after in ((50, 0), (51, 3), (101, 12), (200, 12), (201, 29)):
+            found = self.found(log, 0, moment_ms)[0]
+            self.assertLessEqual(found.after, after, moment_ms)
 
     def test_cost(self) -> None:
         """A million entries without a time after a few with one cost some dozens of questions."""
         log: list[tuple[int, int | None]] = [(1, 100)] * 14 + [(2, None)] * 1_000_000 + [(3, 900)]
-        self.assertEqual(self.found(log, 0, 50)[0], 0)
+        self.assertEqual(self.found(log, 0, 50)[0], (0, 0))
         found, asked = self.found(log, 0, 500)
-        self.assertEqual(found, len(log) - 1)
+        self.assertEqual(found, (14, len(log) - 1))
         self.assertLess(asked, 100)

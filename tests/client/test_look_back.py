@@ -238,11 +238,11 @@ class TimedLogTests(TailCase):
             self.assertEqual(found, [index], seconds)
 
     def test_leader_without_times(self) -> None:
-        """Many entries of a leader without times do not hide those before them from a search."""
+        """Many entries of a leader without times hide none before them; they may be of a later time."""
         self.patch(places, "LOOK_ENTRIES", 3)
         self.group.log.extend(b"0" for _ in range(300))
         self.group.term_of = lambda index: 1 if index < 210 else 2
-        for seconds, index in ((0, 0), (3, 63), (9, 189), (9.001, 510)):
+        for seconds, index in ((0, 0), (3, 63), (9, 189), (9.001, 210)):
             found: list[int] = []
             self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(found.append)
             for _ in range(100_000):
@@ -253,6 +253,16 @@ class TimedLogTests(TailCase):
                     for wire in list(member.wires):
                         member.deliver(wire)
                     member.end_polls()
+            self.assertEqual(found, [index], seconds)
+
+    def test_first_time_has_expired(self) -> None:
+        """The log begins after its first time entry: of what is later than a time, nothing is left out."""
+        for member in self.group.members.values():
+            member.begin_index = 5
+        for seconds, index in ((-86_400, 5), (0, 5), (1, 5), (1.001, 42), (9.001, 210)):
+            found: list[int] = []
+            self.client.find_time(NOW + timedelta(seconds=seconds)).addCallback(found.append)
+            self.group.run(3.0)
             self.assertEqual(found, [index], seconds)
 
     def pulled(self) -> int:

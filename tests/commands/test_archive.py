@@ -15,6 +15,7 @@ import dledger.cli.data.archive
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.data.archive import ArchiveFollower
 from dledger.remote.worker import DeadlineMissed
+from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, ArchiveTargetError
 from dledger.storage.manifests.archived_note import read_note
 from dledger.values.errors import DirectoryError, StoreError
@@ -46,6 +47,26 @@ class ArchiveCommandsTests(GroupCase):
         self.assertExit(done, 0)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+    def test_machine(self) -> None:
+        """An archive that a state machine could not start from says so; its segments stay until one could."""
+        self.member.clean_close()
+        self.member = self.open_store(retention_bytes=8192)
+        while self.member.house_keeping(1e9, 4, keep_from_index=199):
+            pass
+        self.append(*BODIES)
+        os.makedirs(f"{self.path}/machine")
+        words = "has no snapshot of the machine that these entries continue"
+        self.assertExit(self.run_cli("archive", self.path, self.place), 0, words)
+        self.assertExit(self.run_cli("archive", "--verify", self.place), 1, words, "1 finding")
+        expire = ("archive", "--expire", self.place, "--keep-bytes", "0", "--delete")
+        self.assertExit(self.run_cli(*expire), 0, "deleted 0 segments", "ones stay: a state machine needs")
+        end = self.shipped()["end_index"]
+        head = SnapshotHead(index=end, term=1, chain_crc=0, machine="kv", machine_version=1)
+        write_snapshot(OsDisk(), f"{self.path}/machine/snapshot-{end}-1", head, (b"kept", b"x"), str)
+        self.assertExit(self.run_cli("archive", self.path, self.place), 0, f"snapshot after entry {end}")
+        self.assertExit(self.run_cli(*expire), 0, " 1 segments")
+        self.assertExit(self.run_cli("archive", "--verify", self.place), 0, f"after entry {end}", "clean")
 
     def test_there_and_back(self) -> None:
         """Archive, again, more, its verification, and a new group with every entry of it."""

@@ -8,7 +8,9 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.disk import OsDisk
 from dledger.cli.data.backup import RatePace
+from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from tests.commands.test_group import GroupCase
 from tests.storage.support import bodies_in
 
@@ -57,6 +59,43 @@ class BackupCommandsTests(GroupCase):
         store = self.open_store(peers=NEW_PEERS)
         self.addCleanup(store.abandon)
         self.assertEqual(bodies_in(store), [*BODIES, b"later"])
+
+    def expire(self, *snapshots: int) -> None:
+        """The member has a state machine, and these snapshots of it; the log begins later than entry 0."""
+        self.member.clean_close()
+        self.member = self.open_store(retention_bytes=8192)
+        while self.member.house_keeping(1e9, 4, keep_from_index=199):
+            pass
+        self.append(b"later")
+        os.makedirs(f"{self.path}/machine", exist_ok=True)
+        for index in snapshots:
+            head = SnapshotHead(index=index, term=1, chain_crc=0, machine="kv", machine_version=1)
+            write_snapshot(OsDisk(), f"{self.path}/machine/snapshot-{index}-1", head, (b"kept", b"x"), str)
+
+    def test_machine(self) -> None:
+        """The snapshot of a state machine comes with the log, and is in the restored member."""
+        self.expire(198)
+        words = "the machine's snapshot after entry 198"
+        self.assertExit(self.run_cli("backup", self.path, self.place), 0, words)
+        self.assertExit(self.run_cli("backup", "--verify", self.place), 0, "machine after entry 198", "clean")
+        self.assertExit(self.run_cli(*self.restore()), 0, words)
+        self.assertEqual(os.listdir(f"{self.new_store}/dledger-n0/machine"), ["snapshot-198-1"])
+
+    def test_machine_without_a_snapshot(self) -> None:
+        """Exit status 1, and a sentence: of the backup, of its verification, and of a restore."""
+        self.expire()
+        words = ("has no snapshot of the machine", "could not start from it")
+        self.assertExit(self.run_cli("backup", self.path, self.place), 1, *words, "name another member")
+        self.assertExit(self.run_cli("backup", self.path, self.place, "--no-check"), 1, *words)
+        self.assertExit(self.run_cli("backup", "--verify", self.place), 1, *words, "1 finding")
+        self.assertExit(self.run_cli(*self.restore()), 1, *words, "Restore another backup", "--join")
+        self.assertFalse(os.path.exists(self.new_store))
+        self.expire(198)
+        path = f"{self.path}/machine/snapshot-198-1"
+        with open(path, "r+b") as file:
+            file.truncate(70)
+        done = self.run_cli("backup", self.path, self.place)
+        self.assertExit(done, 1, "is left out", "snapshot-198-1 is cut")
 
     def test_restore_as_json(self) -> None:
         """The facts."""

@@ -105,9 +105,17 @@ class TailSinceTests(CliCase):
         )
 
     def test_without_times(self) -> None:
-        """Entries between those with times are shown, those before the first one are not."""
+        """Entries after the last one that is known to be earlier are shown: they may be of the time."""
         filled(self.log, [None, NOW_MS, None, NOW_MS + 100_000, None, NOW_MS + 200_000, None])
-        self.assertEqual(self.shown("--since", str(NOW_MS + 100_000)), [3, 4, 5, 6])
+        for since_ms, first in ((0, 0), (1000, 0), (100_000, 2), (200_000, 4), (300_000, 6)):
+            self.assertEqual(self.shown("--since", str(NOW_MS + since_ms)), [
+                at for at in range(first, 7) if at != 1 or not since_ms], since_ms)
+
+    def test_begin_without_times(self) -> None:
+        """The first time is later than the one asked for: the log is shown from its begin on."""
+        filled(self.log, [None, None, NOW_MS, NOW_MS + 1])
+        self.assertEqual(self.shown("--since", "2020-01-01"), [0, 1, 2, 3])
+        self.assertIn("\t0\n", self.run_cli("get", "--at", "2020-01-01").stdout)
 
     def test_no_times(self) -> None:
         """Said so, with the remedy."""
@@ -145,16 +153,15 @@ class SearchTests(CliCase):
     @given(st.lists(st.none() | st.integers(0, 30), max_size=40).map(
         lambda times: sorted_times(times)), st.integers(0, 31), st.integers(0, 5))
     def test_every_small_log(self, times: list[int | None], wanted: int, begin: int) -> None:
-        """With times that rise it finds the first one, with entries without a time anywhere."""
+        """With times that rise it finds the entry after the earlier ones; some have no time."""
         log = filled(FakeLog(), times)
         begin = min(begin, len(times))
         log.infos = (attrs.evolve(log.infos[0], begin_index=begin),)
         if begin < len(times) and not any(one is not None for one in times[begin:]):
             return
-        fitting = [at for at, time_ms in enumerate(times)
-                   if at >= begin and time_ms is not None and time_ms >= wanted]
+        earlier = [at for at, time_ms in enumerate(times) if time_ms is not None and time_ms < wanted]
         found = log.find_time(moment_of(wanted + SKEW_MS))
-        self.assertEqual(found, fitting[0] if fitting else len(times))
+        self.assertEqual(found, max([begin, *(at + 1 for at in earlier)]))
 
     def test_cost(self) -> None:
         """Few entries are read of a long log, also when most of it is older than times are."""

@@ -15,11 +15,11 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.machine.files import fetching
 from dledger.machine.files.fetching import THROTTLED_S, TRIES
 from dledger.machine.files.offering import HELD_S
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.runner import MachineRunner
 from dledger.machine.waiting import WaitBounds
 from dledger.node.host import MachineHost
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DLedgerError

@@ -6,9 +6,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.machine import kept_results
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.kept_results import KeptResult, KeptResults, kept_in
 from dledger.machine.state_machine import RefusedAnswer
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.own.producer_entries import encode_producer_entry

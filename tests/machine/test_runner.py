@@ -13,12 +13,12 @@ from dledger.client.answers.values import Entry
 from dledger.core.state.inputs import Origin
 from dledger.machine import runner, writing
 from dledger.machine.files import snapshots
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.guarded import MachineFailed
 from dledger.machine.reading_ahead import BATCH_COUNT_MAX
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.machine.waiting import RECENT_BYTES, RECENT_OVERHEAD, MachineWaits, WaitBounds
 from dledger.node.reporting.health import health_problem, readiness_problems
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.machine.machines import Journal, MovedJournal, NextJournal

@@ -14,9 +14,9 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.machine import failed_entry, reading_ahead
 from dledger.machine import skips as skips_module
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
+from dledger.storage.files.snapshot_file import SnapshotRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records

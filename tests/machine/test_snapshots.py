@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.machine.files import snapshots
-from dledger.machine.files.snapshot_file import CHUNK_BYTES_MAX, SnapshotRefused, check_snapshot
 from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX, SnapshotRefused, check_snapshot
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 

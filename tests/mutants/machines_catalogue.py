@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.mutants.patching import Patch
 
-_FILE = "dledger.machine.files.snapshot_file"
+_FILE = "dledger.storage.files.snapshot_file"
 _DIRECTORY = "dledger.machine.files.snapshots"
 _RUNNER = "dledger.machine.runner"
 _GUARD = "dledger.machine.guarded"
@@ -49,7 +49,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_FILE, "        file.datasync()\n", ""),
     ), {"test": "tests.machine.test_snapshots.CrashTests"}),
     ("snapshot-end-not-checked", "a snapshot that is cut between two pieces is taken for a whole one", (
-        Patch(_FILE, "        if (told, all_bytes) != (crc, total):", "        if False:"),
+        Patch(_FILE, "    if (told, all_bytes) != (crc, total):", "    if False:"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_every_cut_and_bit"}),
     ("snapshot-of-any-log", "a snapshot of another log is taken up", (
         Patch(_REACH, "    if (entry.term, chain_crc) != (", "    if False and (entry.term, chain_crc) != ("),

@@ -8,6 +8,7 @@ Rule: a command is looked up on the page and given to a shell, with this group's
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -130,6 +131,65 @@ class RestoredTests(SynchronousTestCase):
         self.assertIn("GROUP_RESTORED (450)", said)
         reader.close()
         new.stop()
+
+
+class MachineTests(SynchronousTestCase):
+    """A member with a state machine, whose log was trimmed after snapshots."""
+
+    def test_restored_state(self) -> None:
+        """A group from its first backup, and one from its archive, have the state of before."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.home = Path(held.name)
+        old, peers_text = self.member("old")
+        old.start()
+        log = dledger.connect(peers_text, timeout=60)
+        self.addCleanup(log.close)
+        for number in range(500):
+            log.submit(json.dumps({"does": "put", "key": f"k{number % 90}", "value": "x" * 50}).encode())
+        wait_until(lambda: log.metadata().begin_index > 100, seconds=patient(60), what="a trimmed log")
+        state = [log.query(b"k%d" % number) for number in range(90)]
+        end_index = log.metadata().committed_index
+        self.cli("backup", str(old.ledger_path), str(self.home / "backup"))
+        self.cli("archive", str(old.ledger_path), str(self.home / "archive"))
+        old.stop()  # (its mark has the last commit)
+        self.assertIn("the machine's snapshot after", self.cli(
+            "backup", str(old.ledger_path), str(self.home / "backup")))
+        for kind in ("backup", "archive"):
+            self.assertIn("clean", self.cli(kind, "--verify", str(self.home / kind)))
+            new, new_peers = self.member(f"new-{kind}")
+            self.cli("restore", str(self.home / kind), "--store", str(new.directory), "--node-id", "n0",
+                     "--peers", new_peers)
+            new.start()
+            with dledger.connect(new_peers, timeout=patient(60)) as other:
+                found = [other.query(b"k%d" % number) for number in range(90)]
+                if kind == "backup":  # (the archive lacks the last segment)
+                    self.assertEqual(found, state)
+                self.assertEqual([one for one in found if json.loads(one)["value"] != "x" * 50], [])
+                self.assertGreater(other.metadata().begin_index, 100)
+                self.assertGreaterEqual(end_index + 9, other.metadata().committed_index)
+            self.assertTrue(ended_well(new.stop()))
+
+    def member(self, name: str) -> tuple[Member, str]:
+        """With the key-value store of the examples, in a directory of this name; and its peers."""
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        member = Member(
+            "n0", peers, self.home / name, modules=ROOT / "examples" / "kv",
+            extra=("--machine", "store:KeyValueStore"),
+            options={"mapped_file_size_for_entry_data": 16384, "mapped_file_size_for_entry_index": 3200,
+                     "machine_snapshot_entries": 100, "machine_keep_entries": 1, "bootstrap": True},
+        )
+        self.addCleanup(member.kill)
+        return member, f"n0-{peers['n0']}"
+
+    def cli(self, *words: str) -> str:
+        """What a command writes; it ends well."""
+        done = subprocess.run(
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", *words], capture_output=True,
+            text=True, timeout=patient(120), env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )
+        self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
+        return done.stdout
 
 
 class BackupTests(SynchronousTestCase):

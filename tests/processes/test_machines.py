@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 import dledger.aio
 from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
-from dledger.machine.files.snapshot_file import CHUNK_BYTES_MAX
+from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX
 from protocols.wire.ledger.machines import QueryRequest, QueryResponse
 from tests.processes.asking import ask
 from tests.processes.children import Child, free_ports, wait_until

@@ -19,8 +19,8 @@ from dledger.remote import place
 from dledger.remote.place import RemotePlace, opened_place
 from dledger.remote.worker import CallWorker
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments
-from dledger.storage.backups.backup import BackupSource
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import restore_backup
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
@@ -63,7 +63,7 @@ class RemoteCase(ArchiveCase):
         try:
             return archive_segments(source, place, taken_s=1)
         finally:
-            source.reader.close()
+            source.close()
 
     def bodies_at(self, place: ArchivePlace) -> list[bytes]:
         """In the archive, which must be sound."""

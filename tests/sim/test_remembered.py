@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state import inputs as ev
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
-from dledger.machine.files.snapshot_file import SnapshotHead
+from dledger.storage.files.snapshot_file import SnapshotHead
 from dledger.testing.group.checks.machine_files import MachineFileRules
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.world.disk import SimDisk

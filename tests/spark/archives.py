@@ -8,7 +8,7 @@ import itertools
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.remote.place import opened_place
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments
-from dledger.storage.backups.backup import BackupSource
+from dledger.storage.backups.backup_source import BackupSource
 
 _NUMBERS = itertools.count(1)
 
@@ -19,7 +19,7 @@ def ship(member: str, target: str) -> ArchiveSummary:
     try:
         return archive_segments(source, opened_place(target, OsDisk()), taken_s=1_700_000_000)
     finally:
-        source.reader.close()
+        source.close()
 
 
 def memory_url() -> str:

@@ -117,12 +117,13 @@ class TimesTests(LedgerCase):
             self.assertEqual({time for _, time in scanned(given, TIME)}, {None})
 
     def test_starting_timestamp(self) -> None:
-        """The first entry of that time, exactly."""
+        """After the last entry that is known to be earlier, exactly; from the begin if none is."""
         given = {"path": self.path, "times": "true"}
         self.patch(scan, "_LOOK_ENTRIES", 3)
         for moment in sorted({time for _, time in self.known if time is not None}):
             ms = round(moment.timestamp() * 1000)
-            first = next(at for at, time in self.known if time is not None and time >= moment)
+            earlier = [at for at, time in self.known if time is not None and time < moment]
+            first = next(at for at, _ in self.known if at > max(earlier, default=-1))
             rows = scanned({**given, "startingTimestamp": ms}, TIME)
             self.assertEqual(rows[0][0], first, moment)
 

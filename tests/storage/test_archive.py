@@ -11,8 +11,9 @@ import attrs
 
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.files.reader import LogReader
 from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
@@ -23,7 +24,7 @@ from dledger.storage.manifests.archive_manifest import (
     read_archive,
 )
 from dledger.storage.manifests.archive_place import DirectoryPlace
-from dledger.storage.manifests.backup_manifest import encode_document
+from dledger.storage.manifests.document import encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, append_bare, config_of
@@ -36,7 +37,7 @@ class ArchiveCase(BackupCase):
     def ship(self, place: HookedDisk | None = None, **options: Any) -> ArchiveSummary:
         """One run on the running member."""
         source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         where = DirectoryPlace(self.place if place is None else place, PLACE)
         return archive_segments(source, where, **{"taken_s": 1_700_000_000, **options})
 
@@ -227,7 +228,7 @@ class ShipTests(ArchiveCase):
             self.append(1)
             source = BackupSource.open(self.disk, ROOT)
             self.assertEqual(closed_index(source), self.closed())
-            source.reader.close()
+            source.close()
 
 
 class RefusedRunTests(ArchiveCase):
@@ -333,7 +334,7 @@ class RefusedRunTests(ArchiveCase):
     def test_a_member_keeps_no_archive(self) -> None:
         """Its own directory is another place."""
         source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         before = self.place.contents()
         place = DirectoryPlace(self.place, f"{ROOT}/data/x")
         self.assertRaises(DirectoryError, archive_segments, source, place, taken_s=1)
@@ -342,7 +343,7 @@ class RefusedRunTests(ArchiveCase):
     def test_an_archive_is_no_member(self) -> None:
         """An archive, or a backup, is not read as a member's directory; the error names its kind."""
         source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         take_backup(source, self.place, "saved", taken_s=1)
         for path, kind in ((PLACE, "an archive"), ("saved", "a backup")):
             error = self.assertRaises(DirectoryError, LogReader.open, path, disk=self.place)
@@ -420,7 +421,7 @@ class RefusedRunTests(ArchiveCase):
 
         place.put = put_while_another_writes  # type: ignore[method-assign]
         source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         error = self.assertRaises(DirectoryError, archive_segments, source, place, taken_s=1)
         self.assertIn("another program", str(error))
         self.assertEqual(self.bodies(), list(map(body_of, range(self.closed() + 1))))

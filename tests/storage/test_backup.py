@@ -14,20 +14,19 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.group_name import GroupName
-from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
+from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.files import reader
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
-    DamagedManifest,
-    MalformedManifest,
     Piece,
     check_pieces,
     decode_backup_manifest,
     encode_backup_manifest,
-    encode_document,
     read_backup_manifest,
 )
+from dledger.storage.manifests.document import DamagedManifest, MalformedManifest, encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
@@ -74,7 +73,7 @@ class BackupCase(HookedCase):
     def backup(self, place: HookedDisk | None = None, **options: Any) -> BackupSummary:
         """Of the running member."""
         source = BackupSource.open(self.disk, ROOT)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         place = self.place if place is None else place
         return take_backup(source, place, PLACE, **{"taken_s": 1_700_000_000, **options})
 
@@ -253,7 +252,7 @@ class ExpiryTests(BackupCase):
         take_backup(source, self.place, PLACE, taken_s=1,
                     pace=lambda _: most.append(len(source.reader.data.handles)))
         self.assertLessEqual(max(most), 5)
-        source.reader.close()
+        source.close()
 
 
 class RefusedTests(BackupCase):
@@ -324,7 +323,7 @@ class RefusedTests(BackupCase):
         """A directory in the member's own would keep it from starting, also by a link; beside it is fine."""
         data = self.mktemp()
         source = attrs.evolve(BackupSource.open(self.disk, ROOT), data_path=data)
-        self.addCleanup(source.reader.close)
+        self.addCleanup(source.close)
         link = self.mktemp()
         os.symlink(os.path.abspath(data), link)
         within = (ROOT, f"{ROOT}/x", f"{ROOT}/data/x", f"{data}/x", f"{link}/x", f"{PLACE}/../{ROOT}/x")

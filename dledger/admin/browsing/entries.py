@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.process.time_search import Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.reading.look_back import Part, entry_before
 from dledger.node.reporting.status import NodeStatus
@@ -157,14 +157,13 @@ class EntryBrowser:
             raise QueryProblem(503, f"entries from {first} on cannot be read: {error}") from None
 
     async def _first_since(self, moment: int, begin: int, end: int) -> int:
-        """The first entry with a time of C{moment} or later, as far as times rise; C{end} without one."""
-        first_led = end
+        """The entry after the last one known to be earlier than C{moment}; C{end} if all of them are."""
+        led = FoundSpan(begin, end)
         if self._node.has_times and begin < end:
-            first_led = await self._by_leaders(search_leaders(begin, end, 0))
-            found = await self._by_leaders(search_leaders(first_led, end, moment))
-            if first_led < found or first_led == begin:
-                return found
-        search = TimeSearch(begin, first_led, moment)
+            led = await self._by_leaders(search_leaders(begin, end, moment))
+        if led.after == led.first:
+            return led.after
+        search = TimeSearch(*led, moment)
         for _look in range(LOOKS_MAX):
             if (look := search.look) is None:
                 break
@@ -174,12 +173,12 @@ class EntryBrowser:
             else:
                 search.met_none(behind)
             await deferLater(self._clock, 0)
-        if begin < first_led == end and not search.has_times:
+        if led == (begin, end) and not search.has_times:
             raise QueryProblem(404, "the entries that were looked at have no time: entries have one if the "
                                     "members have entry_times_ms, or their client appends with envelope=True")
-        return await self._exactly(moment, search.found, end)
+        return await self._exactly(moment, search.found, led.first)
 
-    async def _by_leaders(self, search: Search) -> int:
+    async def _by_leaders(self, search: Search) -> FoundSpan:
         """The result of a search. @raise QueryProblem: an entry cannot be read."""
         try:
             question = next(search)
@@ -191,23 +190,26 @@ class EntryBrowser:
                     raise QueryProblem(503, f"entry {question.index} cannot be read now")
                 question = search.send((entries[0].term, entries[0].time_ms))
         except StopIteration as done:
-            found: int = done.value
+            found: FoundSpan = done.value
             return found
 
     async def _exactly(self, moment: int, first: int, end: int) -> int:
         """
-        Go on from the tolerance of clocks to the time itself.
+        Go on from the tolerance of clocks to the time itself: after the last entry that is known to be
+        earlier, before the first one that is not, or before a page without times.
 
         @raise QueryProblem: after L{LOOKS_MAX} looks the search has to be continued.
         """
-        before = await self._before(first)
+        before, after = await self._before(first), first
         for _look in range(LOOKS_MAX):
             entries = self._read(first, PAGE_BYTES_MAX, before) if first < end else []
             for entry in entries:
-                if entry.when_ms is not None and entry.when_ms >= moment:
-                    return entry.index
-            if not entries:
-                return first
+                if entry.when_ms is not None:
+                    if entry.when_ms >= moment:
+                        return after
+                    after = entry.index + 1
+            if not entries or after <= first:
+                return after
             before = entries[-1]
             first = before.index + 1
             await deferLater(self._clock, 0)

@@ -28,6 +28,7 @@ from dledger.base.tls.securing import server_trust
 from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, show_result
 from dledger.cli.basics.contexts import FromContext
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import LocalPath
 from dledger.values.rights import ClientRole
 from protocols.wire.fastjson import JsonObject
 
@@ -103,7 +104,7 @@ def ask_all(
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=LocalPath(dir_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--remove", is_flag=True, help="Take all tokens of NAME out of FILE instead.")
 @click.option("--role", type=click.Choice([str(one) for one in ClientRole]), default=None,

@@ -33,6 +33,7 @@ import click
 from click.core import ParameterSource
 
 from dledger.values.addresses import parse_address, parse_members
+from dledger.values.local_paths import check_local_path
 
 #: Options of a context that say where something is; only the administrations may be several.
 PLACES = ("peers", "admin", "broker", "namesrv")
@@ -56,10 +57,11 @@ def contexts_path() -> Path | None:
     C{DLEDGER_CONTEXTS}, else C{dledger/contexts.toml} in C{XDG_CONFIG_HOME} or C{~/.config}.
 
     @return: None: C{DLEDGER_CONTEXTS} is there and empty, so there are no contexts.
+    @raise ValueError: it is a URL.
     """
     named = os.environ.get("DLEDGER_CONTEXTS")
     if named is not None:
-        return Path(named) if named else None
+        return Path(check_local_path("DLEDGER_CONTEXTS", named)) if named else None
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):  # as the standard says
         base = os.path.expanduser("~/.config")
@@ -167,6 +169,8 @@ def checked(key: str, value: object) -> str | tuple[str, ...]:
         return tuple(_checked_url(url) for url in urls)
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError(f"{key}: write text in quotes that is not empty")
+    if key in FILES:
+        check_local_path(key, value)
     if key == "peers":
         parse_members(value)
     elif key in PLACES:
@@ -335,10 +339,10 @@ def choose(context: click.Context, _parameter: click.Parameter, name: str) -> No
 
 
 def _chosen(named: str) -> Chosen:
-    path = contexts_path()
-    if path is None:
-        return Chosen(problem="--context: DLEDGER_CONTEXTS is empty, so there are none" if named else "")
     try:
+        path = contexts_path()
+        if path is None:
+            return Chosen(problem="--context: DLEDGER_CONTEXTS is empty, so there are none" if named else "")
         contexts = read_contexts(path)
         name = named or os.environ.get("DLEDGER_CONTEXT") or contexts.current
         values = contexts.get(name, path) if name else {}

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import click
 
+from dledger.cli.basics.local_paths import NAMED_PATH
 from dledger.ledger.config import DLedgerConfig, from_mapping
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -17,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 def of_a_member(command: _Command) -> _Command:
     """The options that name a member and its directory, as of C{twistd dledger}."""
     for option in reversed((
-        click.option("--store", default="./dledger-data", metavar="DIR", show_default=True,
+        click.option("--store", default="./dledger-data", type=NAMED_PATH, metavar="DIR", show_default=True,
                      help="Directory; files are in its dledger-<node-id>."),
         click.option("--node-id", required=True, metavar="ID", help="Id of this member, one of --peers."),
         click.option("--peers", "members", required=True, metavar="ID-HOST:PORT;...",

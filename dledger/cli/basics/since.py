@@ -51,26 +51,19 @@ def moment_of(time_ms: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
 
 
-@attrs.define
+@attrs.frozen
 class Since:
     """
-    Which entries are shown from a time on.
+    Which entries are shown from a time on: all but those that are known to be earlier.
 
     @ivar since_ms: milliseconds since 1970.
-    @ivar has_begun: an entry of this time or later was met; entries without a time are shown from there on.
     """
 
     since_ms: int
-    has_begun: bool = False
 
     def is_shown(self, entry: Entry) -> bool:
-        """Ask it of each entry, in order."""
-        if entry.when_ms is None:
-            return self.has_begun
-        if entry.when_ms >= self.since_ms:
-            self.has_begun = True
-            return True
-        return False
+        """Ask it of each entry from the one on that L{Log.find_time} finds."""
+        return entry.when_ms is None or entry.when_ms >= self.since_ms
 
 
 @attrs.define
@@ -113,7 +106,7 @@ def shown_until(entries: Iterator[Entry], until_ms: int) -> Iterator[Entry]:
 
 def entry_at(log: Log, at_ms: int) -> Entry:
     """
-    The first entry of a program that has a time of C{at_ms} or later.
+    The first entry of a program of C{at_ms} or later, or that may be: one without a time.
 
     @raise DLedgerError: as of L{Log.find_time}; INDEX_OUT_OF_RANGE: there is none.
     """

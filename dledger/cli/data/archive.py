@@ -18,6 +18,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import NAMED_PATH, require_local
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.cli.data.backup import (
@@ -26,17 +27,18 @@ from dledger.cli.data.backup import (
     print_backup_report,
     progress_option,
     rate_option,
+    snapshot_text,
+    tell_machine,
 )
 from dledger.remote.place import opened_place
 from dledger.remote.worker import DeadlineMissed
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.backups.backup import BackupSource
 from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
 from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, write_note
-from dledger.values.addresses import is_url
 from dledger.values.errors import DirectoryError, StoreError
 
 #: Longest wait between two attempts on a target that fails, in seconds.
@@ -119,7 +121,7 @@ class _Runs:
                 summary = archive_segments(source, self.place, taken_s=int(time.time()), progress=progress,
                                            pace=RatePace(self.rate))
         finally:
-            source.reader.close()
+            source.close()
         self.end_index = summary.end_index
         if self.notes:
             self._note(summary.end_index)
@@ -155,7 +157,8 @@ class _Runs:
               help="With --follow: time for which a failing target, or damage, is tried again.")
 @click.option("--note", "notes", is_flag=True,
               help="Write in MEMBER how far its log is archived, for expire_only_archived.")
-@click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@click.option("--data", "data_path", default="", type=NAMED_PATH,
+              help="The data files' directory. [default: MEMBER/data]")
 @click.option("--expire", "expired", default=None, metavar="TARGET",
               help="Show which first segments of this archive would go by --keep-days and --keep-bytes.")
 @click.option("--keep-days", type=RealRange(min=0), default=None, metavar="DAYS",
@@ -178,9 +181,9 @@ def archive(
     Ship the closed segments in a member's directory MEMBER to TARGET: a directory, or a URL such as
     s3://bucket/log (needs 'dledger[archive]').
 
-    The member may run. A second run goes on where the first one ended. By itself, nothing in TARGET is
-    ever deleted. Every checksum is compared meanwhile: damage ends the run with exit status 1, and all
-    segments in TARGET stay there.
+    The member may run. A second run goes on where the first one ended. The newest snapshot of the state
+    machine comes, too, in the place of an older one; no segment is ever deleted by itself. Every checksum is
+    compared meanwhile: damage ends the run with exit status 1, and all segments in TARGET stay there.
     """
     if expired is not None:
         if names or data_path or follow or notes or verified is not None:
@@ -206,20 +209,21 @@ def archive(
         return
     if len(names) != 2:
         raise click.UsageError("name a directory and a target, MEMBER and TARGET; or a target with --verify")
-    if is_url(names[0]):
-        raise click.UsageError(f"MEMBER {names[0]} is a URL: name a directory of this machine")
+    require_local("MEMBER", names[0])
     place = opened_place(names[1], OsDisk(), options=options, deadline_s=deadline)
     runs = _Runs(member=names[0], data_path=data_path, place=place, rate=rate, shows=shows,
                  notes=notes)
     if not follow:
         summary = runs.run(waits=False)
         assert summary is not None
+        tell_machine(summary)
         show_result(attrs.asdict(summary), _line(summary), as_json=as_json)
         return
 
     def turn() -> None:
         summary = runs.run(waits=True)
         if summary is not None:
+            tell_machine(summary)
             click.echo(json.dumps(attrs.asdict(summary)) if as_json else _line(summary))
 
     try:
@@ -236,8 +240,8 @@ def _line(summary: ArchiveSummary) -> str:
     shipped = f"shipped {segments}, {summary.new_entries} entries, {summary.new_bytes} bytes"
     return (f"{shipped if summary.new_segments else 'nothing new'}; {summary.target} holds entries "
             f"{summary.begin_index} to {summary.end_index}, {summary.segments} segments, "
-            f"{summary.total_bytes} bytes; {summary.open_entries} committed entries are in a segment that "
-            "is not closed")
+            f"{summary.total_bytes} bytes{snapshot_text(summary.snapshot_index)}; {summary.open_entries} "
+            "committed entries are in a segment that is not closed")
 
 
 def _expired(
@@ -254,6 +258,8 @@ def _expiry_line(gone: ExpirySummary) -> str:
     will, stays = ("would delete", "would hold") if gone.is_dry_run else ("deleted", "holds")
     segments = "1 segment" if gone.expired_segments == 1 else f"{gone.expired_segments} segments"
     more = f", and {gone.left_over} files that no manifest listed" if gone.left_over else ""
+    if gone.needed_segments:
+        more += f"; {gone.needed_segments} older ones stay: a state machine needs them to start"
     text = (f"{will} {segments}, {gone.expired_entries} entries, {gone.expired_bytes} bytes{more}; "
             f"{gone.target} {stays} entries {gone.begin_index} to {gone.end_index}, {gone.segments} "
             f"segments, {gone.total_bytes} bytes")

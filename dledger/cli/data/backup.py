@@ -20,13 +20,16 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, show_result, write_json
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.store_options import of_a_store
 from dledger.ledger.group_name import GroupName
 from dledger.remote.place import opened_place
-from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
+from dledger.storage.backups.archive import ArchiveSummary
+from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_backup
 from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import read_archive
@@ -56,6 +59,8 @@ class RatePace:
                 self._sleep(ahead_s)
 
 
+#: Where a URL works.
+_ARCHIVES = "To a store, use dledger archive"
 rate_option = click.option(
     "--rate", type=WholeRange(min=0), default=0, metavar="BYTES",
     help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
@@ -67,10 +72,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=click.Path(file_okay=False))
-@click.option("--verify", "verified", type=click.Path(exists=True, file_okay=False), default=None,
-              metavar="BACKUP", help="Read all of this backup, and compare it with its checksums.")
-@click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=LocalPath(file_okay=False, hint=_ARCHIVES))
+@click.option("--verify", "verified", type=LocalPath(exists=True, file_okay=False, hint=_ARCHIVES),
+              default=None, metavar="BACKUP",
+              help="Read all of this backup, and compare it with its checksums.")
+@click.option("--data", "data_path", default="", type=NAMED_PATH,
+              help="The data files' directory. [default: MEMBER/data]")
 @click.option("--no-check", "is_trusted", is_flag=True,
               help="Do not read BACKUP afterwards: damage in it is not noticed.")
 @rate_option
@@ -85,8 +92,9 @@ def backup(
     Copy the committed entries in a member's directory MEMBER to the directory BACKUP.
 
     The member may run. A second backup to the same directory copies only what is new. Every checksum is
-    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there. Then
-    all of BACKUP is read and compared, the earlier part, too.
+    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there. The
+    newest snapshot of the state machine comes with them. Then all of BACKUP is read and compared, the
+    earlier part, too.
     """
     if verified is not None:
         if paths or data_path or is_trusted:
@@ -105,7 +113,7 @@ def backup(
             summary = take_backup(source, OsDisk(), paths[1], taken_s=int(time.time()), progress=progress,
                                   pace=RatePace(rate))
     finally:
-        source.reader.close()
+        source.close()
     findings: list[Finding] = []
     if not is_trusted:
         with bytes_shown("verify", shows=shows) as progress:
@@ -115,16 +123,33 @@ def backup(
     show_result(document, _summary_line(summary), as_json=as_json)
     for finding in findings:
         complain(finding.sentence)
+    tell_machine(summary)
     if findings:
         complain(f"{summary.directory} is damaged: take a new backup to another directory now, and keep "
             "this one until that is done")
+    if findings or summary.machine_problem:
         context.exit(EXIT_FAILED)
 
 
 def _summary_line(summary: BackupSummary) -> str:
     copied = f"copied {summary.new_entries} entries, {summary.new_bytes} bytes"
     return (f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
-            f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")
+            f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes"
+            f"{snapshot_text(summary.snapshot_index)}")
+
+
+def snapshot_text(index: int) -> str:
+    """Which snapshot of the state machine there is; nothing without one."""
+    return f", the machine's snapshot after entry {index}" if index >= 0 else ""
+
+
+def tell_machine(summary: BackupSummary | ArchiveSummary) -> None:
+    """Write what is wrong with the snapshots of the state machine on standard error."""
+    for sentence in summary.refused_snapshots:
+        complain(f"a snapshot of the state machine is left out: {sentence}")
+    if summary.machine_problem:
+        complain(f"{summary.machine_problem}. Go on when the member has a newer snapshot, or name another "
+                 "member")
 
 
 def print_backup_report(report: BackupReport, as_json: bool) -> None:
@@ -138,9 +163,13 @@ def print_backup_report(report: BackupReport, as_json: bool) -> None:
     taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.taken_s))
     click.echo(f"{report.directory}: {report.entries} entries, {report.data_bytes} bytes, indexes "
                f"{report.begin_index} to {report.end_index}{group}, last written {taken}")
+    for index in report.snapshots:
+        click.echo(f"a snapshot of the state machine after entry {index}")
+    if report.machine_problem:
+        click.echo(report.machine_problem)
     for path in report.left_over:
         click.echo(f"left over by a backup that was cut short: {path}")
-    count = len(report.findings)
+    count = len(report.findings) + bool(report.machine_problem)
     click.echo("clean" if not count else "1 finding" if count == 1 else f"{count} findings")
 
 
@@ -179,7 +208,8 @@ def restore(
                                  progress=progress, pace=RatePace(rate))
     with contextlib.suppress(OSError):  # another restore may work there
         os.rmdir(os.path.join(config.store_base_dir, RESTORING_NAME))
-    made = f"{summary.path}: entries {summary.begin_index} to {summary.end_index}"
+    made = (f"{summary.path}: entries {summary.begin_index} to {summary.end_index}"
+            f"{snapshot_text(summary.snapshot_index)}")
     lines = (
         f"{made}, a member that joins the group {summary.group}, id {summary.group_id or 'not known'}",
         f"Start it with the --peers of the group, and with {_sizes(summary)}",

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from dledger.cli.basics.common import EXIT_INTERRUPTED, say, show_result
+from dledger.cli.basics.local_paths import LocalPath
 from dledger.cli.basics.numbers import RealRange, WholeRange
 from dledger.cli.basics.signals import stopped_by
 from dledger.values.addresses import is_url, parse_members
@@ -45,6 +46,11 @@ class _Rate(ProgressColumn):
         seconds = max(task.elapsed or 0.0, 1e-9)
         rows, size = task.fields["rows"], task.fields["log_bytes"]
         return Text(f"{rows:,} rows, {rows / seconds:,.0f}/s, {size / seconds / 1e6:,.1f} MB/s")
+
+
+#: What an export needs of its directory.
+_MOUNTED = ("An export needs a directory of a mounted file system, with an atomic rename; to a store, use a "
+            "stream with a checkpoint")
 
 
 def source_options(
@@ -93,7 +99,7 @@ def _pairs(flag: str, values: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @click.argument("source", metavar="SOURCE")
-@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("out", type=LocalPath(file_okay=False, path_type=Path, hint=_MOUNTED))
 @click.option("--format", "style", type=click.Choice(["parquet", "jsonl"]), default="parquet",
               show_default=True)
 @click.option("--to", type=click.Choice(["delta", "iceberg"]), default=None,

@@ -17,6 +17,7 @@ import click
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, shown_body, write_json
+from dledger.cli.basics.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
 from dledger.client.answers.values import Entry
@@ -39,10 +40,10 @@ _INDEX_FOLDER = "index"
 
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False), required=False)
+@click.argument("directory", type=LocalPath(exists=True, file_okay=False), required=False)
 @click.option("--group", "of_group", is_flag=True,
               help="Compare the members of the running group instead, by checksums at one committed entry.")
-@click.option("--data", "data_path", default="",
+@click.option("--data", "data_path", default="", type=NAMED_PATH,
               help="The data files' directory. [default: DIRECTORY/data; of a broker DIRECTORY/commitlog]")
 @click.option("--index-slots", type=WholeRange(min=1), default=5_000_000, show_default=True,
               help="Of a broker's store: its maxHashSlotNum.")
@@ -172,7 +173,7 @@ def _print_report(report: VerifyReport) -> None:
 
 
 @click.command(name="readfile")
-@click.argument("path", type=click.Path(exists=True))
+@click.argument("path", type=LocalPath(exists=True))
 @click.option("--pos", type=WholeRange(min=0), default=0, help="First stream offset to show.")
 @click.option("--size", type=WholeRange(), default=-1, help="Length of the range to show, in bytes; -1: all.")
 @click.option("-n", "--count", type=WholeRange(min=1), default=None, help="Maximum number of records.")

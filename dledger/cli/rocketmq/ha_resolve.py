@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.cli.basics.common import EXIT_FAILED, show_result
 from dledger.cli.basics.failures import complain
+from dledger.cli.basics.local_paths import LocalPath
 from dledger.cli.basics.target import Target
 from dledger.cli.rocketmq.ha import asker_of, broker_address
 from dledger.cli.rocketmq.log_copy import CopyRefused, copy_log
@@ -42,7 +43,7 @@ _DECISION_TIMEOUT_S = 600.0
               help="Set aside the slave's files after the common part, and follow the master.")
 @click.option("--try-again", "tries_again", is_flag=True,
               help="Compare the logs again, after the master was repaired. Changes no file.")
-@click.option("--copy-log", "copied", nargs=2, type=click.Path(path_type=Path), metavar="FROM TO",
+@click.option("--copy-log", "copied", nargs=2, type=LocalPath(path_type=Path), metavar="FROM TO",
               help="Give the stopped broker with the store TO the log of the stopped one with the store "
                    "FROM; its own files are set aside. Needs no --broker.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

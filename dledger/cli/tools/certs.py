@@ -22,6 +22,7 @@ import click
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from dledger.cli.basics.common import say
+from dledger.cli.basics.local_paths import LocalPath
 from dledger.values.addresses import checked_members, parse_address
 from dledger.values.option_values import listed
 from dledger.values.rights import ClientRole
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=LocalPath(file_okay=False, path_type=Path))
 @click.option("--members", default="", metavar="N0;N1;N2",
               help="Ids of members, or the text of their --peers.")
 @click.option("--client", "clients", multiple=True, metavar="NAME=ROLE",

@@ -25,6 +25,7 @@ from dledger.cli.basics.contexts import (
     with_current,
     without_context,
 )
+from dledger.cli.basics.local_paths import NAMED_PATH
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -42,7 +43,10 @@ def context_command() -> None:
 
 
 def _path() -> Path:
-    path = contexts_path()
+    try:
+        path = contexts_path()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     if path is None:
         raise click.ClickException("DLEDGER_CONTEXTS is empty, so there are no contexts")
     return path
@@ -120,7 +124,9 @@ def _value_options(command: _Command) -> _Command:
     for key in reversed(KEYS):
         flag = "--" + key.replace("_", "-")
         helps = "a file" if key in FILES else "as the option of this name"
-        command = click.option(flag, key, multiple=key == "admin", default=None, help=helps)(command)
+        kind = NAMED_PATH if key in FILES else None
+        command = click.option(flag, key, multiple=key == "admin", type=kind, default=None, help=helps)(
+            command)
     return command
 
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.time_search import Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.base.sending.arguments import INDEX_MAX, whole
 from dledger.client.answers.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
@@ -110,9 +110,11 @@ async def find_begin(log: TimedLog, wanted: int | datetime, timeout_s: float) ->
 
 async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
     """
-    Index from which on entries have a time of C{since_ms} or later: by times of leaders exactly; by those of
-    clients as far as clocks agree, and entries of the minute before may come first. The index after the last
-    entry if all are earlier.
+    The index after the last entry that is known to be earlier than C{since_ms}; the begin of the log if none
+    is. So no entry is left out that is of this time or later, and entries without a time that may be, are in.
+
+    By times of leaders exactly; by those of clients as far as clocks agree, and entries of the minute before
+    may come first.
 
     @param timeout_s: longest wait for one entry.
     @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader does not say its
@@ -125,17 +127,14 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
             "an index (--from)"
         ))
     begin, end = max(info.begin_index, 0), info.committed_index + 1
-    first_led = end
+    led = FoundSpan(begin, end)
     if log.has_times and begin < end:
-        first_led = await _by_leaders(log, search_leaders(begin, end, 0), timeout_s)
-        found = await _by_leaders(log, search_leaders(first_led, end, since_ms), timeout_s)
-        if first_led < found or first_led == begin:
-            return found
-    # Before the first time of a leader, entries may have times of clients.
-    return await _by_clients(log, begin, first_led, since_ms, timeout_s, is_all=first_led == end)
+        led = await _by_leaders(log, search_leaders(begin, end, since_ms), timeout_s)
+    # Where no leader has noted a time, entries may have times of clients.
+    return await _by_clients(log, led, since_ms, timeout_s, is_all=led == (begin, end))
 
 
-async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> int:
+async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> FoundSpan:
     """The result of a search."""
     try:
         question = next(search)
@@ -153,18 +152,20 @@ async def _by_leaders(log: TimedLog, search: Search, timeout_s: float) -> int:
                 tail.close()
             question = search.send((entry.term, entry.time_ms))
     except StopIteration as done:
-        found: int = done.value
+        found: FoundSpan = done.value
         return found
 
 
 async def _by_clients(
-    log: TimedLog, begin: int, end: int, since_ms: int, timeout_s: float, *, is_all: bool
+    log: TimedLog, led: FoundSpan, since_ms: int, timeout_s: float, *, is_all: bool
 ) -> int:
     """
     See L{find_time}, by times of clients.
 
+    @param led: the entries that are searched.
     @param is_all: there are no times of leaders.
     """
+    begin, end = led
     search, looked = TimeSearch(begin, end, since_ms), 0
     while (look := search.look) is not None:
         first, after = look

@@ -27,7 +27,7 @@ from twisted.python.usage import Options as UsageOptions
 from dledger.base.process.log_lines import LogLevels
 from dledger.base.process.reactor import Reactor
 from dledger.daemons.basics.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
-from dledger.daemons.basics.option_files import read_options_file, variables_of_engines
+from dledger.daemons.basics.option_files import absolute_path, read_options_file, variables_of_engines
 from dledger.values.option_values import (
     Setting,
     check_type,
@@ -140,7 +140,7 @@ class ConfigurationOptions(OptionsOnly):
         if path is None:
             return {}
         # A daemon changes its directory after the first reading.
-        self._path = self._path or os.path.abspath(path)
+        self._path = self._path or absolute_path(path)
         try:
             values = own_options(parse(read_options_file(self._path).decode("utf-8")), self.table, tables)
         except OSError as error:

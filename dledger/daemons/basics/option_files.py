@@ -9,6 +9,10 @@ import re
 import stat
 from collections.abc import Mapping
 
+from twisted.python.usage import UsageError
+
+from dledger.values.local_paths import check_local_path
+
 #: A variable by which a container engine names where a service is, and the names that it makes beside it.
 _PLACE = re.compile(r"(tcp|udp|sctp)://")
 _BESIDE = re.compile(
@@ -33,6 +37,14 @@ def variables_of_engines(environ: Mapping[str, str]) -> frozenset[str]:
 
 #: Bytes of a file, at most.
 FILE_BYTES_MAX = 4 * 1024 * 1024
+
+
+def absolute_path(path: str) -> str:
+    """The path of C{--config}, from the root on. @raise UsageError: it is a URL."""
+    try:
+        return os.path.abspath(check_local_path("--config", path))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def read_options_file(path: str) -> bytes:

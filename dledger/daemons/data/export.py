@@ -26,6 +26,7 @@ from twisted.python.usage import UsageError
 
 from dledger.base.process.reactor import Reactor, make_reactor_monotonic, whole_reactor
 from dledger.daemons.basics.common import OptionsOnly, exit_with
+from dledger.values.local_paths import check_local_path
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[export]' ({0})"
 
@@ -83,6 +84,10 @@ class Options(OptionsOnly):
             raise UsageError("give either --source (a directory) or --bootstrap (members)")
         if not self["out"]:
             raise UsageError("no directory for the files: give --out")
+        try:
+            check_local_path("--out", self["out"])
+        except ValueError as error:
+            raise UsageError(str(error)) from None
         given = {"path": self["source"]} if self["source"] else {
             "bootstrap": self["bootstrap"], "group": self["group"],
         }

@@ -25,9 +25,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.node.host import MachineHost
+from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.machine.files.snapshot_file import SnapshotHead
 from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.storage.files.snapshot_file import SnapshotHead
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
-from dledger.machine.files.snapshot_file import (
+from dledger.storage.files.snapshot_file import (
     SnapshotHead,
     SnapshotRefused,
     check_snapshot,

@@ -22,7 +22,7 @@ from attrs.validators import in_
 from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
 from dledger.rocketmq.namesrv.routes import RouteLimits
 from dledger.values.hosts import ChangeHosts, host_list
-from dledger.values.option_fields import flag_option, number_option, text_option
+from dledger.values.option_fields import flag_option, number_option, path_option, text_option
 from dledger.values.option_values import (
     converted,
     findings_of,
@@ -79,7 +79,7 @@ class NameServerConfig:
 
     listen_port: int = number_option(NAME_SERVER_PORT, 0, 65535)
     bind_address: str = text_option("")
-    kv_config_path: str = text_option("./dledger-namesrv-data/kvConfig.json")
+    kv_config_path: str = path_option("./dledger-namesrv-data/kvConfig.json")
     answers_as: str = attrs.field(default=VERSION_5, validator=in_((VERSION_4, VERSION_5)))
     order_message_enable: bool = flag_option(False)
     return_order_topic_config_to_broker: bool = flag_option(True)
@@ -99,11 +99,11 @@ class NameServerConfig:
     tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
     tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
-    tls_certificate: str = text_option("")
-    tls_key: str = text_option("")
-    tls_authority: str = text_option("")
+    tls_certificate: str = path_option("")
+    tls_key: str = path_option("")
+    tls_authority: str = path_option("")
     admin_tls: bool = flag_option(False)
-    admin_token_file: str = text_option("")
+    admin_token_file: str = path_option("")
     admin_token_reads: bool = flag_option(False)
     insecure: bool = flag_option(False)
     ignored: tuple[str, ...] = ()

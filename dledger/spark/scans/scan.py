@@ -23,7 +23,7 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
-from dledger.base.process.time_search import Search, TimeSearch, search_leaders
+from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.spark.basics.log import (
     Chunk,
     DataLossError,
@@ -62,18 +62,6 @@ from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 _INDEX, _TERM = ("index", "BIGINT"), ("term", "BIGINT")
 _LEADERS, _CLIENTS = ("time", "TIMESTAMP"), ("timestamp", "TIMESTAMP")
 _LOOK_ENTRIES = 10_000
-
-
-@attrs.frozen
-class _Begin:
-    """
-    Where a time begins.
-
-    @ivar has_older: an entry with an earlier time is in the log, and so is what came before it.
-    """
-
-    found: int
-    has_older: bool
 
 
 class ChunkDecoder(Protocol):
@@ -234,9 +222,9 @@ class Scan:
         @raise DataLossError: the offset is before the extent, and C{failOnDataLoss} is set.
         """
         if self.options.starting_timestamp is not None:
-            search = self._since(self.options.starting_timestamp, extent)
-            # What is missing before the first entry is older, if one was met that is; else it may be wanted.
-            begin, is_first = search.found, not search.has_older
+            begin = self._since(self.options.starting_timestamp, extent)
+            # What is missing before the first entry may be wanted, unless an entry here is earlier.
+            is_first = begin == extent.begin
         else:
             begin = self._number(self.options.starting, extent, default)
             if begin < extent.begin:
@@ -261,22 +249,17 @@ class Scan:
             raise OptionError(f"option startingOffsets={begin} is after the committed end {extent.end}")
         return begin
 
-    def _since(self, moment_ms: int, extent: Extent) -> _Begin:
+    def _since(self, moment_ms: int, extent: Extent) -> int:
         """
-        Search the first entry from a time on.
+        The entry after the last one that is known to be earlier than a time.
 
         @param moment_ms: since 1970.
-        @return: where it is.
         @raise OptionError: no entry that was looked at has a time.
         """
-        first_led = extent.end
+        led = FoundSpan(extent.begin, extent.end)
         if self.options.times and extent.begin < extent.end:
-            first_led = self._by_leaders(search_leaders(extent.begin, extent.end, 0))
-            found = self._by_leaders(search_leaders(first_led, extent.end, moment_ms))
-            is_any = first_led < extent.end
-            if first_led < found or first_led == extent.begin or (is_any and not self.options.envelopes):
-                return _Begin(found, has_older=first_led < found)
-        search = TimeSearch(extent.begin, first_led, moment_ms)
+            led = self._by_leaders(search_leaders(extent.begin, extent.end, moment_ms))
+        search = TimeSearch(*led, moment_ms)
         times = self
         if self.options.envelopes:
             times = attrs.evolve(self, columns=projection(columns_of(self.options), (_INDEX, _CLIENTS)))
@@ -288,13 +271,13 @@ class Scan:
                 search.met(*timed)
             else:
                 search.met_none(behind)
-        if extent.begin < first_led == extent.end and not search.has_times:
+        if extent.begin < extent.end and led == (extent.begin, extent.end) and not search.has_times:
             raise OptionError("option startingTimestamp: the entries that were looked at have no time; they "
                               "have one if the members have entry_times_ms (times=true), or if their client "
                               "was opened with envelope=True (envelopes=true)")
-        return _Begin(search.found, search.has_older)
+        return search.found
 
-    def _by_leaders(self, search: Search) -> int:
+    def _by_leaders(self, search: Search) -> FoundSpan:
         """The result of a search by times of leaders."""
         options = attrs.evolve(self.options, include_control=True)
         columns = [projection(columns_of(options), wanted) for wanted in ((_TERM,), (_TERM, _LEADERS))]
@@ -304,7 +287,7 @@ class Scan:
                 one = attrs.evolve(self, options=options, columns=columns[question.needs_time])
                 question = search.send(one._only(question.index))
         except StopIteration as done:
-            found: int = done.value
+            found: FoundSpan = done.value
             return found
 
     def _only(self, index: int) -> tuple[int, int | None]:

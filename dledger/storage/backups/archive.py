@@ -16,29 +16,29 @@ Rule 3: before each manifest the archive is looked at again, and the manifest ta
 of two programs that write there one goes on, and the other is refused; see
 L{dledger.storage.manifests.archive_manifest.ArchiveManifest.name}.
 Rule 4: a run replaces damaged and stale manifests, if one is sound, before it ships.
+Rule 5: after the segments, snapshots of the member's state machine are shipped, see
+L{dledger.storage.backups.machine_copy}. An older one is removed when no manifest lists it that may count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
-from dledger.storage.backups.backup import (
-    RUN_BYTES,
+from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
+from dledger.storage.backups.backup_source import (
     BackupSource,
-    CopyPace,
-    CopyProgress,
     check_begin,
     check_same_end,
     check_same_group,
     end_of,
+    known_machine,
     last_record,
-    no_pace,
-    no_progress,
 )
+from dledger.storage.backups.machine_copy import SnapshotTaking, TakenMachine, unlisted_snapshots
 from dledger.storage.manifests.archive_commit import Commits
 from dledger.storage.manifests.archive_manifest import (
     GENERATIONS,
@@ -51,6 +51,12 @@ from dledger.storage.manifests.archive_manifest import (
 )
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.backup_manifest import piece_name
+from dledger.storage.manifests.kept_snapshot import (
+    MACHINE_DIRECTORY,
+    parsed_snapshot_name,
+    usable_snapshot,
+    why_no_start,
+)
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -67,6 +73,8 @@ class ArchiveSummary:
     @ivar begin_index, end_index: entries in the archive now, inclusive; -1 for none.
     @ivar segments, total_bytes: in the archive now.
     @ivar open_entries: committed ones that are not in the archive, because their segment is not closed.
+    @ivar snapshot_index, new_snapshot_bytes, machine_problem, refused_snapshots: see
+        L{dledger.storage.backups.backup.BackupSummary}.
     """
 
     target: str
@@ -78,6 +86,10 @@ class ArchiveSummary:
     segments: int
     total_bytes: int
     open_entries: int
+    snapshot_index: int
+    new_snapshot_bytes: int
+    machine_problem: str
+    refused_snapshots: tuple[str, ...]
 
 
 def closed_index(source: BackupSource) -> int:
@@ -256,13 +268,77 @@ class _Shipping:
         while index <= closed:  # (there is a committed entry, so C{first} is none below 0)
             index = self._ship(index, closed) + 1
         self._progress(self._done, self._done)  # (the total of before had the blanks)
-        now = self._manifest
+        new_bytes, taken, now = self._done, self._take_machine(), self._manifest
+        usable = usable_snapshot(now.machine, now.begin_index, now.end_index)
         return ArchiveSummary(
             target=self._place.directory, new_segments=len(now.pieces) - len(before.pieces),
-            new_entries=index - first, new_bytes=self._done, begin_index=now.begin_index,
+            new_entries=index - first, new_bytes=new_bytes, begin_index=now.begin_index,
             end_index=now.end_index, segments=len(now.pieces), total_bytes=now.size,
             open_entries=max(reader.committed_index - index + 1, 0),
+            snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
+            machine_problem=why_no_start(now.machine, now.begin_index, now.end_index),
+            refused_snapshots=taken.refused,
         )
+
+    def _take_machine(self) -> TakenMachine:
+        """Ship snapshots of the machine, then list them. The first run without a segment ships none."""
+        now, source = self._manifest, self._source
+        taken = TakenMachine(now.machine)
+        if source.machine is None or not now.pieces:
+            return taken
+        listed = () if now.machine is None else now.machine.snapshots
+        sizes = self._place.sizes()
+        taken = SnapshotTaking(
+            files=source.machine, reader=source.reader, begin_index=now.begin_index, end_index=now.end_index,
+            write=self._put_snapshot, pace=self._moved,
+        ).run(one for one in listed if sizes.get(one.name) == one.size)
+        if taken.machine != now.machine:
+            self._manifest = self._commits.commit(
+                attrs.evolve(now, machine=taken.machine, taken_s=self._taken_s))
+        self._remove_snapshots(sizes)
+        return taken
+
+    def _put_snapshot(self, name: str, parts: Iterator[bytes]) -> None:
+        written = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal written
+            for part in parts:
+                written += len(part)
+                yield part
+
+        self._place.put(name, counted())
+        self._check_size(name, written)
+
+    def _check_size(self, name: str, size: int) -> None:
+        """@raise ArchiveTargetError: the place has said that a file was written, but a part is missing."""
+        path = f"{self._place.directory}/{name}"
+        found = self._place.disk.file_size(path)
+        if found != size:
+            raise ArchiveTargetError(f"{path} has {found} bytes after it was written, but {size} were "
+                                     "shipped: it is not listed in the manifest")
+
+    def _moved(self, count: int) -> None:
+        """Bytes of a snapshot are shipped."""
+        self._done += count
+        self._progress(self._done, self._done)
+        self._pace(count)
+
+    def _remove_snapshots(self, found: Iterable[str]) -> None:
+        """
+        Remove those that are older than what is listed, if no manifest lists them. (Another writer may have
+        put a newer one there just now.)
+        """
+        state = read_archive(self._place.disk, self._place.directory, reads_all=True)
+        manifests = [one for one in (state.manifest, *state.others) if one is not None]
+        listed = [kept for one in manifests if one.machine is not None for kept in one.machine.snapshots]
+        machine = self._manifest.machine
+        oldest = min((one.index for one in machine.snapshots), default=-1) if machine is not None else -1
+        names = [name.rpartition("/")[2] for name in found if name.startswith(f"{MACHINE_DIRECTORY}/")]
+        for name in unlisted_snapshots(names, [one.name for one in listed]):
+            parsed = parsed_snapshot_name(name.rpartition("/")[2])
+            if parsed is not None and parsed[0] < oldest:
+                self._place.remove(name)
 
     def _begun(self) -> ArchiveManifest:
         """The manifest that counts; the first one, written now, if there is none."""
@@ -276,7 +352,7 @@ class _Shipping:
         first = self._commits.commit(ArchiveManifest(
             generation=0, group=source.group, group_id=source.group_id, member_id=source.member_id,
             data_file_size=source.reader.data_file_size, index_file_size=source.reader.index_file_size,
-            taken_s=self._taken_s,
+            taken_s=self._taken_s, machine=known_machine(None, source),
         ))
         # (one that was cut short took the first name: then the other slot would look like a lost one)
         return first if first.generation == 1 else self._commits.commit(first)
@@ -320,10 +396,11 @@ class _Shipping:
             sha256=segment.digest.hexdigest(), first_term=segment.first_term, last_term=end.term,
             chain_crc=end.chain_crc, last_record_sha256=end.record_sha256, shipped_s=self._taken_s,
         )
-        size = self._place.disk.file_size(f"{self._place.directory}/{name}")
-        if (piece.name, piece.size) != (name, size):
-            raise ArchiveTargetError(f"{self._place.directory}/{name} has {size} bytes after it was written, "
-                                     f"but {piece.size} were shipped: it is not listed in the manifest")
+        if piece.name != name:
+            raise StoreError(f"entry {last} cannot be archived: it ends at {piece.end_position}, but "
+                             f"{reader.path}/index says otherwise. Let the member repair itself, or name "
+                             "another member", index=last)
+        self._check_size(name, piece.size)
         self._list(piece)
         return last
 
@@ -373,6 +450,7 @@ class _Shipping:
             self._manifest = self._commits.commit(attrs.evolve(
                 before, group=source.group or before.group, group_id=source.group_id or before.group_id,
                 member_id=source.member_id, taken_s=self._taken_s, pieces=(*before.pieces, piece),
+                machine=known_machine(before.machine, source),
             ))
         except ValueError as error:
             raise StoreError(f"the segment with entry {piece.first_index} does not fit: {error}") from None

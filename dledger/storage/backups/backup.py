@@ -12,33 +12,52 @@ entry at which it ends. Anything else is refused, and the backup stays as it is.
 Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The
 manifest is replaced after each segment, so a backup that is cut short, by damage at the member for example,
 keeps all segments before.
+Rule 3: after the log, the newest snapshot of the member's state machine that this log reaches is copied, see
+L{dledger.storage.backups.machine_copy}.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.storage.files.reader import HELD_BYTES_MAX, LogReader
+from dledger.storage.backups.backup_source import (
+    BackupSource,
+    check_begin,
+    check_same_end,
+    check_same_group,
+    end_of,
+    known_machine,
+    last_record,
+)
+from dledger.storage.backups.machine_copy import (
+    SnapshotTaking,
+    TakenMachine,
+    unlisted_snapshots,
+    write_snapshot_file,
+)
+from dledger.storage.files.reader import HELD_BYTES_MAX
 from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
-    BackupEnd,
     BackupManifest,
     Piece,
     encode_backup_manifest,
     piece_name,
     read_backup_manifest,
 )
+from dledger.storage.manifests.kept_snapshot import (
+    MACHINE_DIRECTORY,
+    KeptSnapshot,
+    usable_snapshot,
+    why_no_start,
+)
 from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
-from dledger.storage.start.identity import IDENTITY_NAME, read_identity
 from dledger.values.errors import DirectoryError, StoreError
-from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.entry import ENTRY_HEADER
 
 _LOCK_NAME = "lock"
 #: Bytes that are read, checked and written at a time, if a record is not longer.
@@ -66,6 +85,11 @@ class BackupSummary:
     @ivar new_entries, new_bytes: copied by this backup.
     @ivar begin_index, end_index: entries in the backup now, inclusive.
     @ivar total_bytes: of the records in the backup now.
+    @ivar snapshot_index: last entry in the snapshot of the state machine that is in the backup now and can be
+        used; -1 for none.
+    @ivar new_snapshot_bytes: of snapshots, copied by this backup.
+    @ivar machine_problem: why a state machine could not start from the backup; empty if it could.
+    @ivar refused_snapshots: sentences about snapshots of the member that were left out.
     """
 
     directory: str
@@ -74,58 +98,10 @@ class BackupSummary:
     begin_index: int
     end_index: int
     total_bytes: int
-
-
-@attrs.frozen(kw_only=True)
-class BackupSource:
-    """
-    A member's directory.
-
-    @ivar reader: as it was found now; entries that commit later are of the next backup.
-    @ivar group, group_id, member_id: empty where the directory does not say.
-    """
-
-    reader: LogReader
-    data_path: str
-    group: str
-    group_id: str
-    member_id: str
-
-    def check_apart(self, directory: str) -> None:
-        """@raise DirectoryError: C{directory} is in this one, and would keep the member from starting."""
-        if "://" in directory:
-            return
-        path = os.path.realpath(directory) + "/"
-        for held in (self.reader.path, self.data_path):
-            if path.startswith(os.path.realpath(held) + "/"):
-                raise DirectoryError(f"{directory} is in the member's directory {held}: name another place")
-
-    @classmethod
-    def open(
-        cls, disk: Disk, path: str, *, data_path: str = "", may_be_empty: bool = False
-    ) -> BackupSource:
-        """
-        @param path: C{<store_base_dir>/dledger-<self_id>}.
-        @param data_path: directory of the data files; empty: C{<path>/data}.
-        @param may_be_empty: nothing need be committed.
-        @raise DirectoryError: this is not a member's directory, or nothing is committed there.
-        @raise StoreError: it cannot be read.
-        """
-        reader = LogReader.open(path, data_path=data_path, disk=disk)
-        try:
-            found = read_identity(disk, f"{reader.path}/{IDENTITY_NAME}")
-        except OSError as error:
-            reader.close()
-            raise StoreError(f"{path} cannot be read: {error}", path=path) from error
-        if reader.committed_index < 0 and not may_be_empty:
-            reader.close()
-            raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
-        data_path = data_path or f"{reader.path}/data"
-        if found is None:
-            return cls(reader=reader, data_path=data_path, group="", group_id="", member_id="")
-        identity = found[1]
-        return cls(reader=reader, data_path=data_path, group=identity.group, member_id=identity.member_id,
-                   group_id=identity.group_id if identity.is_group_known else "")
+    snapshot_index: int
+    new_snapshot_bytes: int
+    machine_problem: str
+    refused_snapshots: tuple[str, ...]
 
 
 def take_backup(
@@ -192,102 +168,6 @@ def _check_same_log(source: BackupSource, manifest: BackupManifest, directory: s
     check_same_end(source, manifest.end, directory, kind)
 
 
-def check_same_group(
-    source: BackupSource, group: str, group_id: str, data_file_size: int, directory: str, kind: str
-) -> None:
-    """
-    @param kind: of what is in C{directory}, with its article.
-    @raise DirectoryError: it is of another group than C{source}, or of data files of another size.
-    """
-    reader, kept = source.reader, _kept(directory, kind)
-    for what, ours, theirs in (
-        ("group", source.group, group), ("the group with the id", source.group_id, group_id)
-    ):
-        if ours and theirs and ours != theirs:
-            raise DirectoryError(f"{directory} is {kind} of {what} {theirs}, but {reader.path} is of "
-                                 f"{ours}: {kept}")
-    if reader.data_file_size != data_file_size:
-        raise DirectoryError(f"{directory} is {kind} of data files of {data_file_size} bytes, but "
-                             f"those of {reader.path} have {reader.data_file_size}: {kept}")
-
-
-def check_same_end(
-    source: BackupSource, end: BackupEnd, directory: str, kind: str, *, may_adjoin: bool = False,
-    group_id: str = "",
-) -> None:
-    """
-    @param end: of what is in C{directory}.
-    @param kind: of what that is, with its article.
-    @param may_adjoin: the log may begin with the very entry after C{end}, if that one provably continues.
-    @param group_id: of what is in C{directory}; empty if it is not known.
-    @raise DirectoryError: C{source} does not hold the entry of C{end}.
-    @raise StoreError: it cannot be read.
-    """
-    reader, kept = source.reader, _kept(directory, kind)
-    if reader.end_index < end.index:
-        raise DirectoryError(
-            f"{directory} ends with entry {end.index}, but {reader.path} with entry {reader.end_index}: this "
-            f"member is behind, or has another history. {directory} stays as it is. Wait, or "
-            + ("back up another member" if kind == "a backup" else "name another member")
-        )
-    if may_adjoin and reader.begin_index == end.index + 1:
-        _check_adjoining(source, end, directory, kept, is_same_group=bool(group_id and source.group_id))
-        return
-    if reader.begin_index > end.index:
-        raise DirectoryError(
-            f"{directory} ends with entry {end.index}, but {reader.path} begins with entry "
-            f"{reader.begin_index}: the entries between may be lost to retention. {kept}"
-        )
-    (batch,) = reader.batches(end.index, end_index=end.index)
-    if end_of(batch, batch.records) != end:
-        raise DirectoryError(f"entry {end.index} of {reader.path} is another one than in {directory}: the "
-                             f"two have different histories. {kept}")
-
-
-def _kept(directory: str, kind: str) -> str:
-    word = kind.rpartition(" ")[2]
-    return f"{directory} stays as it is. Take this {word} to another directory"
-
-
-def _check_adjoining(
-    source: BackupSource, end: BackupEnd, directory: str, kept: str, *, is_same_group: bool
-) -> None:
-    """The entry of C{end} has expired; the checksum of the next record covers that of the record before."""
-    reader = source.reader
-    try:
-        (batch,) = reader.batches(reader.begin_index, end_index=reader.begin_index,
-                                  behind=(end.term, end.chain_crc))
-    except StoreError as error:
-        raise DirectoryError(
-            f"{reader.path} begins with entry {reader.begin_index}, which does not continue from entry "
-            f"{end.index}, the last one in {directory} ({error.facts['reason']}): the two have different "
-            f"histories, or the entry is damaged. {kept}, or name another member"
-        ) from None
-    header = ENTRY_HEADER.unpack_from(batch.records)
-    is_proven = is_same_group or bool(end.chain_crc and header[6])
-    if header[4] % reader.data_file_size or header[4] < end.position or not is_proven:
-        raise DirectoryError(
-            f"{reader.path} begins with entry {reader.begin_index}, after the last one in {directory}; "
-            f"nothing in its record proves that it continues from there. {kept}, or name another member"
-        )
-
-
-def end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
-    """The end of a log. @param record: the last one of C{batch}."""
-    _, size, index, term, position, _, chain_crc, _, _ = ENTRY_HEADER.unpack_from(record)
-    assert (index, size) == (batch.last_index, len(record))
-    return BackupEnd(index=index, term=term, position=position + size, chain_crc=chain_crc,
-                     record_sha256=hashlib.sha256(record).hexdigest())
-
-
-def last_record(batch: EntryBatch) -> bytes:
-    """The last record of a batch that was checked."""
-    at = 0
-    for _ in range(batch.count - 1):
-        at += ENTRY_HEADER.unpack_from(batch.records, at)[1]
-    return batch.records[at:]
-
-
 class _OpenPiece:
     """A piece that is being written, under a name that no manifest lists."""
 
@@ -317,22 +197,6 @@ class _OpenPiece:
         self._file.close()
 
 
-def check_begin(source: BackupSource, batch: EntryBatch) -> None:
-    """
-    The first record of a log whose beginning has expired continues from nothing; the mark knows it.
-
-    @param batch: begins with that record.
-    @raise StoreError: it is another one.
-    """
-    reader = source.reader
-    mark, position = reader.mark, ENTRY_HEADER.unpack_from(batch.records)[4]
-    header = batch.records[:ENTRY_HEADER_SIZE]
-    if mark is not None and mark.begin_position == position and mark.begin_crc != crc32(header):
-        path = reader.data.path(position)
-        raise StoreError(f"entry {batch.first_index} cannot be read: {path} at 0: not the first record "
-                         "that is on record", file=path, offset=0, index=batch.first_index)
-
-
 class _Copy:
     """One backup. Invariant: C{_manifest} is what the file says; C{_piece} holds whole records after it."""
 
@@ -345,6 +209,7 @@ class _Copy:
         self._manifest = manifest
         self._taken_s = taken_s
         self._piece: _OpenPiece | None = None
+        self._done = self._total = 0
 
     def run(self, progress: CopyProgress, pace: CopyPace) -> BackupSummary:
         """Copy up to the commit."""
@@ -353,10 +218,16 @@ class _Copy:
         behind: tuple[int, int | None] = (-1, 0 if first_index == 0 else None)
         if before is not None:
             behind = before.end.term, before.end.chain_crc
-        done, total = 0, self._size_from(first_index)
+        self._total = self._size_from(first_index)
         self._hold(first_index)
         last: EntryBatch | None = None
-        progress(0, total)
+
+        def copied(count: int) -> None:
+            self._done += count
+            progress(self._done, max(self._total, self._done))
+            pace(count)
+
+        progress(0, self._total)
         try:
             for batch in self._batches(first_index, behind):
                 if last is None and before is None:
@@ -372,20 +243,51 @@ class _Copy:
                     self._piece = _OpenPiece(self._disk, self._directory, position, batch.first_index)
                 self._piece.write(batch.records)
                 last = batch
-                done += len(batch.records)
-                progress(done, total)
-                pace(len(batch.records))
+                copied(len(batch.records))
             if last is not None:
                 self._finish(last)
         finally:
             if self._piece is not None:
                 self._piece.close()
-        now = self._manifest
-        assert now is not None, "there is a committed entry"
+        new_bytes = self._done
+        taken, now = self._take_machine(copied)
+        usable = usable_snapshot(now.machine, now.begin_index, now.end.index)
         return BackupSummary(
-            directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=done,
+            directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=new_bytes,
             begin_index=now.begin_index, end_index=now.end.index, total_bytes=now.size,
+            snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
+            machine_problem=why_no_start(now.machine, now.begin_index, now.end.index),
+            refused_snapshots=taken.refused,
         )
+
+    def _take_machine(self, pace: CopyPace) -> tuple[TakenMachine, BackupManifest]:
+        """Copy snapshots of the machine, then list them."""
+        now, source = self._manifest, self._source
+        assert now is not None, "there is a committed entry"
+        listed = () if now.machine is None else now.machine.snapshots
+        taken = TakenMachine(now.machine)
+        if source.machine is not None:
+            taken = SnapshotTaking(
+                files=source.machine, reader=source.reader, begin_index=now.begin_index,
+                end_index=now.end.index, write=self._write_snapshot, pace=pace,
+            ).run(filter(self._has, listed))
+        if taken.machine != now.machine:
+            self._manifest = now = attrs.evolve(now, machine=taken.machine, taken_s=self._taken_s)
+            self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(now))
+        folder = f"{self._directory}/{MACHINE_DIRECTORY}"
+        if self._disk.exists(folder):
+            needed = () if now.machine is None else [one.name for one in now.machine.snapshots]
+            for name in unlisted_snapshots(self._disk.listdir(folder), needed):
+                self._disk.unlink(f"{self._directory}/{name}")
+        return taken, now
+
+    def _has(self, one: KeptSnapshot) -> bool:
+        """Whether the file of a snapshot is in the backup, with its length."""
+        path = f"{self._directory}/{one.name}"
+        return self._disk.exists(path) and self._disk.file_size(path) == one.size
+
+    def _write_snapshot(self, name: str, parts: Iterator[bytes]) -> None:
+        write_snapshot_file(self._disk, self._directory, name, parts)
 
     def _hold(self, index: int) -> None:
         unit = self._source.reader.unit(index)
@@ -429,5 +331,6 @@ class _Copy:
             index_file_size=source.reader.index_file_size, taken_s=self._taken_s,
             end=end_of(last, last_record(last)),
             pieces=(*(before.pieces if before is not None else ()), piece),
+            machine=known_machine(None if before is None else before.machine, source),
         )
         self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(self._manifest))

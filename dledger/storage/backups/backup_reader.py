@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.storage.backups.backup import (
-    RUN_BYTES,
-    CopyPace,
-    CopyProgress,
-    last_record,
-    no_pace,
-    no_progress,
+from dledger.storage.backups.backup import RUN_BYTES, CopyPace, CopyProgress, no_pace, no_progress
+from dledger.storage.backups.backup_source import last_record
+from dledger.storage.backups.machine_copy import (
+    snapshot_bytes,
+    unlisted_snapshots,
+    why_other_log,
 )
 from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
 from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
 from dledger.storage.manifests.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, KeptSnapshot, why_no_start
 from dledger.storage.manifests.part_file import is_piece_name
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
@@ -38,7 +38,10 @@ class BackupReport:
     """
     Result of a verification.
 
-    @ivar findings: at most one for each piece.
+    @ivar findings: at most one for each piece and each snapshot.
+    @ivar machine_problem: why a state machine could not start from all this; empty if it could, or the group
+        has none.
+    @ivar snapshots: indexes of the last entries in the sound snapshots of the machine.
     @ivar entries, data_bytes: in sound pieces.
     @ivar begin_index, end_index: of the backup, by its manifest.
     @ivar taken_s: time of the last backup, in seconds since 1970.
@@ -55,11 +58,13 @@ class BackupReport:
     group_id: str = ""
     taken_s: int = 0
     left_over: list[str] = attrs.Factory(list)
+    machine_problem: str = ""
+    snapshots: list[int] = attrs.Factory(list)
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are no findings."""
-        return not self.findings
+        """Whether there are no findings, and a state machine could start."""
+        return not self.findings and not self.machine_problem
 
 
 def opened_backup(disk: Disk, directory: str) -> BackupManifest:
@@ -196,7 +201,7 @@ def verify_backup(
         report = _verified(disk, directory, archive.as_backup(), progress, pace)
     else:
         report = BackupReport(directory=directory, group=archive.group, group_id=archive.group_id,
-                              taken_s=archive.taken_s, left_over=_left_over(disk, directory, ()))
+                              taken_s=archive.taken_s, left_over=_left_over(disk, directory, (), ()))
     behind = _behind(report.left_over, archive.pieces[-1].end_position if archive.pieces else 0)
     if len(behind) > 1:
         report.findings.append(Finding(
@@ -218,9 +223,10 @@ def _verified(
     report = BackupReport(
         directory=directory, begin_index=manifest.begin_index, end_index=manifest.end.index,
         group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
-        left_over=_left_over(disk, directory, manifest.pieces),
+        left_over=_left_over(disk, directory, manifest.pieces, _snapshots_of(manifest)),
+        machine_problem=why_no_start(manifest.machine, manifest.begin_index, manifest.end.index),
     )
-    done, walk = 0, _begin_of(manifest)
+    done, walk, foreign = 0, _begin_of(manifest), dict[str, str]()
     for piece in manifest.pieces:
         read = 0
         try:
@@ -228,6 +234,8 @@ def _verified(
                 read += len(batch.records)
                 progress(done + read, manifest.size)
                 pace(len(batch.records))
+                for one in _snapshots_of(manifest):
+                    foreign[one.name] = foreign.get(one.name) or why_other_log(one, batch)
         except StoreError as error:
             report.findings.append(_finding(error, f"{directory}/{piece.name}"))
             walk.chain_crc = None
@@ -236,7 +244,21 @@ def _verified(
             report.entries += piece.last_index - piece.first_index + 1
             report.data_bytes += piece.size
         done += piece.size
+    for one in _snapshots_of(manifest):
+        try:
+            for _ in snapshot_bytes(disk, directory, one, pace):
+                pass
+            if foreign.get(one.name):
+                raise StoreError(f"{directory}/{foreign[one.name]}")
+        except StoreError as error:
+            report.findings.append(_finding(error, f"{directory}/{one.name}"))
+        else:
+            report.snapshots.append(one.index)
     return report
+
+
+def _snapshots_of(manifest: BackupManifest) -> tuple[KeptSnapshot, ...]:
+    return () if manifest.machine is None else manifest.machine.snapshots
 
 
 def _finding(error: StoreError, path: str) -> Finding:
@@ -251,10 +273,15 @@ def _behind(left_over: Sequence[str], position: int) -> list[str]:
     return [path for path, name in names if is_piece_name(name) and int(name.partition("-")[0]) >= position]
 
 
-def _left_over(disk: Disk, directory: str, pieces: Sequence[Piece]) -> list[str]:
+def _left_over(
+    disk: Disk, directory: str, pieces: Sequence[Piece], snapshots: Sequence[KeptSnapshot]
+) -> list[str]:
     listed = {piece.name for piece in pieces}
     try:
         names = [f"data/{name}" for name in disk.listdir(f"{directory}/data")]
+        folder = f"{directory}/{MACHINE_DIRECTORY}"
+        found = disk.listdir(folder) if disk.exists(folder) else []
     except OSError:
-        return []  # the pieces in it are missing, which is said of each
-    return [f"{directory}/{name}" for name in names if name not in listed]
+        return []  # the files in it are missing, which is said of each
+    unlisted = unlisted_snapshots(found, [one.name for one in snapshots])
+    return [f"{directory}/{name}" for name in (*names, *unlisted) if name not in listed]

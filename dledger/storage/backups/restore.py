@@ -10,6 +10,9 @@ Or a member of the old group that has lost its files: it is what a start with an
 the committed entries of the backup in it. As there, it does not know its votes and its acknowledgements,
 so it is I{unsure} (L{dledger.storage.start.identity}) until it holds all that a leader has.
 
+The state machine begins with the newest snapshot in the backup that its log reaches. A new group whose
+machine could not start is refused; a member that joins gets a snapshot from the others.
+
 The entries go through L{FileStore.append_entries}, which checks each and lays it out anew: index, checksums
 of chunks, mark and list of members come from there. All is written beside the place where it belongs, and
 moved there as the last step, so a restore that is cut short leaves nothing that a member could be started
@@ -26,8 +29,10 @@ from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import CopyPace, CopyProgress, no_pace, no_progress
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup
 from dledger.storage.backups.group_setup import force_new_group, prepare_member
+from dledger.storage.backups.machine_copy import snapshot_bytes, why_other_log, write_snapshot_file
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.manifests.backup_manifest import BackupManifest
+from dledger.storage.manifests.kept_snapshot import KeptSnapshot, usable_snapshot, why_no_start
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
@@ -49,6 +54,7 @@ class RestoreSummary:
     @ivar ledger_end_index: last entry of the member; one more if a new group had to list its members.
     @ivar group, group_id: name and id of the group; the id is empty where a member joins and it is not known.
     @ivar backup_group: name of the group that the backup is of; empty if that is not known.
+    @ivar snapshot_index: last entry in the snapshot with which the state machine begins; -1 for none.
     """
 
     path: str
@@ -60,6 +66,7 @@ class RestoreSummary:
     backup_group: str
     data_file_size: int
     index_file_size: int
+    snapshot_index: int
 
 
 def restore_backup(
@@ -73,7 +80,7 @@ def restore_backup(
     @param name: the id of the new group, known; not used for a member that joins.
     @param joins: for a member of the group of the backup, which has lost its files.
     @raise DirectoryError: there is no backup, or there is something at the member's place; or a member of
-        another group would join. Nothing has changed.
+        another group would join; or the state machine of the new group could not start. Nothing has changed.
     @raise StoreError: the backup is damaged, or a file cannot be read or written.
     @raise DLedgerError: there is no room.
     """
@@ -87,8 +94,11 @@ def restore_backup(
         mapped_file_size_for_entry_index=manifest.index_file_size, bootstrap=not joins,
         accept_unclean_start=False,
     )
+    snapshot = usable_snapshot(manifest.machine, manifest.begin_index, manifest.end.index)
     if joins:
         name = _name_to_join(config, backup, manifest)
+    else:
+        _check_start(backup, manifest)
     staged = attrs.evolve(config, store_base_dir=f"{config.store_base_dir}/{RESTORING_NAME}")
     try:
         _check_free(config, staged, disk)
@@ -97,11 +107,15 @@ def restore_backup(
         store = FileStore.open(staged, disk)
         try:
             for batch in batches:
+                _check_snapshot(backup, snapshot, batch)
                 _append(store, batch)
             store.record_commit(manifest.end.index)
             store.clean_close()
         finally:
             store.abandon()
+        if snapshot is not None:
+            write_snapshot_file(disk, staged.self_path, snapshot.name,
+                                snapshot_bytes(source, backup, snapshot, pace))
         _record_term(staged, disk, manifest)
         end_index = manifest.end.index if joins else force_new_group(staged, disk, name)
         disk.rename(staged.self_path, config.self_path)
@@ -111,8 +125,24 @@ def restore_backup(
         path=config.self_path, begin_index=manifest.begin_index, end_index=manifest.end.index,
         ledger_end_index=end_index, group=config.group, group_id=name.id, backup_group=manifest.group,
         data_file_size=manifest.data_file_size,
-        index_file_size=manifest.index_file_size,
+        index_file_size=manifest.index_file_size, snapshot_index=-1 if snapshot is None else snapshot.index,
     )
+
+
+def _check_start(backup: str, manifest: BackupManifest) -> None:
+    why = why_no_start(manifest.machine, manifest.begin_index, manifest.end.index)
+    if why:
+        raise DirectoryError(
+            f"{backup}: {why}. Nothing was made. Restore another backup or archive of this group, one that "
+            "has a snapshot or begins with entry 0; or take this one again, from a member that has a sound "
+            "snapshot. (A member that joins the old group, with --join, gets a snapshot from the others)"
+        )
+
+
+def _check_snapshot(backup: str, snapshot: KeptSnapshot | None, batch: EntryBatch) -> None:
+    why = "" if snapshot is None else why_other_log(snapshot, batch)
+    if why:
+        raise StoreError(f"{backup}/{why}")
 
 
 def _name_to_join(config: DLedgerConfig, backup: str, manifest: BackupManifest) -> GroupName:

@@ -15,9 +15,12 @@ from typing import Protocol
 
 from dledger.base.disk.disk import Disk
 from dledger.storage.manifests.archive_manifest import GENERATIONS, ArchiveBusy
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY
 from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, remove_parts
 
 _LOCK_NAME = "lock"
+#: Directories in an archive.
+FOLDERS = ("data", GENERATIONS, MACHINE_DIRECTORY)
 
 
 class ArchivePlace(Protocol):
@@ -41,8 +44,8 @@ class ArchivePlace(Protocol):
 
     def sizes(self) -> dict[str, int]:
         """
-        Names of the files at the top, in C{data} and in C{generations}, and their lengths in bytes; none
-        without any.
+        Names of the files at the top, in C{data}, in C{generations} and in C{machine}, and their lengths in
+        bytes; none without any.
         """
 
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
@@ -95,10 +98,10 @@ class DirectoryPlace:
     def sizes(self) -> dict[str, int]:
         """See L{ArchivePlace.sizes}. Without the lock, and files that are being written."""
         found: dict[str, int] = {}
-        for inside in ("", "data/", f"{GENERATIONS}/"):
+        for inside in ("", *(f"{one}/" for one in FOLDERS)):
             path = f"{self.directory}/{inside}".rstrip("/")
             for name in self.disk.listdir(path) if self.disk.exists(path) else ():
-                is_ours = f"{inside}{name}" in ("data", GENERATIONS, _LOCK_NAME)
+                is_ours = f"{inside}{name}" in (*FOLDERS, _LOCK_NAME)
                 if not is_ours and not name.endswith((".tmp", PART_SUFFIX)):
                     found[f"{inside}{name}"] = self._size(f"{path}/{name}")
         return found
@@ -112,6 +115,8 @@ class DirectoryPlace:
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
         """See L{ArchivePlace.put}."""
         part = f"{self.directory}/{name}{PART_SUFFIX}"
+        if name.startswith(f"{MACHINE_DIRECTORY}/"):
+            self.disk.makedirs(part.rpartition("/")[0])
         if self.disk.exists(part):
             self.disk.unlink(part)
         file = PartFile(self.disk, part)

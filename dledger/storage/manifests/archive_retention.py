@@ -6,7 +6,9 @@ Rule 1: only first segments go, and never the newest one.
 Rule 2: a file is removed when no manifest lists it, neither the one that counts nor the one that would count
 if that one were damaged. So two manifests are written before the first file goes, and a run that is cut short
 leaves files that none lists, which the next one removes.
-Rule 3: an archive with a damaged manifest, or without a file that is to stay, is left as it is.
+Rule 3: where the group has a state machine, no segment goes after the last entry of the snapshot from which a
+machine could start: it needs these entries. Without such a snapshot it needs all.
+Rule 4: an archive with a damaged manifest, or without a file that is to stay, is left as it is.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class ExpirySummary:
 
     @ivar is_dry_run: nothing was changed.
     @ivar expired_segments, expired_entries, expired_bytes: no manifest lists them any more.
+    @ivar needed_segments: would go, too, but the state machine needs them to start.
     @ivar left_over: further files that were removed, which no manifest listed before.
     @ivar begin_index, end_index, segments, total_bytes: what stays; -1 for no entry.
     """
@@ -70,6 +73,7 @@ class ExpirySummary:
     expired_segments: int
     expired_entries: int
     expired_bytes: int
+    needed_segments: int
     left_over: int
     begin_index: int
     end_index: int
@@ -109,7 +113,8 @@ def _expire(place: ArchivePlace, retention: ArchiveRetention, now_s: float, dele
     if before is None or commits.trouble:
         raise DirectoryError(f"{'; '.join(commits.trouble) or place.directory}: nothing was removed. Run "
                              "dledger archive with a member first, which mends the manifest")
-    gone = retention.expired(before.pieces, now_s)
+    old = retention.expired(before.pieces, now_s)
+    gone = _unneeded(before, old)
     kept = attrs.evolve(before, pieces=before.pieces[len(gone):])
     sizes = place.sizes()
     for piece in kept.pieces:
@@ -128,10 +133,18 @@ def _expire(place: ArchivePlace, retention: ArchiveRetention, now_s: float, dele
     return ExpirySummary(
         target=place.directory, is_dry_run=not deletes, expired_segments=len(gone),
         expired_entries=sum(piece.last_index + 1 - piece.first_index for piece in gone),
-        expired_bytes=sum(piece.size for piece in gone),
+        expired_bytes=sum(piece.size for piece in gone), needed_segments=len(old) - len(gone),
         left_over=len(set(doomed) - {piece.name for piece in gone}), begin_index=kept.begin_index,
         end_index=kept.end_index, segments=len(kept.pieces), total_bytes=kept.size,
     )
+
+
+def _unneeded(manifest: ArchiveManifest, old: tuple[ArchivePiece, ...]) -> tuple[ArchivePiece, ...]:
+    """Those of the first pieces that a state machine does not need."""
+    if manifest.machine is None:
+        return old
+    usable = manifest.machine.usable(manifest.begin_index, manifest.end_index)
+    return tuple(piece for piece in old if usable is not None and piece.last_index <= usable.index)
 
 
 def _before(kept: ArchiveManifest, names: Iterable[str]) -> list[str]:

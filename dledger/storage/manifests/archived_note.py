@@ -12,7 +12,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.storage.manifests.backup_manifest import decode_document, encode_document, field_in, place_in
+from dledger.storage.manifests.document import decode_document, encode_document, field_in, place_in
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 
 NOTE_NAME = "archived"

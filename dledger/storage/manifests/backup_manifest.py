@@ -4,10 +4,11 @@ The manifest of a backup: what is in its directory, and how far the log in it go
 
     backup.json                       the manifest
     data/<position>-<end position>    a I{piece}: whole records of one segment, without blanks
+    machine/snapshot-<index>-<term>   of a machine, see L{dledger.storage.manifests.kept_snapshot}
 
-A backup grows by pieces and by nothing else: no piece is written a second time. A piece counts as soon as the
-manifest lists it, and the manifest is replaced as a whole when all pieces in it are on stable storage. So a
-backup that is cut short anywhere is the backup of before, or one that reaches further.
+The log in a backup grows by pieces and by nothing else: no piece is written a second time. A file counts as
+soon as the manifest lists it, and the manifest is replaced as a whole when all files in it are on stable
+storage. So a backup that is cut short anywhere is the backup of before, or one that reaches further.
 
 The manifest has a checksum, and one for each piece. Positions are those of the log (stream offsets), so the
 bytes of a piece are those of every member's segments.
@@ -15,14 +16,21 @@ bytes of a piece are those of every member's segments.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from hashlib import sha256
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.storage.manifests.document import (
+    MalformedManifest,
+    decode_document,
+    digest_in,
+    encode_document,
+    field_in,
+    place_in,
+)
+from dledger.storage.manifests.kept_snapshot import KeptMachine, machine_in
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
@@ -30,17 +38,6 @@ from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 
 BACKUP_NAME = "backup.json"
 _FORMAT, _VERSION = "dledger-backup", 1
-_DIGEST_LENGTH = 64
-
-_Value = TypeVar("_Value", int, str)
-
-
-class MalformedManifest(ValueError):
-    """A manifest that says what cannot be."""
-
-
-class DamagedManifest(MalformedManifest):
-    """A manifest without its checksum: it was cut short, or changed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -107,6 +104,7 @@ class BackupManifest:
     @ivar taken_s: time of the last backup, in seconds since 1970.
     @ivar end: the last entry.
     @ivar pieces: in the order of the log, at least one. No entry is missing between them.
+    @ivar machine: None: no member of which it was taken has run a state machine.
     """
 
     group: str
@@ -117,6 +115,7 @@ class BackupManifest:
     taken_s: int
     end: BackupEnd
     pieces: tuple[Piece, ...]
+    machine: KeptMachine | None = None
 
     @property
     def begin_index(self) -> int:
@@ -137,20 +136,6 @@ class BackupManifest:
 def encode_backup_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of the file."""
     return encode_document(_FORMAT, _VERSION, "backup", attrs.asdict(manifest))
-
-
-def encode_document(form: str, version: int, name: str, content: JsonObject) -> bytes:
-    """
-    A manifest of this form: C{content} under C{name}, with its checksum, and one of the version. So a damaged
-    version is not taken for that of a later program, which must keep these names.
-    """
-    document = {"format": form, "version": version, "version_sha256": _digest([form, version]),
-                "sha256": _digest(content), name: content}
-    return (json.dumps(document, indent=1) + "\n").encode()
-
-
-def _digest(content: object) -> str:
-    return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_backup_manifest(disk: Disk, directory: str) -> BackupManifest | None:
@@ -183,59 +168,6 @@ def decode_backup_manifest(data: bytes) -> BackupManifest:
     if (last.last_index, last.end_position) != (manifest.end.index, manifest.end.position):
         raise MalformedManifest("the pieces do not reach the end")
     return manifest
-
-
-def decode_document(data: bytes, form: str, version: int, name: str) -> JsonObject:
-    """
-    The content of a manifest as of L{encode_document}.
-
-    @raise DamagedManifest: it was cut short, or changed.
-    @raise ValueError: it is of another form or version.
-    """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DamagedManifest(f"no JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != form:
-        article = "an" if name[0] == "a" else "a"
-        raise DamagedManifest(f"no manifest of {article} {name}: it has no \"format\": \"{form}\"")
-    found = document.get("version")
-    proof = document.get("version_sha256")  # programs of before did not write it
-    if proof is not None and proof != _digest([form, found]):
-        raise DamagedManifest(f"damaged: version {found!r} does not fit its checksum")
-    if found != version:
-        if type(found) is not int or found < 1:
-            raise DamagedManifest(f"damaged: version {found!r}, but this program reads version {version}")
-        raise MalformedManifest(f"version {found}, but this program reads version {version}")
-    content = document.get(name)
-    unknown = document.keys() - {"format", "version", "version_sha256", "sha256", name}
-    if unknown or not isinstance(content, dict) or document.get("sha256") != _digest(content):
-        raise DamagedManifest("damaged: its checksum is another one")
-    return content
-
-
-def field_in(content: JsonObject, name: str, kind: type[_Value]) -> _Value:
-    """@raise ValueError: it is of another type."""
-    value = content.get(name)
-    if type(value) is not kind:
-        raise MalformedManifest(f"{name} is {value!r}")
-    return value
-
-
-def place_in(content: JsonObject, name: str, most: int) -> int:
-    """@raise ValueError: it is not a number from 0 to C{most}."""
-    value = field_in(content, name, int)
-    if not 0 <= value <= most:
-        raise MalformedManifest(f"{name} is {value}")
-    return value
-
-
-def digest_in(content: JsonObject, name: str) -> str:
-    """@raise ValueError: it cannot be a SHA-256."""
-    text = field_in(content, name, str)
-    if len(text) != _DIGEST_LENGTH:
-        raise MalformedManifest(f"{name} is {text!r}")
-    return text
 
 
 def pieces_in(content: JsonObject) -> list[JsonObject]:
@@ -284,6 +216,7 @@ def _manifest_in(content: JsonObject) -> BackupManifest:
             position=place_in(end, "position", POSITION_MAX), chain_crc=field_in(end, "chain_crc", int),
             record_sha256=digest_in(end, "record_sha256"),
         ),
+        machine=machine_in(content),
     )
 
 

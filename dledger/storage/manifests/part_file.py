@@ -1,14 +1,15 @@
 # -*- test-case-name: tests.storage.test_backup -*-
 """
-Files that get their name when they are whole: pieces of backups and of archives in a directory.
+Files that get their name when they are whole: pieces and snapshots of backups and of archives in a directory.
 
-Until then a piece is called C{.part}. One that was cut short has no name in any manifest, and is removed by
+Until then a file is called C{.part}. One that was cut short has no name in any manifest, and is removed by
 the next run.
 """
 
 from __future__ import annotations
 
 from dledger.base.disk.disk import Disk
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name
 
 PART_SUFFIX = ".part"
 
@@ -20,10 +21,13 @@ def is_piece_name(name: str) -> bool:
 
 
 def remove_parts(disk: Disk, directory: str) -> None:
-    """A piece that was not finished has no name in any manifest; its entries are copied again."""
-    for name in disk.listdir(f"{directory}/data"):
-        if name.endswith(PART_SUFFIX) and is_piece_name(name.removesuffix(PART_SUFFIX)):
-            disk.unlink(f"{directory}/data/{name}")
+    """A file that was not finished has no name in any manifest; the next run writes a whole one."""
+    machine = f"{directory}/{MACHINE_DIRECTORY}"
+    for folder in (f"{directory}/data", *([machine] if disk.exists(machine) else ())):
+        for name in disk.listdir(folder):
+            is_ours = is_piece_name if folder != machine else parsed_snapshot_name
+            if name.endswith(PART_SUFFIX) and is_ours(name.removesuffix(PART_SUFFIX)):
+                disk.unlink(f"{folder}/{name}")
 
 
 class PartFile:

@@ -24,7 +24,7 @@ from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS, StoreConfig
 from dledger.values.addresses import Address, parse_address
 from dledger.values.hosts import ChangeHosts, host_list
-from dledger.values.option_fields import INT_MAX, flag_option, number_option, text_option
+from dledger.values.option_fields import INT_MAX, flag_option, number_option, path_option, text_option
 from dledger.values.option_values import (
     converted,
     findings_of,
@@ -193,18 +193,18 @@ class BrokerConfig:
     tls_enable: bool = flag_option(False)
     tls_namesrv_enable: bool = flag_option(False)
     tls_members_enable: bool = flag_option(False)
-    client_token_file: str = text_option()
-    tls_certificate: str = text_option()
-    tls_key: str = text_option()
-    tls_authority: str = text_option()
+    client_token_file: str = path_option()
+    tls_certificate: str = path_option()
+    tls_key: str = path_option()
+    tls_authority: str = path_option()
     admin_tls: bool = flag_option(False)
-    admin_token_file: str = text_option()
+    admin_token_file: str = path_option()
     admin_token_reads: bool = flag_option(False)
     insecure: bool = flag_option(False)
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
     acl_enable: bool = flag_option(False)
-    acl_file: str = text_option()
-    acl_credentials_file: str = text_option()
+    acl_file: str = path_option()
+    acl_credentials_file: str = path_option()
     tracing: bool = flag_option(False)
     ignored: tuple[str, ...] = ()
     role: BrokerRole = attrs.field(init=False, eq=False, repr=False)

@@ -11,7 +11,7 @@ import re
 
 import attrs
 
-from dledger.values.option_fields import flag_option, text_option
+from dledger.values.option_fields import flag_option, path_option, text_option
 
 #: As BrokerStartup reads it: C{selfId.substring(1)} is a number.
 _SELF_ID = re.compile(r"[A-Za-z]([0-9]{1,4})")
@@ -34,7 +34,7 @@ class RaftOptions:
     dleger_group: str = text_option("")
     dleger_peers: str = text_option("")
     dleger_self_id: str = text_option("")
-    store_path_dledger_commit_log: str = text_option("")
+    store_path_dledger_commit_log: str = path_option("")
     preferred_leader_id: str = text_option("")
     enable_batch_push: bool = flag_option(True)
 

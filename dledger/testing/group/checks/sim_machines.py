@@ -15,8 +15,8 @@ from zlib import crc32
 import attrs
 
 from dledger.client.answers.values import Entry
-from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX, RefusedCommand, StateMachine
+from dledger.storage.files.snapshot_file import SnapshotRefused
 
 #: A piece of a snapshot besides the state, and how often it comes: the file is sent in several pieces.
 PADDING = (b"p" * 3000, 5)

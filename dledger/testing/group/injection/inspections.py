@@ -25,13 +25,14 @@ import attrs
 
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import archive_segments
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import restore_backup
 from dledger.storage.files.verify import VerifyReport, verify_directory
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
-from dledger.storage.manifests.backup_manifest import encode_document
+from dledger.storage.manifests.document import encode_document
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import InvariantError, require
@@ -264,7 +265,7 @@ class Inspections:
             else (lambda: take_backup(source, disk, "/copy", taken_s=0))
         )
         self._tried(f"a copy of {what}", make)
-        source.reader.close()
+        source.close()
         self._check_copy(disk, "/copy", what)
         self._count("copied")
 
@@ -349,7 +350,7 @@ class Inspections:
             else (lambda: take_backup(source, disk, copy.directory, taken_s=0))
         )
         self._tried(f"the next run: {what}", act)
-        source.reader.close()
+        source.close()
         self._check_copy(disk, copy.directory, what)
 
 

@@ -12,6 +12,8 @@ Rule 2: a copy stays sound, and keeps its end, whatever a run of the operator me
 Rule 3: a run that fails has a reason: damage, a tail that a power cut has torn and no start has cut, or a
 member that is behind the copy, or begins after its end.
 Rule 4: the files of a running member that nobody damaged have no finding.
+Rule 5: a new group with a state machine begins with the snapshot of the copy, or, if a machine could not
+start from the copy, is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +22,19 @@ import random
 
 import attrs
 
+from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import archive_segments, closed_index
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
+from dledger.storage.files.snapshot_file import check_snapshot
 from dledger.storage.files.verify import verify_directory
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, read_archive
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
+from dledger.storage.manifests.kept_snapshot import usable_snapshot
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import require
@@ -125,7 +131,7 @@ class CopyKeeper:
                 self._run(copy, source)
                 self.kept += 1
             finally:
-                source.reader.close()
+                source.close()
         except MemberDied:
             self.disk.lose_power()
         except DLedgerError as error:
@@ -248,7 +254,8 @@ class CopyKeeper:
                 continue
             disk = SimDisk(self._rng)
             config = next(iter(self._cluster.members.values())).config
-            restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
+            if not self._begins(copy, config, disk):
+                continue
             findings = verify_directory(disk, config.self_path).findings
             require(not findings, COPIES, f"a restored member is damaged: {findings[:3]}")
             require(not disk.exists(f"{config.store_base_dir}/{RESTORING_NAME}/dledger-{config.self_id}"),
@@ -258,6 +265,24 @@ class CopyKeeper:
                     f"a restored member knows {store.committed_index} of {copy.end_index}")
             self._compare(store, copy)
             store.abandon()
+
+    def _begins(self, copy: KeptCopy, config: DLedgerConfig, disk: SimDisk) -> bool:
+        """Rule 5. @return: whether there is a new member."""
+        problem = verify_backup(self.disk, copy.directory).machine_problem
+        try:
+            told = restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
+        except DirectoryError as error:
+            require(bool(problem) and problem in str(error), COPIES,
+                    f"no group from {copy.directory}: {error}")
+            return False
+        require(not problem, COPIES, f"a group began with {copy.directory}, but {problem}")
+        machine = opened_backup(self.disk, copy.directory).machine
+        usable = usable_snapshot(machine, told.begin_index, told.end_index)
+        require(told.snapshot_index == (-1 if usable is None else usable.index), COPIES,
+                f"{copy.directory} has {usable}, the member after {told.snapshot_index}")
+        if usable is not None:
+            check_snapshot(disk, f"{config.self_path}/{usable.name}")
+        return True
 
     def _compare(self, store: FileStore, copy: KeptCopy) -> None:
         invariants, index = self._cluster.invariants, store.ledger_begin_index

@@ -25,8 +25,9 @@ from twisted.python.failure import Failure
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.storage.backups.archive import archive_segments
-from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.group_setup import force_new_group, survivor
 from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
 from dledger.storage.files.verify import verify_directory
@@ -162,7 +163,7 @@ class Slips:
         try:
             return take_backup(with_values(source, other), disk, directory, taken_s=0)
         finally:
-            source.reader.close()
+            source.close()
 
     def _ship(
         self, directory: str, disk: SimDisk, files: SimDisk, member: SimMember,
@@ -174,7 +175,7 @@ class Slips:
             place = DirectoryPlace(disk, directory)
             return archive_segments(with_values(source, other), place, taken_s=0)
         finally:
-            source.reader.close()
+            source.close()
 
     def _twice_at_a_time(self, copy: KeptCopy, disk: SimDisk, files: SimDisk, member: SimMember) -> None:
         if not copy.is_archive:

@@ -15,7 +15,7 @@ import attrs
 from attrs.validators import ge, instance_of, le
 
 from dledger.base.disk.expiry import ExpiryRules
-from dledger.values.option_fields import flag_option, number_option, text_option
+from dledger.values.option_fields import flag_option, is_local, number_option, path_option, text_option
 
 UNIT_SIZE = 20
 
@@ -82,8 +82,8 @@ class StoreConfig:
         another size are set aside.
     """
 
-    store_path_root_dir: str = attrs.field(validator=instance_of(str))
-    store_path_commit_log: str = text_option("")
+    store_path_root_dir: str = attrs.field(validator=[instance_of(str), is_local])
+    store_path_commit_log: str = path_option("")
     mapped_file_size_commit_log: int = number_option(1024**3, 4096, 2**31 - 1)
     mapped_file_size_consume_queue: int = number_option(300_000 * UNIT_SIZE, UNIT_SIZE, 2**31 - 1)
     max_message_size: int = number_option(4 * 1024**2, 1, 64 * 1024**2)

@@ -6,7 +6,8 @@ Each piece has the checksum of all bytes of the state up to its own end, and the
 file that is cut anywhere, or has a bit flipped anywhere, is refused. The caller gives it its name when all of
 it is on stable storage.
 
-Knows nothing of logs and machines, and keeps at most one piece in memory.
+A backup and an archive hold such files as they are. Knows nothing of logs and machines, and keeps at most one
+piece in memory.
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ def _read(file: File, size: int, at: int, what: str) -> bytes:
     return data
 
 
-def _read_head(file: File) -> tuple[SnapshotHead, int]:
-    """@return: the header, and where the first piece begins."""
+def _read_head(file: File) -> tuple[SnapshotHead, bytes]:
+    """@return: the header, and its bytes, after which the first piece begins."""
     fixed = _read(file, _HEADER.size, 0, "header")
     magic, version, index, term, chain_crc, machine_version, length = _HEADER.unpack(fixed)
     if magic != SNAPSHOT_MAGIC:
@@ -151,16 +152,31 @@ def _read_head(file: File) -> tuple[SnapshotHead, int]:
     return SnapshotHead(
         index=index, term=term, chain_crc=chain_crc, machine=rest[:length].decode("utf-8", "replace"),
         machine_version=machine_version, format=version,
-    ), _HEADER.size + len(rest)
+    ), fixed + rest
+
+
+def head_of_snapshot(file: File) -> SnapshotHead:
+    """Read the header only. @raise SnapshotRefused: it is damaged or cut. @raise OSError: of the disk."""
+    return _read_head(file)[0]
 
 
 def read_snapshot_head(disk: Disk, path: str) -> SnapshotHead:
-    """Read the header only. @raise SnapshotRefused: it is damaged or cut. @raise OSError: of the disk."""
+    """Read the header of a file that is not open, see L{head_of_snapshot}."""
     file = disk.open(path)
     try:
-        return _read_head(file)[0]
+        return head_of_snapshot(file)
     finally:
         file.close()
+
+
+def checked_bytes(file: File) -> Iterator[bytes]:
+    """
+    All bytes of the file, in parts of at most a piece; each part is checked before it is given.
+
+    @raise SnapshotRefused: the file is damaged or cut here. @raise OSError: of the disk.
+    """
+    for part, _ in _parts(file):
+        yield part
 
 
 def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
@@ -171,31 +187,43 @@ def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
     """
     file = disk.open(path)
     try:
-        _, at = _read_head(file)
-        crc = total = 0
-        while True:
-            length, told = _PIECE.unpack(_read(file, _PIECE.size, at, "piece"))
-            at += _PIECE.size
-            if length == END:
-                break
-            if length > CHUNK_BYTES_MAX:
-                raise SnapshotRefused(f"{path} is damaged: a piece of {length} bytes at {at}")
-            chunk = _read(file, length, at, "piece")
-            crc = crc32(chunk, crc)
-            if crc != told:
-                raise SnapshotRefused(f"{path} is damaged: the checksum of the piece at {at} does not fit")
-            at += length
-            total += length
-            yield chunk
-        (all_bytes,) = _TOTAL.unpack(_read(file, _TOTAL.size, at, "end"))
-        if (told, all_bytes) != (crc, total):
-            raise SnapshotRefused(
-                f"{path} is damaged: the trailer says {all_bytes} bytes, the file has {total}"
-            )
-        if file.size() != at + _TOTAL.size:
-            raise SnapshotRefused(f"{path} is damaged: bytes follow its end at {at + _TOTAL.size}")
+        for part, is_piece in _parts(file):
+            if is_piece:
+                yield part[_PIECE.size :]
     finally:
         file.close()
+
+
+def _parts(file: File) -> Iterator[tuple[bytes, bool]]:
+    """The header, the pieces, the end; and whether it is a piece. See L{checked_bytes}."""
+    path = file.path
+    head = _read_head(file)[1]
+    yield head, False
+    at, crc, total = len(head), 0, 0
+    while True:
+        prefix = _read(file, _PIECE.size, at, "piece")
+        length, told = _PIECE.unpack(prefix)
+        at += _PIECE.size
+        if length == END:
+            break
+        if length > CHUNK_BYTES_MAX:
+            raise SnapshotRefused(f"{path} is damaged: a piece of {length} bytes at {at}")
+        chunk = _read(file, length, at, "piece")
+        crc = crc32(chunk, crc)
+        if crc != told:
+            raise SnapshotRefused(f"{path} is damaged: the checksum of the piece at {at} does not fit")
+        at += length
+        total += length
+        yield prefix + chunk, True
+    end = _read(file, _TOTAL.size, at, "end")
+    (all_bytes,) = _TOTAL.unpack(end)
+    if (told, all_bytes) != (crc, total):
+        raise SnapshotRefused(
+            f"{path} is damaged: the trailer says {all_bytes} bytes, the file has {total}"
+        )
+    if file.size() != at + _TOTAL.size:
+        raise SnapshotRefused(f"{path} is damaged: bytes follow its end at {at + _TOTAL.size}")
+    yield prefix + end, False
 
 
 def check_snapshot(disk: Disk, path: str) -> SnapshotHead:
