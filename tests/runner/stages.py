@@ -169,7 +169,7 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=250),
-        _mutants("--pinned", "--within", "50", budget_s=60),
+        _mutants("--pinned", "--within", "60", budget_s=40),
         *_damaged("--within", "20", budget_s=30),
         *(_lanes(name, "--quick", budget_s=budget_s) for name, budget_s in budgets),
         # Brokers of Java's mostly wait for each other.
