@@ -64,7 +64,7 @@ unit: $(LIGHT) ## all unit tests; make unit SUITE=tests.core for some
 
 lint: $(LIGHT) ## style, rooms, names in the documents
 	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo examples twisted setup.py
-	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_ratchet tests.test_docs tests.test_rooms
+	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_docs tests.test_rooms
 
 types: $(READY) ## mypy --strict
 	@$(BIN)/python -m mypy

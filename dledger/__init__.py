@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NotYet,
         OutOfSequence,
         Restored,
+        SequenceTaken,
         Timeout,
         UnknownChange,
     )
@@ -67,6 +68,7 @@ __all__ = (
     "Refused",
     "ResponseCode",
     "Restored",
+    "SequenceTaken",
     "Timeout",
     "TlsFiles",
     "Unknown",
@@ -87,7 +89,7 @@ _HOMES = {
     "dledger.client.links.connect_options": ("AppendLimits",),
     "dledger.client.answers.errors": (
         "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Restored",
-        "Timeout", "UnknownChange",
+        "SequenceTaken", "Timeout", "UnknownChange",
     ),
     "dledger.client.answers.summaries": ("AppendInterrupted", "AppendSummary"),
     "dledger.client.answers.values": (
@@ -125,12 +127,3 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
     def __dir__() -> list[str]:
         """The names of this module, those that are not imported yet included."""
         return sorted({*globals(), *__all__, "__version__"})
-
-
-def _find_old_names() -> None:
-    from dledger.moved import install  # noqa: PLC0415
-
-    install()
-
-
-_find_old_names()

@@ -114,7 +114,7 @@ SUITES = {
         ("test_source", "test_columnar", "test_stream", "test_upstream", "test_session"),
         ("test_export", "test_sidecar", "test_export_sources", "test_scan", "test_sink_crashes",
          "test_choice", "test_export_follow", "test_export_writers", "test_sink_batch", "test_sink_markers",
-         "test_sink_earlier", "test_options", "test_own_rows", "test_arrow", "test_message_shapes",
+         "test_options", "test_own_rows", "test_arrow", "test_message_shapes",
           "test_topic_queues"),
         ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
          "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
@@ -125,7 +125,7 @@ SUITES = {
          "test_ways.FunctionTests.test_udf", "test_ways.RowTests.test_stream"),
         ("test_seam", "test_executor", "test_envelopes", "test_sink_options", "test_sink_markers",
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
-         "test_choice", "test_sink_batch", "test_sink_earlier", "test_archive", "test_own_rows",
+         "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
          "test_arrow", "test_message_shapes", "test_topic_queues"),
     ), prepare="tests.spark.jvms"),
 }
@@ -149,7 +149,7 @@ UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "files": ("tests.storage", "tests.remote", "tests.damage", "tests.fuzz"),
     # These read the whole tree, see tests.sources.
     "house rules": tuple(f"tests.test_{name}" for name in (
-        "tidy", "layering", "ratchet", "rooms", "docs", "glossary", "sentences", "overrides", "sources",
+        "tidy", "layering", "rooms", "docs", "glossary", "overrides", "sources",
     )),
 }
 UNIT_LANES = 2

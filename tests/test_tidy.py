@@ -30,11 +30,6 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual(new, [], "\n" + "\n".join(new))
         self.assertEqual(sorted(RATCHET - set(wrong)), [], "mended: take it off the ratchet")
 
-    def test_no_module_in_disguise(self) -> None:
-        """No class is longer than a module with the classes that it inherits from."""
-        sources = {path: text_of(ROOT / path) for path in text_files() if path.endswith(".py")}
-        self.assertEqual(list(tidy.inherited_length(sources)), [])
-
     def test_any_is_rare(self) -> None:
         """Private code has few uses of Any, too; and every file that a library forces exists."""
         sources = [
@@ -72,41 +67,6 @@ class CheckerTests(SynchronousTestCase):
     def test_columns(self) -> None:
         """The limit itself is allowed."""
         self.assertEqual(self.lines(tidy.columns("x" * 110 + "\n" + "x" * 111)), [2])
-
-    def test_module_length(self) -> None:
-        """The limit itself is allowed."""
-        self.assertEqual(self.lines(tidy.module_length("\n" * 600)), [])
-        self.assertEqual(self.lines(tidy.module_length("\n" * 601)), [601])
-
-    def test_inherited_length(self) -> None:
-        """Bases count through every module, each once; those of third parties do not."""
-        def module(name: str, bases: str, lines: int, imports: str = "") -> tuple[str, str]:
-            body = "    x = 1\n" * (lines - 1)
-            return f"a/{name}.py", f"{imports}\nclass {name.title()}({bases}):\n{body}"
-
-        def complaints(top_lines: int, bases: str = "Middle") -> list[str]:
-            return list(tidy.inherited_length(dict((
-                module("bottom", "Protocol", 200, "from typing import Protocol"),
-                module("middle", "Bottom", 200, "from a.bottom import Bottom"),
-                module("top", bases, top_lines, "from a.middle import Middle\nfrom a import bottom as b"),
-            ))))
-
-        self.assertEqual(complaints(200), [])
-        (complaint,) = complaints(201)
-        self.assertTrue(complaint.startswith("a/top.py:3: a.top.Top has 601 lines"), complaint)
-        self.assertIn("a.middle.Middle, a.bottom.Bottom", complaint)
-        self.assertEqual(complaints(200, "Middle, b.Bottom"), [])
-        self.assertEqual(len(complaints(201, "Middle[int], b.Bottom")), 1)
-        self.assertEqual(len(complaints(401, "b.Bottom")), 1)
-        self.assertEqual(complaints(600, "Other"), [])
-
-    def test_function_length(self) -> None:
-        """Methods and nested functions count as well."""
-        def function(lines: int) -> str:
-            return "class A:\n  async def f():\n" + "    x = 1\n" * (lines - 1)
-
-        self.assertEqual(self.lines(tidy.function_length(function(60))), [])
-        self.assertEqual(self.lines(tidy.function_length(function(61))), [2])
 
     def test_module_docstring(self) -> None:
         """A comment is no docstring."""

@@ -16,16 +16,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import attrs
-
 from tests.overrides import classes_of, documented_by_base
 from tests.sources import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
 COLUMNS_MAX = 110
-FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 600
 
 Complaint = tuple[int, str]
 Rule = Callable[[str], Iterator[Complaint]]
@@ -134,23 +130,6 @@ def columns(source: str) -> Iterator[Complaint]:
     for number, line in enumerate(source.splitlines(), 1):
         if len(line) > COLUMNS_MAX:
             yield number, f"{len(line)} columns; {COLUMNS_MAX} are allowed"
-
-
-def module_length(source: str) -> Iterator[Complaint]:
-    """A module that is longer than L{MODULE_LINES_MAX} lines is two modules."""
-    lines = len(source.splitlines())
-    if lines > MODULE_LINES_MAX:
-        yield lines, f"{lines} lines in the module; {MODULE_LINES_MAX} are allowed"
-
-
-def function_length(source: str) -> Iterator[Complaint]:
-    """A function fits on a screen, docstring included."""
-    for node in nodes_of(source):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield node.lineno, f"{node.name} has {lines} lines; {FUNCTION_LINES_MAX} are allowed"
 
 
 def module_docstring(source: str) -> Iterator[Complaint]:
@@ -477,7 +456,7 @@ def mentions_of_any(source: str) -> int:
 
 
 EVERY_MODULE: tuple[Rule, ...] = (
-    columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
+    columns, module_docstring, no_module_level_reactor, no_inline_callbacks,
     todo_names_issue, banned_words, pointers, empty_docstrings,
 )
 
@@ -534,67 +513,3 @@ def check(path: str, source: str) -> list[str]:
     return [
         f"{path}:{line}: {sentence}" for rule in rules_for(path) for line, sentence in sorted(rule(source))
     ]
-
-
-@attrs.frozen(kw_only=True)
-class _Class:
-    """
-    A class of the project.
-
-    @ivar bases: dotted names, those of third parties, too.
-    """
-
-    path: str
-    line: int
-    lines: int
-    bases: tuple[str, ...]
-
-
-def _classes(path: str, source: str) -> Iterator[tuple[str, _Class]]:
-    """The classes at the top of one module, by dotted name."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    tree = tree_of(source)
-    names: dict[str, str] = {}
-    for node in nodes_of(source):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        assert node.end_lineno is not None
-        bases = []
-        for base in node.bases:
-            plain = base.value if isinstance(base, ast.Subscript) else base
-            head, _, rest = ast.unparse(plain).partition(".")
-            whole = names.get(head, head if rest else f"{module}.{head}")
-            bases.append(f"{whole}.{rest}" if rest else whole)
-        yield f"{module}.{node.name}", _Class(
-            path=path, line=node.lineno, lines=node.end_lineno - node.lineno + 1, bases=tuple(bases)
-        )
-
-
-def inherited_length(sources: Mapping[str, str]) -> Iterator[str]:
-    """
-    A class with all that it inherits is no longer than a module may be: a module that is cut in pieces which
-    inherit from each other is still one module.
-
-    @param sources: path, relative to the root, to text, of every module that may be a base's.
-    @return: complaints, as those of L{check}.
-    """
-    found = dict(entry for path, source in sources.items() for entry in _classes(path, source))
-    for name, one in found.items():
-        seen: list[str] = []
-        todo = [name]
-        while todo:
-            following = todo.pop()
-            if following in found and following not in seen:
-                seen.append(following)
-                todo += found[following].bases
-        lines = sum(found[each].lines for each in seen)
-        if len(seen) > 1 and lines > MODULE_LINES_MAX:
-            yield (
-                f"{one.path}:{one.line}: {name} has {lines} lines with those that it inherits from "
-                f"{', '.join(seen[1:])}; {MODULE_LINES_MAX} are allowed: make them parts of it"
-            )

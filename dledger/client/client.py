@@ -94,7 +94,7 @@ class LogClient:
         self.options = chosen = ConnectOptions(**options)
         self._clock: IReactorTime = reactor
         self._members = Members(
-            peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.Random(),
+            peers, group=chosen.group, clock=reactor, wire=chosen.wire, rng=rng or random.SystemRandom(),
             security=ClientSecurity(tls=dialling(chosen.tls, chosen.group), token=chosen.token),
             answer_timeout_s=min(chosen.timeout_s, 1.0),
             endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(chosen.timeout_s, 2.0)),

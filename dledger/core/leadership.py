@@ -30,6 +30,7 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quorum import QuorumAckChecker
 from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 
 
 @attrs.define
@@ -99,6 +100,7 @@ class Leadership:
             self.next_term_start_ms = self.member.out.now_ms + member.config.max_wait_ack_time_ms
             self.member.out.write(fx.WriteBodies(
                 first_index=member.ledger_end_index + 1, term=member.term, bodies=(member.term_start_body,),
+                channels=(TERM_START_CHANNEL,),
             ))
 
     def end(self) -> None:

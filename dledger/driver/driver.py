@@ -12,6 +12,7 @@ No Twisted here. The simulator runs a subclass, which checks each step.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from dledger.core.state import effects as fx
@@ -24,7 +25,6 @@ from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import Request, Response
-from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 
 _FAILURES = frozenset({ev.WriteRefused, ev.StoreFailed})
 #: Not carried out while term and vote are not durable.
@@ -67,12 +67,12 @@ class Ledger(LedgerView, Protocol):
         """-1, or the end that the ledger must reach again before this member votes."""
 
     def append_bodies(
-        self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
+        self, bodies: tuple[bytes, ...], term: int, *, channels: Sequence[int] = ()
     ) -> tuple[int, ...]:
         """
         Write bodies after the end.
 
-        @param producers_at: number of the body that is one of a producer entry; -1: none is.
+        @param channels: of each record; none: 0 for all.
         @return: stream offset in bytes of each record.
         @raise DLedgerError: refused; the ledger is unchanged.
         """
@@ -317,11 +317,8 @@ class Driver:
 
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
-        bodies, at = effect.bodies, effect.producers_at
-        if at >= 0 and not bodies[at]:
-            bodies = (*bodies[:at], encode_producer_entry(effect.runs), *bodies[at + 1 :])
         try:
-            positions = self._ledger.append_bodies(bodies, effect.term, producers_at=at)
+            positions = self._ledger.append_bodies(effect.bodies, effect.term, channels=effect.channels)
         except DLedgerError as error:
             return _refused(error)
         return ev.EntriesWritten(

@@ -19,7 +19,9 @@ PASSING = frozenset(
     }
 )
 #: The log lacks a body of the same producer that comes before: this one is not written.
-OUT_OF_SEQUENCE = frozenset({ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER})
+OUT_OF_SEQUENCE = frozenset({
+    ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER, ResponseCode.PRODUCER_FORGOTTEN,
+})
 #: Final refusals, before any write.
 FINAL = frozenset(
     {
@@ -32,6 +34,8 @@ FINAL = frozenset(
         ResponseCode.MACHINE_STOPPED,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
+        ResponseCode.SEQUENCE_TAKEN,
+        ResponseCode.PRODUCERS_FULL,
         *OUT_OF_SEQUENCE,
     }
 )

@@ -146,6 +146,7 @@ class DLedgerConfig:
     enable_disk_force_clean: bool = flag_option(False)
     retention_bytes: int = number_option(0, 0)
     min_free_bytes: int = number_option(0, 0)
+    producers_expire_hours: int = number_option(168, 0)
     readers_hold_bytes: int = number_option(0, 0)
     readers_expire_hours: int = number_option(0, 0)
     entry_times_ms: int = number_option(0, 0, 3_600_000)

@@ -271,6 +271,11 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "bytes",
         "appends are refused (415) when less than this is free; 0: no limit",
     ),
+    "producers_expire_hours": OptionHelp(
+        "hours",
+        "the group forgets a producer that has appended nothing in that time; 0: never. See "
+        "[exactly once](exactly-once.md#how-long-the-log-remembers)",
+    ),
     "readers_hold_bytes": OptionHelp(
         "bytes",
         "a named reader keeps what it has not done from being deleted: the last so many bytes of the log at "

@@ -134,20 +134,9 @@ class AnsweringMachine:
             return fail(unknown(f"the state machine has {self.state}"))
         return self._waits.result_of(index, self.applied_index)
 
-    def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
-        """
-        Index and result of a command whose entry is in the state; None: it has none.
-
-        @raise DLedgerError: SEQUENCE_FORGOTTEN: it has one, and its result is not kept.
-        """
-        last_sequence, found = self._kept.find(producer, sequence)
-        if found is not None:
-            return found.entry_index, found.result
-        if sequence > last_sequence:
-            return None
-        raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last_sequence, reason=(
-            f"the command {sequence} of {producer} is applied, and its result is not kept any more"
-        ))
+    def kept_result(self, index: int) -> bytes | None:
+        """The result of a numbered command whose entry is in the state; None: it is not kept."""
+        return self._kept.find(index)
 
     def when_applied(self, index: int) -> Deferred[int]:
         """@return: fires with the applied index, which is at least C{index}."""

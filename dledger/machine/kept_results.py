@@ -1,40 +1,36 @@
 # -*- test-case-name: tests.machine.test_kept_results -*-
 """
-The last results of the commands of each client, which a client that asks again is answered with.
+The last results of numbered commands, which a client that asks again is answered with.
 
-They are a fold of the log, as the state is: producer entries say which entries are of which producer
-(L{protocols.wire.ledger.producers}), and the machine reports their results. So every member has the same ones
-at the same index, and they are a part of its snapshots.
+They are a fold of the log, as the state is: the C{channel} of an entry says of which producer it is
+(L{protocols.wire.ledger.own.own_entries}), and the machine reports its result. So every member has the same
+ones at the same index, and they are a part of its snapshots. Which entry a number has is no question for the
+machine: the log knows it.
 
-Rule 1: the bounds are numbers of the log, not of the member: L{CLIENTS_MAX} producers, those whose last
-entries are the newest; of each the last L{RESULTS_MAX} results, and of all together L{RESULT_BYTES_IN_ALL}:
-the results of the producer whose last entry is the oldest go first. The last sequence of a producer stays as
-long as it does.
-Rule 2: an announced entry counts only if it has the term of the entry that announced it.
+Rule: the bounds are numbers of the log, not of the member: L{SLOTS_MAX} producers, those whose last entries
+are the newest; of each the last L{RESULTS_MAX} results, and of all together L{RESULT_BYTES_IN_ALL}: the
+results of the producer whose last entry is the oldest go first.
 
 Source: Ongaro's dissertation, 6.3.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from struct import Struct as StructOfNumbers
-from typing import NamedTuple
 
 import attrs
-from construct import Int8ub, Int16ub, Int32ub, Int64sb, Int64ub, Struct
+from construct import Int8ub, Int16ub, Int32ub, Int64sb, Struct
 
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import EntryHeader
-from protocols.wire.ledger.own.producer_entries import decode_producer_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import slot_of
 
 #: Producers, results of one of them, and bytes of all results (each counts as L{RESULT_OVERHEAD} more).
-CLIENTS_MAX = 2048
+SLOTS_MAX = 2048
 RESULTS_MAX = 16
 RESULT_BYTES_IN_ALL = 3 * 1024 * 1024
 RESULT_OVERHEAD = 64
@@ -42,33 +38,22 @@ RESULT_OVERHEAD = 64
 KEPT_MAGIC = 0x444C4B52  # "DLKR"
 KEPT_DECLARATION = Struct(
     "magic" / Int32ub,  # "DLKR"
-    "clients" / Int32ub,  # their number: that of the oldest last entry first
-    "runs" / Int32ub,  # number of announced runs whose entries have not all come, which follow the clients
-    "skips" / Int32ub,  # number of entries that the state was made without, which follow the runs
+    "slots" / Int32ub,  # their number: that of the oldest last entry first
+    "skips" / Int32ub,  # number of entries that the state was made without, which follow the slots
 )
-KEPT_CLIENT_DECLARATION = Struct(
-    "last_sequence" / Int64sb,
-    "results" / Int16ub,  # their number; they follow the id
-    "id_length" / Int16ub,  # bytes of the id of the producer, which follows
+KEPT_SLOT_DECLARATION = Struct(
+    "slot" / Int32ub,  # of a producer
+    "results" / Int16ub,  # their number; they follow
 )
 KEPT_RESULT_DECLARATION = Struct(
-    "sequence" / Int64sb,
     "index" / Int64sb,  # of the entry
     "is_refused" / Int8ub,  # 1: the result is the reason of a refusal
     "length" / Int32ub,  # bytes of the result, which follows
 )
 KEPT_SKIP_DECLARATION = Struct("index" / Int64sb)
-KEPT_RUN_DECLARATION = Struct(
-    "first_index" / Int64sb,  # of the first entry that has not come
-    "entries" / Int64ub,  # those that have not come; 0: all up to the next entry of a member's own
-    "term" / Int64sb,
-    "sequence" / Int64sb,  # of the first one
-    "id_length" / Int16ub,  # bytes of the id of the producer, which follows
-)
 _HEAD = struct_of(KEPT_DECLARATION)
-_CLIENT = struct_of(KEPT_CLIENT_DECLARATION)
+_SLOT = struct_of(KEPT_SLOT_DECLARATION)
 _RESULT = struct_of(KEPT_RESULT_DECLARATION)
-_RUN = struct_of(KEPT_RUN_DECLARATION)
 _SKIP = struct_of(KEPT_SKIP_DECLARATION)
 
 
@@ -91,73 +76,32 @@ class _Pieces:
         self._at += length
         return found
 
-    def text(self, length: int) -> str:
-        """@raise WireError: it is none."""
-        try:
-            return self.bytes(length).decode()
-        except UnicodeDecodeError as error:
-            raise WireError(f"kept results: an id is not UTF-8: {error}") from None
-
     def end(self) -> None:
         """@raise WireError: there is more."""
         if self._at != len(self._data):
             raise WireError(f"kept results: {len(self._data) - self._at} bytes after the end")
 
 
-class KeptResult(NamedTuple):
-    """The result of one command. @ivar entry_index: of its entry."""
-
-    sequence: int
-    entry_index: int
-    result: bytes
-
-
-class _Run(NamedTuple):
-    """
-    Announced entries that have not come; C{sequence} is of the one at C{first_index}.
-
-    @ivar entries: 0: the run is open.
-    """
-
-    first_index: int
-    entries: int
-    term: int
-    sequence: int
-    producer: str
-
-
-@attrs.define
-class _Client:
-    last_sequence: int
-    results: deque[KeptResult] = attrs.Factory(deque)
-
-
-def _size_of(result: KeptResult) -> int:
-    return len(result.result) + RESULT_OVERHEAD
+def _size_of(result: bytes) -> int:
+    return len(result) + RESULT_OVERHEAD
 
 
 @attrs.define
 class KeptResults:
     """
-    Invariant: C{clients} is in the order of the last entries; C{held_bytes} is the size of all results.
+    Invariant: C{slots} is in the order of the last entries, each of them in that of its own; C{held_bytes} is
+    the size of all results.
 
     @ivar held_bytes: size of all results.
-    @ivar clients: results by producer, in the order of their last entries.
+    @ivar slots: results by index of the entry, by the slot of the producer.
     """
 
-    clients: dict[str, _Client] = attrs.Factory(dict)
-    _runs: list[_Run] = attrs.Factory(list)
+    slots: dict[int, dict[int, bytes]] = attrs.Factory(dict)
     held_bytes: int = 0
 
-    def find(self, producer: str, sequence: int) -> tuple[int, KeptResult | None]:
-        """
-        @return: the last sequence of the producer that is in the state, -1 for none, and what is kept of
-            C{sequence}.
-        """
-        client = self.clients.get(producer)
-        if client is None:
-            return -1, None
-        return client.last_sequence, next((one for one in client.results if one.sequence == sequence), None)
+    def find(self, index: int) -> bytes | None:
+        """The result of the entry at C{index}; None: it is not kept."""
+        return next((results[index] for results in self.slots.values() if index in results), None)
 
     def fold(self, batch: Sequence[tuple[EntryHeader, bytes]], results: dict[int, bytes]) -> None:
         """
@@ -165,84 +109,42 @@ class KeptResults:
 
         @param batch: all of them, in their order. @param results: by their indexes.
         """
-        if not self._runs and not any(header.channel for header, _ in batch):
-            return
-        for header, body in batch:
-            if header.channel:
-                self._announce(header, body)
-            elif self._runs:
-                self._came(header, results.get(header.index))
+        for header, _ in batch:
+            if header.channel > 0 and header.chain_crc and header.index in results:
+                self._keep(slot_of(header.channel), header.index, results[header.index])
 
-    def _announce(self, header: EntryHeader, body: bytes) -> None:
-        """An entry that a member has made for itself: an open run ends there."""
-        self._runs = []
-        if header.channel != PRODUCER_CHANNEL:
-            return
-        try:
-            runs = decode_producer_entry(body)
-        except WireError:
-            return  # another kind of entry of this channel
-        self._runs = [
-            _Run(header.index + run.distance, run.entries, header.term, run.sequence, run.producer)
-            for run in runs
-        ]
-
-    def _came(self, header: EntryHeader, result: bytes | None) -> None:
-        run = self._runs[0]
-        if header.term != run.term:
-            self._runs.clear()
-        elif header.index >= run.first_index:
-            if header.index == run.first_index:
-                self._keep(run.producer, KeptResult(run.sequence, header.index, result or b""))
-            if run.entries != 1:
-                rest = max(run.entries - 1, 0)
-                self._runs[0] = run._replace(
-                    first_index=run.first_index + 1, entries=rest, sequence=run.sequence + 1
-                )
-            else:
-                del self._runs[0]
-
-    def _keep(self, producer: str, result: KeptResult) -> None:
-        client = self.clients.pop(producer, None)
-        if client is None or result.sequence != client.last_sequence + 1:
-            self.held_bytes -= sum(map(_size_of, client.results)) if client is not None else 0
-            client = _Client(result.sequence)  # (The log had forgotten the producer, and it began again.)
-        self.clients[producer] = client
-        client.last_sequence = result.sequence
-        client.results.append(result)
+    def _keep(self, slot: int, index: int, result: bytes) -> None:
+        kept = self.slots.pop(slot, {})
+        self.slots[slot] = kept
+        kept[index] = result
         self.held_bytes += _size_of(result)
-        if len(client.results) > RESULTS_MAX:
-            self._drop_first(client)
-        while len(self.clients) > CLIENTS_MAX:
-            oldest = self.clients.pop(next(iter(self.clients)))
-            self.held_bytes -= sum(map(_size_of, oldest.results))
+        if len(kept) > RESULTS_MAX:
+            self._drop_first(kept)
+        while len(self.slots) > SLOTS_MAX:
+            oldest = self.slots.pop(next(iter(self.slots)))
+            self.held_bytes -= sum(map(_size_of, oldest.values()))
         if self.held_bytes > RESULT_BYTES_IN_ALL:
-            self._shrink(client)
+            self._shrink(kept)
 
-    def _shrink(self, newest: _Client) -> None:
-        for client in self.clients.values():
-            while client.results and self.held_bytes > RESULT_BYTES_IN_ALL:
-                if client is newest and len(client.results) == 1:
+    def _shrink(self, newest: dict[int, bytes]) -> None:
+        for kept in self.slots.values():
+            while kept and self.held_bytes > RESULT_BYTES_IN_ALL:
+                if kept is newest and len(kept) == 1:
                     return  # (One result may be as long as it likes, as results go.)
-                self._drop_first(client)
+                self._drop_first(kept)
 
-    def _drop_first(self, client: _Client) -> None:
-        self.held_bytes -= _size_of(client.results.popleft())
+    def _drop_first(self, kept: dict[int, bytes]) -> None:
+        self.held_bytes -= _size_of(kept.pop(next(iter(kept))))
 
     # -- in snapshots -------------------------------------------------------------------------
 
     def encode(self, skips: Collection[int] = ()) -> bytes:
         """All as bytes, for a snapshot. @param skips: entries that the state was made without."""
-        pieces = [_HEAD.pack(KEPT_MAGIC, len(self.clients), len(self._runs), len(skips))]
-        for producer, client in self.clients.items():
-            raw = producer.encode()
-            pieces += [_CLIENT.pack(client.last_sequence, len(client.results), len(raw)), raw]
-            for sequence, index, result in client.results:
-                is_refused = isinstance(result, RefusedAnswer)
-                pieces += [_RESULT.pack(sequence, index, is_refused, len(result)), result]
-        for first_index, entries, term, sequence, producer in self._runs:
-            raw = producer.encode()
-            pieces += [_RUN.pack(first_index, entries, term, sequence, len(raw)), raw]
+        pieces = [_HEAD.pack(KEPT_MAGIC, len(self.slots), len(skips))]
+        for slot, kept in self.slots.items():
+            pieces.append(_SLOT.pack(slot, len(kept)))
+            for index, result in kept.items():
+                pieces += [_RESULT.pack(index, isinstance(result, RefusedAnswer), len(result)), result]
         pieces += [_SKIP.pack(index) for index in sorted(skips)]
         return b"".join(pieces)
 
@@ -250,23 +152,18 @@ class KeptResults:
     def decode(cls, data: bytes) -> tuple[KeptResults, frozenset[int]]:
         """@return: all, and the entries that the state was made without. @raise WireError: malformed."""
         reader = _Pieces(data)
-        magic, clients, runs, skips = reader.numbers(_HEAD)
+        magic, slots, skips = reader.numbers(_HEAD)
         if magic != KEPT_MAGIC:
             raise WireError("kept results: the magic does not fit")
         kept = cls()
-        for _ in range(clients):
-            last_sequence, results, length = reader.numbers(_CLIENT)
-            client = kept.clients[reader.text(length)] = _Client(last_sequence)
+        for _ in range(slots):
+            slot, results = reader.numbers(_SLOT)
+            of_slot = kept.slots[slot] = {}
             for _ in range(results):
-                sequence, index, is_refused, length = reader.numbers(_RESULT)
+                index, is_refused, length = reader.numbers(_RESULT)
                 result = reader.bytes(length)
-                client.results.append(KeptResult(
-                    sequence, index, RefusedAnswer(result) if is_refused else result
-                ))
-            kept.held_bytes += sum(map(_size_of, client.results))
-        for _ in range(runs):
-            first_index, entries, term, sequence, length = reader.numbers(_RUN)
-            kept._runs.append(_Run(first_index, entries, term, sequence, reader.text(length)))
+                of_slot[index] = RefusedAnswer(result) if is_refused else result
+            kept.held_bytes += sum(map(_size_of, of_slot.values()))
         left_out = frozenset(reader.numbers(_SKIP)[0] for _ in range(skips))
         reader.end()
         return kept, left_out

@@ -4,12 +4,13 @@ Answers the requests to the state machine of a member: SUBMIT, QUERY and SKIP.
 
 Rule 1: a command that was appended is answered with the result of its own entry, or with a code that means
 "unknown": it is in the log, or may come to be. The wait for the result begins in the step that commits it.
-A command of a producer is answered with the result of its first entry, however often it is sent: the state
-reports it, else the log; between them they know all that is in the log.
-Rule 2: a query at the leader is answered from a state that has every entry committed when it arrived: the
-leader proves its leadership first (read index), then waits until the machine has come so far.
-Rule 3: with a bound on the age, any member answers. A follower's committed index is as old as its last
-push plus the patience, the longest time for which a leader leads without a quorum.
+A command of a producer is answered with the result of its first entry, however often it is sent: the log
+knows the entry, the state its result.
+Rule 2: a query at the leader is answered from a state that has every
+entry committed when it arrived: the leader proves its leadership first (read index), then waits until the
+machine has come so far.
+Rule 3: with a bound on the age, any member answers. A follower's committed index is
+as old as its last push plus the patience, the longest time for which a leader leads without a quorum.
 
 Knows nothing of connections: L{dledger.node.requests.machine_requests} has them.
 """
@@ -25,6 +26,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.machine.runner import MachineRunner
 from dledger.machine.watch import MachineWatch
 from dledger.node.reporting.status import MachineStatus
+from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.machine_requests import (
     REASON_CHARACTERS_MAX,
     MachineRequest,
@@ -97,11 +99,13 @@ class MachineDesk:
         told = self._around.others.told(peer_id)
         return None if told is None else told.machine
 
-    def answer(self, request: MachineRequest, may_answer: Callable[[], bool]) -> Deferred[Response]:
+    def answer(
+        self, request: MachineRequest, may_answer: Callable[[], bool], owner: str = ""
+    ) -> Deferred[Response]:
         """See L{dledger.node.requests.machine_requests.MachineAnswers.answer}."""
         answering: Coroutine[Deferred[object], object, Response]
         if isinstance(request, SubmitRequest):
-            answering = self._submit(request)
+            answering = self._submit(request, owner)
         elif isinstance(request, QueryRequest):
             answering = self._query(request, may_answer)
         else:
@@ -114,31 +118,28 @@ class MachineDesk:
         if refusal is not None:
             raise refusal
 
-    async def _submit(self, request: SubmitRequest) -> SubmitResponse:
+    async def _submit(self, request: SubmitRequest, owner: str) -> SubmitResponse:
         index, machine = -1, self._machine
         try:
             self._check_runs()
             _check_command(request)
             assert request.command is not None
-            kept = self._kept_result(request)
-            if kept is None:
-                self._check_new(request)
-                self._commands += 1
-                try:
-                    appended = await self._around.append(
-                        request.command, request.producer, request.sequence
-                    )
-                    index = appended.index
-                    kept = index, await self._result(appended.index, request)
-                finally:
-                    self._commands -= 1
+            self._check_new(request)
+            self._commands += 1
+            try:
+                appended = await self._around.append(
+                    request.command, request.producer, request.sequence, owner
+                )
+                index = appended.index
+                result = await self._result(appended)
+            finally:
+                self._commands -= 1
         except DLedgerError as error:
             last_sequence = error.facts.get("last_sequence", -1)
             return SubmitResponse(
                 code=error.code, group=self._group, leader_id=self._around.status().leader_id, index=index,
                 reason=_reason(error), last_sequence=last_sequence if isinstance(last_sequence, int) else -1,
             )
-        index, result = kept
         if machine.is_refusal(result):
             return SubmitResponse(
                 code=ResponseCode.COMMAND_REFUSED, group=self._group, term=self._around.status().term,
@@ -152,24 +153,24 @@ class MachineDesk:
             raise DLedgerError(
                 ResponseCode.LEADER_PENDING_FULL, reason=f"{self._commands} commands are under way"
             )
-        table = self._around.producers() if request.is_again else None
-        if table is not None and table.may_have_forgotten(request.producer):
+        group = self._around.group() if request.is_again else None
+        if group is not None and group.may_have_forgotten(request.producer):
             raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, reason=(
                 f"the log may have forgotten the producer {request.producer}, and the command may be in it"
             ))
 
-    def _kept_result(self, request: SubmitRequest) -> tuple[int, bytes] | None:
-        return self._machine.kept_result(request.producer, request.sequence) if request.producer else None
-
-    async def _result(self, index: int, request: SubmitRequest) -> bytes:
+    async def _result(self, appended: AppendResult) -> bytes:
         try:
-            return await self._machine.result_of(index)
+            return await self._machine.result_of(appended.index)
         except DLedgerError:
-            # (The entry of an earlier attempt may have been applied while this one was under way.)
-            kept = self._kept_result(request)
-            if kept is None:
-                raise
-            return kept[1]
+            kept = self._machine.kept_result(appended.index)
+            if kept is not None:
+                return kept
+            if appended.is_repeated and appended.index <= self._machine.applied_index:
+                raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, reason=(
+                    f"the command is applied, at the entry {appended.index}, and its result is no longer kept"
+                )) from None
+            raise
 
     async def _skip(self, request: SkipRequest) -> SkipResponse:
         """Write the order into the log, if the machine here waits for it and all members know such orders."""

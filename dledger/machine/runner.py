@@ -65,6 +65,7 @@ from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.machines import DIGESTS_MAX
+from protocols.wire.ledger.own.own_entries import is_hidden
 
 #: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
 #: before another one is asked for if it was refused.
@@ -326,7 +327,7 @@ class MachineRunner(AnsweringMachine):
         entries = [
             Entry(index=header.index, term=header.term, pos=header.pos, body=body)
             for header, body in batch
-            if body and not header.channel and not (ordered and header.index in ordered)
+            if not is_hidden(header.channel, header.chain_crc) and not (ordered and header.index in ordered)
         ]
         machine, self.is_applying = self.machine, True
         if not entries:

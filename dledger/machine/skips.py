@@ -23,8 +23,8 @@ from dledger.machine.state_machine import RefusedAnswer
 from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
-from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.machine_entries import decode_skip
+from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL
 
 #: Result of a command that is skipped.
 SKIPPED = RefusedAnswer(b"skipped: the machine could not apply it, and an operator gave the order to go on")
@@ -36,7 +36,7 @@ SKIPS_MAX = 1024
 
 def order_of(header: EntryHeader, body: bytes) -> int:
     """Index of the entry that this entry orders to skip; -1: it is no such order."""
-    if header.channel != PRODUCER_CHANNEL or not is_machine_entry(body):
+    if header.channel != MACHINE_CHANNEL or not header.chain_crc:
         return -1
     try:
         index = decode_skip(body)
@@ -64,7 +64,7 @@ class Skips:
         @return: an entry in the state that one of them says to skip; -1: there is none.
         """
         for header, body in batch:
-            index = order_of(header, body) if header.channel else -1
+            index = order_of(header, body)
             if index >= 0:
                 self.ordered[index] = min(self.ordered.get(index, UNSEEN), header.index)
                 if index <= applied_index and index not in self.left_out:
@@ -84,7 +84,7 @@ class Skips:
             if header.index in self.ordered:
                 self.left_out.add(header.index)
                 results[header.index] = SKIPPED
-            if header.channel and order_of(header, body) >= 0:
+            if order_of(header, body) >= 0:
                 self._has_passed = True
         while len(self.left_out) > SKIPS_MAX:
             index = min(self.left_out)

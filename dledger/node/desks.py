@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from twisted.internet.defer import Deferred
@@ -12,8 +13,10 @@ from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
 from dledger.node.requests.about import Told
+from dledger.node.requests.aging import ProducerAging
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
+from dledger.node.requests.group_states import GroupFetch, GroupOffers
 from dledger.node.requests.machine_requests import MachineRequests, MachineSurroundings
 from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
@@ -23,6 +26,7 @@ from dledger.node.run.inside import MemberInside
 from dledger.node.run.keeping import keep_from_index
 from dledger.node.run.reads import Reads
 from protocols.turn import Turn
+from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, READER_CHANNEL
 
 
 class Desks:
@@ -33,6 +37,7 @@ class Desks:
     @ivar machine_surroundings: for the part that answers these requests.
     @ivar readers: answers the requests of readers.
     @ivar snapshots: exchanges snapshots with other members.
+    @ivar group_fetch: gets the state of the group from another member, while this one has none.
     """
 
     def __init__(
@@ -70,19 +75,28 @@ class Desks:
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
+        self._offers = GroupOffers(store, inside.seconds)
         self.snapshots = SnapshotDesk(
             config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
-            counters=counters,
+            counters=counters, offers=self._offers,
+        )
+        self.group_fetch = GroupFetch(
+            store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask
+        )
+        self._aging = ProducerAging(
+            store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,
+            wall_s=inside.wall_s, append=self.appends.append_own,
         )
         self.machine_surroundings = MachineSurroundings(
-            append=self._append_command, append_order=self.appends.append_control,
-            read_index=self.reads.read_index, status=core.status, producers=lambda: store.producers,
+            append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),
+            read_index=self.reads.read_index, status=core.status, group=lambda: store.group,
             now_ms=inside.now_ms, others=self.snapshots, note=inside.voice.note,
             judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
-            append=self.appends.append_control if takes_appends else None, broken=broken, counters=counters,
+            append=partial(self.appends.append_own, READER_CHANNEL) if takes_appends else None, broken=broken,
+            counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(
@@ -93,8 +107,11 @@ class Desks:
             ), next_token=next_token, takes_appends=takes_appends,
         )
 
-    def _append_command(self, command: bytes, producer: str, sequence: int) -> Deferred[AppendResult]:
-        return self.appends.append_command(command, Origin(producer, sequence) if producer else None)
+    def _append_command(
+        self, command: bytes, producer: str, sequence: int, owner: str
+    ) -> Deferred[AppendResult]:
+        origin = Origin(producer, sequence, (), owner) if producer else None
+        return self.appends.append_command(command, origin)
 
     def keep_from_index(self) -> int:
         """First index that expiry must keep."""
@@ -111,6 +128,9 @@ class Desks:
         self.reads.sweep(now_s)
         self.machine.sweep(now_s)
         self.readers.sweep()
+        self.group_fetch.sweep(now_s)
+        self._offers.sweep()
+        self._aging.sweep(now_s)
 
     def committed(self) -> None:
         """More entries are known to be committed."""
@@ -119,6 +139,7 @@ class Desks:
 
     def stop(self) -> None:
         """The member has stopped: answer all who wait."""
+        self.group_fetch.stop()
         self.appends.stop()
         self.reads.stop()
         self.router.stop()

@@ -130,12 +130,27 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "go on after the last sequence, which the answer names: [exactly once](exactly-once.md)",
     ),
     ResponseCode.UNKNOWN_PRODUCER: CodeHelp(
-        "likewise, of a producer that the log does not know, or not any more",
-        "begin with a new id",
+        "likewise, of a producer that the log has never had",
+        "begin with the sequence 0",
+    ),
+    ResponseCode.PRODUCER_FORGOTTEN: CodeHelp(
+        "likewise, of a producer that the log does not know, and may have forgotten "
+        "(`producers_expire_hours`)",
+        "find out what the log has of it, and begin with a new id",
     ),
     ResponseCode.SEQUENCE_FORGOTTEN: CodeHelp(
-        "the sequence is in the log, too far back for its index to be known",
+        "the log has or had the sequence; its index is not known any more, or its entry has expired",
         "read the log",
+    ),
+    ResponseCode.SEQUENCE_TAKEN: CodeHelp(
+        "the log has another body with this sequence: somebody else uses the id of the producer, or the "
+        "program gave one number to two bodies. It is not in the log",
+        "look at the entry that the answer names; use an id that nobody else has",
+    ),
+    ResponseCode.PRODUCERS_FULL: CodeHelp(
+        "the group remembers as many producers as it can (16 MiB of ids), and takes no new one until old "
+        "ones are forgotten (`producers_expire_hours`). It is not in the log",
+        "use few ids, each for long; shorten the time",
     ),
     ResponseCode.MACHINE_STOPPED: CodeHelp(
         "the state machine of the member has stopped: [machines](machines.md). The command is not in the "

@@ -157,7 +157,7 @@ class FakeNode:
             if index < first_index or index > self.picture.member.committed_index:
                 continue
             record = encode_header(EntryHeader(
-                magic=1, size=48 + len(body), index=index, term=7, pos=index * 1000, chain_crc=0, body_crc=0,
+                magic=1, size=48 + len(body), index=index, term=7, pos=index * 1000, chain_crc=1, body_crc=0,
                 channel=self.channels.get(index, 0), body_length=len(body),
             )) + body
             if records and size + len(record) > max_bytes:

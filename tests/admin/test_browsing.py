@@ -17,8 +17,8 @@ from dledger.admin.browsing.query import COUNT_MAX, JSON_CHARS, PREVIEW_BYTES, p
 from dledger.admin.dashboard.frame import POLICY
 from dledger.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
+from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from tests.admin import test_broker, test_resource
 from tests.admin.fakes import picture
 
@@ -68,7 +68,7 @@ class EntryTests(test_resource.PageCase):
     def setUp(self) -> None:
         super().setUp()
         self.node.stored = {index: self.body(index) for index in range(5, 100)}
-        self.node.channels = {7: 1}
+        self.node.channels = {7: SESSION_CHANNEL}
 
     def body(self, index: int) -> bytes:
         """One entry a second."""
@@ -147,7 +147,7 @@ class EntryTests(test_resource.PageCase):
         for number in range(9):
             index = 11 + 10 * number
             self.node.stored[index] = encode_time_entry(TIME_MS + 1000 * number)
-            self.node.channels[index] = PRODUCER_CHANNEL
+            self.node.channels[index] = TIME_CHANNEL
 
     def test_times_of_leaders(self) -> None:
         """They are shown, wherever a page begins, and a search goes by them, exactly."""

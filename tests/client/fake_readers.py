@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.node.requests import reader_rules as rules
-from dledger.storage.files.reader_table import ReaderTable
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import (
     ReaderInfo,
     ReaderPart,
@@ -26,7 +27,7 @@ class FakeDesk:
     """
 
     def __init__(self, log: list[bytes], seconds: Callable[[], float]) -> None:
-        self.readers = ReaderTable()
+        self.fold = GroupFold(GroupState())
         self.own: set[int] = set()
         self._log = log
         self._seconds = seconds
@@ -37,7 +38,7 @@ class FakeDesk:
         problem = rules.reader_problem(request)
         if problem:
             raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
-        known = self.readers.at(len(self._log))
+        known = self.fold.state.readers
         if request.does == "list":
             return ReaderResponse(readers=encode_readers(
                 ReaderInfo(name, one.state.next_index, 0, tuple(part.holder for part in one.state.parts))
@@ -54,12 +55,13 @@ class FakeDesk:
         decision = rules.Decision(state) if is_new else self._decision(request, state, span)
         part = decision.part
         if decision.state is not None:
-            index, before = len(self._log), -1 if one is None else one.index
+            index, before = len(self._log), -1 if one is None else one.entry_index
             body = encode_reader_entry(decision.state._replace(previous=before))
             self._log.append(body)
             self.own.add(index)
-            self.readers.note(index, decision.state._replace(previous=before))
-            state = self.readers.at(index)[request.name].state
+            self.fold.take([Marked(index, 1, READER_CHANNEL, body=body)])
+            self.fold.commit(index)
+            state = known[request.name].state
             if part is not None and part.token < 0:
                 part = part._replace(token=index)
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
@@ -73,7 +75,7 @@ class FakeDesk:
         self, request: ReaderRequest, state: ReaderState, span: rules.Span
     ) -> rules.Decision:
         if request.does == "renew":
-            return rules.Decision(None, rules.part_of(state, request.token))
+            return rules.Decision(None, rules.part_of(state, request))
         if request.does == "take":
             return rules.take(
                 state, request, span, self._is_live,
@@ -82,7 +84,7 @@ class FakeDesk:
         if request.does == "commit":
             return rules.commit(state, request, span)
         if request.does == "release":
-            return rules.release(state, request.token)
+            return rules.release(state, request)
         return rules.moved(state, request.index, span) if request.does == "move" else rules.forgotten(state)
 
     def _is_live(self, part: ReaderPart) -> bool:

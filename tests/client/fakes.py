@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -15,14 +15,14 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.core.replication.origins import REFUSALS
-from dledger.ledger.producers import Known, NotedRun, SequenceTable
+from dledger.ledger.group_state import GroupFold, GroupState, Known, Marked
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode
-from protocols.wire.ledger.entry import CHANNEL_AT, pack_record
+from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.machines import (
     QueryRequest,
@@ -54,11 +54,13 @@ from protocols.wire.ledger.messages import (
     Request,
     Response,
 )
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL, SESSION_CHANNEL, TIME_CHANNEL, slot_channels
+from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.client.fake_readers import FakeDesk
+from tests.wire.marked import marked
 
 
 class Wire:
@@ -283,16 +285,19 @@ class FakeMember:
             return AppendOnceResponse(code=self.refusals.popleft(), **base)
         if self.leader_id != self.member_id:
             return AppendOnceResponse(code=ResponseCode.NOT_LEADER, **base)
-        end, count = len(self.group.log), len(request.bodies)
-        known, index, found, last = self.group.producers.judge(
-            request.producer, request.sequence, count, end - 1
+        count = len(request.bodies)
+        known, index, found, last = self.group.fold.judge(
+            request.producer, request.sequence, count
         )
         if known is Known.NEW:
-            self.group.log += [b"producers", *request.bodies]
-            self.group.producers.note(NotedRun(request.producer, request.sequence, end + 1, count, end))
-            index, found = end + 1, count
+            index = self.group.append_numbered(request.producer, request.sequence, request.bodies)
+            found = count
         elif known is not Known.REPEATED:
             return AppendOnceResponse(code=REFUSALS[known], last_sequence=last, **base)
+        elif self.group.log[index] != request.bodies[0]:
+            return AppendOnceResponse(
+                code=ResponseCode.SEQUENCE_TAKEN, index=index, last_sequence=last, **base
+            )
         return AppendOnceResponse(
             index=index, pos=100 * index, count=found, term=self.term,
             is_repeated=known is Known.REPEATED, **base,
@@ -384,9 +389,9 @@ class FakeGroup:
         self.term_of: Callable[[int], int] = lambda index: 1
         self.has_times = False
         self.commands: dict[tuple[str, int], int] = {}
-        self.producers = SequenceTable()
+        self.fold = GroupFold(GroupState())
+        self.channels: dict[int, int] = {}
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
-        self.readers = self.desk.readers
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}
         self.peers = {member_id: f"{member_id}.test:20911" for member_id in self.members}
         self.by_address = {self.peers[member_id]: member for member_id, member in self.members.items()}
@@ -410,6 +415,27 @@ class FakeGroup:
         for member in self.members.values():
             member.leader_id = member_id
             member.term += 1
+
+    def append_numbered(self, name: str, number: int, bodies: Sequence[bytes]) -> int:
+        """
+        The leader writes bodies of a producer, with a session entry if it has none.
+
+        @return: the first index.
+        """
+        producer = self.fold.producer(name)
+        if producer is None:
+            (slot,) = self.fold.free_slots(1)
+            session = encode_session_entry([Session(slot, name)])
+            self.fold.take([Marked(len(self.log), 1, SESSION_CHANNEL, body=session)])
+            self.channels[len(self.log)] = SESSION_CHANNEL
+            self.log.append(session)
+            producer = self.fold.producer(name)
+        assert producer is not None
+        first, channels = len(self.log), slot_channels(producer.slot, number, len(bodies))
+        self.fold.take([Marked(first, 1, channels[0], len(bodies))])
+        self.channels.update(enumerate(channels, first))
+        self.log += bodies
+        return first
 
     def note_time(self, time_ms: int) -> None:
         """The leader writes a time entry."""
@@ -445,7 +471,9 @@ class FakeGroup:
             body = self.log[index]
             term = self.term_of(index)
             record = pack_record(body, index=index, term=term, pos=100 * index, previous_chain_crc=0)[0]
-            channel = PRODUCER_CHANNEL if index in self.desk.own else 0
-            records += record[:CHANNEL_AT] + channel.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
+            channel = self.channels.get(index, 0)
+            if index in self.desk.own:
+                channel = TIME_CHANNEL if body.startswith(b"TIME") else READER_CHANNEL
+            records += marked(record, channel)
         term = self.term_of(first + count - 1)
         return EntryBatch(first_index=first, count=count, term=term, records=records)

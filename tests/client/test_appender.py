@@ -445,7 +445,8 @@ class RefusalTests(GroupCase):
         known = {"SUCCESS", "NOT_LEADER", "LEADER_PENDING_FULL", "LEADER_NOT_READY", "LEADER_TRANSFERRING",
                  "DISK_FULL", "UNEXPECTED_ARGUMENT", "UNKNOWN_GROUP", "UNKNOWN_MEMBER", "UNSUPPORTED",
                  "REQUEST_WITH_EMPTY_BODYS", "FORBIDDEN", "CONFLICT", "SEQUENCE_GAP",
-                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS"}
+                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS", "SEQUENCE_TAKEN",
+                 "PRODUCERS_FULL", "PRODUCER_FORGOTTEN"}
         for code in ResponseCode:
             if code.name in known:
                 continue

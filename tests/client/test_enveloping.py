@@ -22,7 +22,7 @@ from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.entry import CHANNEL_AT
 from protocols.wire.ledger.envelopes import ENVELOPE_BYTES_MIN, ENVELOPE_MAGIC, envelope_head
 from protocols.wire.ledger.messages import MetadataRequest
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 from tests.aio.served import ServedGroup, play
 from tests.client.fakes import FakeGroup
 from tests.client.test_appender import GroupCase
@@ -83,7 +83,7 @@ class TimedTests(EnvelopingCase):
         self.done(self.client.append_many([b"two", bytearray(b"three"), b""], headers={"k": b"v"}))
         self.done(self.client.append(b"four", expected_end=3, headers=HEADERS))
         self.done(self.client.append(b"five", producer="p", sequence=0))
-        entries = [one for one in self.entries() if one.body != b"producers"]
+        entries = [one for one in self.entries() if not one.body.startswith(b"SESS")]
         self.assertEqual([one.body for one in entries], [b"one", b"two", b"three", b"", b"four", b"five"])
         self.assertEqual({one.timestamp for one in entries}, {NOW_MS})
         self.assertEqual(
@@ -229,8 +229,8 @@ class AnyBodyTests(SynchronousTestCase):
         """Entries of members have no envelope."""
         whole = envelope_head(NOW_MS, HEADERS) + b"x"
         batch = batch_of(whole)
-        records = batch.records[:CHANNEL_AT] + PRODUCER_CHANNEL.to_bytes(4, "big") + batch.records[
-            CHANNEL_AT + 4 :]
+        channel = TERM_START_CHANNEL.to_bytes(4, "big", signed=True)
+        records = batch.records[:CHANNEL_AT] + channel + batch.records[CHANNEL_AT + 4 :]
         (entry,) = entries_of(EntryBatch(first_index=5, count=1, term=3, records=records))
         self.assertEqual((entry.body, entry.timestamp), (whole, None))
 

@@ -47,7 +47,7 @@ class ManyTests(ClientCase):
         """Those that the log has are reported at their places, the others are appended."""
         self.successResultOf(self.append(BODIES[:3], 0))
         runs = self.successResultOf(self.append(BODIES, 0))
-        self.assertEqual([(run.index, run.count, run.offset) for run in runs], [(1, 3, 0), (5, 4, 3)])
+        self.assertEqual([(run.index, run.count, run.offset) for run in runs], [(1, 7, 0)])
         self.assertEqual(self.bodies(), BODIES)
 
     def test_frames_are_bounded(self) -> None:

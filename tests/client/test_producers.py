@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendTimeout, OutOfSequence
+from dledger.client.answers.errors import AppendTimeout, OutOfSequence, SequenceTaken
 from dledger.client.answers.values import Appended, AppendError, AppendFailed, UnknownOutcome
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest, Request
@@ -33,7 +33,7 @@ class ClientCase(SynchronousTestCase):
 
     def bodies(self) -> list[bytes]:
         """Of the log, without producer entries."""
-        return [body for body in self.group.log if body != b"producers"]
+        return [body for body in self.group.log if not body.startswith(b"SESS")]
 
     def lose_answer(self, member_id: str = "n0", count: int = 1) -> None:
         """The next appends are done, and the connection goes before their answer."""
@@ -74,9 +74,17 @@ class SequenceTests(ClientCase):
         """The second call gets the first entry."""
         first = self.successResultOf(self.append(0))
         self.assertEqual((first.index, first.count), (1, 1))
-        self.assertEqual(self.successResultOf(self.append(1, b"y")).index, 3)
+        self.assertEqual(self.successResultOf(self.append(1, b"y")).index, 2)
         self.assertEqual(self.successResultOf(self.append(0)).index, 1)
         self.assertEqual(self.bodies(), [b"x", b"y"])
+
+    def test_another_body_is_refused(self) -> None:
+        """A sequence that another body has is refused, with the index of that one."""
+        self.successResultOf(self.append(0))
+        error = self.failed(self.append(0, b"z"), SequenceTaken)
+        assert isinstance(error, SequenceTaken)
+        self.assertEqual((error.index, error.failed, error.unknown), (1, 1, 0))
+        self.assertEqual(self.bodies(), [b"x"])
 
     def test_out_of_sequence(self) -> None:
         """Reported with the last one."""
@@ -185,12 +193,12 @@ class NumberedTests(ClientCase):
         """The log has the first bodies of a frame: those are reported, the rest is appended."""
         self.successResultOf(self.append_settled([b"a", b"b"]))
         (producer, _, _), = self.sent()
-        self.group.producers.cut(0)
+        self.group.fold.cut(0)
         self.group.log.clear()
         self.group["n0"].append_once(AppendOnceRequest(producer=producer, bodies=(b"a", b"b", b"c")), {})
         found = self.successResultOf(self.append_settled([b"c", b"d", b"e"], seconds=2.0))
         self.assertEqual(self.bodies(), [b"a", b"b", b"c", b"d", b"e"])
-        self.assertEqual([(run.index, run.count, run.offset) for run in found], [(3, 1, 0), (5, 2, 1)])
+        self.assertEqual([(run.index, run.count, run.offset) for run in found], [(3, 1, 0), (4, 2, 1)])
 
     def append_settled(self, bodies: list[bytes], seconds: float = 0.0) -> Deferred[tuple[Appended, ...]]:
         """Called, and given its time."""
@@ -202,7 +210,7 @@ class NumberedTests(ClientCase):
     def test_a_forgetful_log_gets_a_new_producer(self) -> None:
         """A log that has lost the producer gets a new one, for bodies that are certainly not in it."""
         self.successResultOf(self.append_settled([b"a"]))
-        self.group.producers.cut(0)
+        self.group.fold.cut(0)
         self.group.log.clear()
         self.successResultOf(self.append_settled([b"b"], seconds=2.0))
         self.assertEqual(self.bodies(), [b"b"])

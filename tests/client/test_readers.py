@@ -363,7 +363,7 @@ class TroubleTests(ReaderCase):
             self.assertEqual(self.done(reader.commit(), 4.0), 1)
             self.done(reader.close(), 4.0)
             self.assertEqual(left, [0], does)
-            known = self.group.readers.at(10**6)[f"r-{does}"]
+            known = self.group.desk.fold.state.readers[f"r-{does}"]
             self.assertEqual((known.state.next_index, [part.holder for part in known.state.parts]), (1, [""]))
 
     def test_a_call_ends_without_a_leader(self) -> None:

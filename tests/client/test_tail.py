@@ -16,9 +16,8 @@ from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import PullRequest
-from protocols.wire.ledger.own.own_entries import OwnKind
+from protocols.wire.ledger.own.own_entries import HIDDEN, TERM_START_CHANNEL, OwnKind, slot_channels
 from tests.client.fakes import FakeGroup
-from tests.wire.test_own_entries import marker
 
 STEPS = ("append", "kill", "raise", "lose", "wait", "lag", "silent")
 
@@ -218,29 +217,23 @@ class ReadingTests(TailCase):
         self.assertEqual(following.indexes, [8, 10])
 
     def test_term_starts_are_hidden(self) -> None:
-        """A leader's empty entry is not shown, also if the tail begins with it; a program's empty body is."""
+        """A leader's own entry is not shown; a program's empty body is, also where it begins a term."""
         self.group.log[0] = self.group.log[3] = self.group.log[4] = self.group.log[6] = b""
         self.group.term_of = lambda index: 1 + index // 3
+        self.group.channels = {6: TERM_START_CHANNEL}
         for first in range(10):
-            shown = [index for index in range(first, 10) if index not in (3, 6)]
+            shown = [index for index in range(first, 10) if index != 6]
             self.assertEqual(self.read(first, follow=False).indexes, shown)
             all_of_them = self.read(first, follow=False, control=True)
             self.assertEqual(all_of_them.indexes, list(range(first, 10)))
             control = [entry.index for entry in all_of_them.entries if entry.is_control]
-            self.assertEqual(control, [index for index in (3, 6) if index >= first])
+            self.assertEqual(control, [6] if first <= 6 else [])
         self.assertEqual(self.read(-4, follow=False).indexes, [5, 7, 8, 9])
-
-    def test_unknown_term_start(self) -> None:
-        """Where the entry before an empty one has expired, it may be a program's: it is shown."""
-        self.group.log[3] = b""
-        self.group.term_of = lambda index: 1 + index // 3
-        for member in self.group.members.values():
-            member.begin_index = 3
-        self.assertEqual(self.read(3, follow=False).indexes, list(range(3, 10)))
 
     def test_sink_markers_are_hidden(self) -> None:
         """The markers of the Spark sink are entries of the log's own, too."""
-        self.group.log[2] = self.group.log[5] = marker()
+        self.group.log[2] = self.group.log[5] = b"a marker"
+        self.group.channels = {2: slot_channels(1, 0, 1)[0] | HIDDEN, 5: slot_channels(1, 1, 1)[0] | HIDDEN}
         self.assertEqual(self.read(0, follow=False).indexes, [0, 1, 3, 4, 6, 7, 8, 9])
         kinds = [entry.kind for entry in self.read(1, follow=False, control=True).entries[:2]]
         self.assertEqual(kinds, [None, OwnKind.SINK_MARKER])

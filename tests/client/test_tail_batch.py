@@ -15,28 +15,26 @@ from dledger.client.answers.values import Entry, entries_after
 from dledger.client.reading.tail import BatchTail
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE, pack_record
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, pack_record
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, envelope_head
 from protocols.wire.ledger.messages import PullRequest
+from protocols.wire.ledger.own.own_entries import HIDDEN, TIME_CHANNEL, slot_channels
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.runs import RUN_MIN
 from tests.client.test_tail import TailCase
-from tests.wire.test_own_entries import marker
+from tests.wire.marked import marked
 
-#: A body, its term, and whether it is in the log's own channel.
-Row = tuple[bytes, int, bool]
-TIME: Row = (encode_time_entry(1_700_000_000_000), 3, True)
+#: A body, its term, and its channel.
+Row = tuple[bytes, int, int]
+TIME: Row = (encode_time_entry(1_700_000_000_000), 3, TIME_CHANNEL)
 
 
 def batch_of(rows: list[Row], first_index: int = 5) -> EntryBatch:
     """Records of these rows."""
     records, pos, crc = [], 100, 0
-    for index, (body, term, is_own) in enumerate(rows, first_index):
+    for index, (body, term, channel) in enumerate(rows, first_index):
         record, crc = pack_record(body, index=index, term=term, pos=pos, previous_chain_crc=crc)
-        if is_own:
-            record = record[:CHANNEL_AT] + PRODUCER_CHANNEL.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
-        records.append(record)
+        records.append(marked(record, channel))
         pos += len(record)
     return EntryBatch(
         first_index=first_index, count=len(rows), term=rows[-1][1], records=b"".join(records)
@@ -45,7 +43,7 @@ def batch_of(rows: list[Row], first_index: int = 5) -> EntryBatch:
 
 def plain(count: int, term: int = 3, body: bytes = b"four") -> list[Row]:
     """Rows of one size that a program has appended."""
-    return [(body, term, False)] * count
+    return [(body, term, 0)] * count
 
 
 BEFORE = Entry(index=4, term=2, pos=50, body=b"before", time_ms=1_600_000_000_000)
@@ -75,10 +73,11 @@ class ScanTests(SynchronousTestCase):
         """In any order, in runs and between them, after an entry that is known and after none."""
         kinds: list[list[Row]] = [
             plain(1), plain(RUN_MIN), plain(2 * RUN_MIN + 1), plain(3, body=b""), plain(RUN_MIN, body=b""),
-            [(bytes(number), 3, False) for number in range(1, 80)], [TIME], [(marker(), 3, False)],
-            plain(RUN_MIN, body=bytes(333)), [(b"own, of a later version", 3, True)],
+            [(bytes(number), 3, 0) for number in range(1, 80)], [TIME], [(b"a marker", 3, HIDDEN + 257)],
+            [(b"ours", 3, channel) for channel in slot_channels(1, 200, 80)],
+            plain(RUN_MIN, body=bytes(333)), [(b"own, of a later version", 3, -1)],
             plain(RUN_MIN, body=ENVELOPE_MAGIC), plain(RUN_MIN, body=b"\xff" * 9),
-            [(envelope_head(7, {"a": b"b"}) + b"inside", 3, False)],
+            [(envelope_head(7, {"a": b"b"}) + b"inside", 3, 0)],
             plain(RUN_MIN, body=envelope_head(7, {}) + b"inside"),
         ]
         rng = random.Random(8)
@@ -86,13 +85,13 @@ class ScanTests(SynchronousTestCase):
             parts = rng.choices(kinds, k=rng.randrange(1, 6))
             rows = [row for part in parts for row in part]
             cut = rng.randrange(len(rows) + 1)
-            rows = rows[:cut] + [(body, 4, is_own) for body, _, is_own in rows[cut:]]
+            rows = rows[:cut] + [(body, 4, channel) for body, _, channel in rows[cut:]]
             for before in (None, BEFORE, attrs.evolve(BEFORE, term=3)):
                 self.assertAlike(batch_of(rows), before, number)
 
     def test_each_wrong_byte_has_the_same_verdict(self) -> None:
         """Of a run, of the records around it, and of the bytes after them."""
-        rows = [(b"first", 3, False), *plain(RUN_MIN), (b"last", 3, False)]
+        rows = [(b"first", 3, 0), *plain(RUN_MIN), (b"last", 3, 0)]
         sound = batch_of(rows)
         size = ENTRY_HEADER_SIZE + 4
         end = len(sound.records)

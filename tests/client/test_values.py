@@ -15,9 +15,10 @@ from dledger.client.answers.values import Appended, AppendFailed, Entry, Unknown
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, iterate_records, pack_record
+from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from tests.wire.marked import marked
 
 
 def batch_of(*bodies: bytes, first: int = 5) -> EntryBatch:
@@ -98,8 +99,8 @@ class TimeTests(SynchronousTestCase):
         for index, (term, time_ms) in enumerate(entries):
             body = b"x" if time_ms is None else encode_time_entry(time_ms)
             record = pack_record(body, index=index, term=term, pos=0, previous_chain_crc=0)[0]
-            channel = PRODUCER_CHANNEL if time_ms is not None else 0
-            records += record[:CHANNEL_AT] + channel.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
+            channel = TIME_CHANNEL if time_ms is not None else 0
+            records += marked(record, channel)
         batch = EntryBatch(first_index=0, count=len(entries), term=entries[-1][0], records=records)
         return [entry.time_ms for entry in entries_of(batch, **before)]
 

@@ -20,7 +20,7 @@ from dledger.client.reading.places import find_time, milliseconds
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import decode_envelope
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, own_kind
 from protocols.wire.ledger.readers import ReaderInfo
 
 
@@ -123,10 +123,11 @@ class FakeLog:
 
     def entry(self, index: int) -> Entry:
         """One of those appended."""
-        channel = PRODUCER_CHANNEL if index in self.control else 0
+        channel = SESSION_CHANNEL if index in self.control else 0
         envelope = decode_envelope(self.bodies[index])
         if envelope is None:
-            return Entry(index=index, term=1, pos=100 * index, body=self.bodies[index], channel=channel)
+            return Entry(index=index, term=1, pos=100 * index, body=self.bodies[index], channel=channel,
+                         kind=own_kind(channel, 1))
         return EnvelopedEntry(
             index=index, term=1, pos=100 * index, body=envelope.body, timestamp=envelope.time_ms,
             headers=envelope.headers,

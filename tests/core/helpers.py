@@ -22,9 +22,10 @@ from dledger.core.state.member_state import MemberState, Outbox
 from dledger.core.state.recovered import RecoveredState
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
+from dledger.ledger.group_state import GroupFold, GroupState
 from dledger.ledger.holes import Hole, joined_holes
 from dledger.ledger.membership import Membership
-from dledger.ledger.producers import SequenceTable
+from dledger.storage.files.marks import marks_of_channels
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
@@ -40,6 +41,7 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 from protocols.wire.ledger.own.configuration import encode_configuration
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, is_hidden
 from tests.core.listed import ListedChunks
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)
@@ -94,7 +96,8 @@ class ListLedger(ListedChunks):
     owes_after_cut: int = -1
     holes: tuple[Hole, ...] = ()
     filled: list[tuple[EntryBatch, bool]] = attrs.Factory(list)
-    producers: SequenceTable | None = attrs.field(factory=SequenceTable, eq=False)
+    group: GroupFold | None = attrs.field(factory=lambda: GroupFold(GroupState()), eq=False)
+    channels: dict[int, int] = attrs.field(factory=dict, eq=False)
 
     @property
     def holes_end_index(self) -> int:
@@ -193,11 +196,14 @@ class ListLedger(ListedChunks):
             raise DLedgerError(code, reason="told to refuse")
 
     def append_bodies(
-        self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
+        self, bodies: tuple[bytes, ...], term: int, *, channels: Sequence[int] = ()
     ) -> tuple[int, ...]:
         """Write after the end."""
         self._refuse_once()
         first_index = self.begin_index + len(self.entries)
+        if self.group is not None:
+            self.group.take(marks_of_channels(channels, bodies, first_index, term))
+        self.channels.update(enumerate(channels, first_index))
         self.entries.extend((term, body) for body in bodies)
         return tuple(self.position_of(first_index + at) for at in range(len(bodies)))
 
@@ -210,7 +216,16 @@ class ListLedger(ListedChunks):
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
         """Write it after the end."""
-        return self.append_bodies((encode_configuration(membership.voters, membership.learners),), term)
+        body = encode_configuration(membership.voters, membership.learners)
+        return self.append_bodies((body,), term, channels=(CONFIGURATION_CHANNEL,))
+
+    @property
+    def last_program_index(self) -> int:
+        """Of the last entry that is not hidden."""
+        index = self.ledger_end_index
+        while index >= self.begin_index and is_hidden(self.channels.get(index, 0), 1):
+            index -= 1
+        return index
 
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
@@ -16,10 +17,12 @@ class DismissalTests(SynchronousTestCase):
     """n0 was removed by the entry at 7."""
 
     def told(
-        self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32, then: str = ""
+        self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32, then: str = "",
+        knows: bool = True, others_know: bool = True,
     ) -> Bench:
         """n0, after n1 refused it a vote and reported the members."""
         bench = Bench.make()
+        bench.core.member.group_name = attrs.evolve(bench.core.member.group_name, is_known=knows)
         for peer_id in ("n1", "n2"):
             bench.core.member.heard_from(peer_id, 1)
         bench.run_until(VoteRequest)
@@ -35,7 +38,7 @@ class DismissalTests(SynchronousTestCase):
             memberships.append(ToldMembership(9, 5, MemberLists(dict.fromkeys(then.split(";"), "h:1"), {})))
         bench.answer(asked, MetadataResponse(
             group="g", term=5, wire_version=1, committed_index=committed_index, group_id=group_id,
-            is_group_known=True, configuration=encode_told(memberships),
+            is_group_known=others_know, configuration=encode_told(memberships),
         ))
         bench.seen.clear()
         return bench
@@ -52,6 +55,12 @@ class DismissalTests(SynchronousTestCase):
         for bench in (self.told(voters="n0;n1"), self.told(committed_index=6), self.told(group_id="b" * 32)):
             self.assertFalse(bench.core.status().is_dismissed)
             bench.run_until(VoteRequest)
+
+    def test_an_id_that_one_of_both_knows(self) -> None:
+        """A member that was removed before it knew the id to be that of the group believes one that does."""
+        self.assertTrue(self.told(knows=False).core.status().is_dismissed)
+        self.assertTrue(self.told(others_know=False).core.status().is_dismissed)
+        self.assertFalse(self.told(knows=False, others_know=False).core.status().is_dismissed)
 
     def test_a_member_added_again_is_not_dismissed(self) -> None:
         """The last committed membership counts, not one before it."""

@@ -1,122 +1,186 @@
 # -*- test-case-name: tests.core.test_origins -*-
-"""Appends of producers at the leader, in a core of one member and in one that waits for its followers."""
+"""Appends of producers at the leader: what is taken, repeated and refused, and how it is marked."""
 
 from __future__ import annotations
 
-import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.replication import origins
 from dledger.core.replication.appends import PendingAppends
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import Role
-from dledger.ledger.producers import OPEN_ENTRIES, NotedRun, SequenceTable
+from dledger.ledger import group_state
+from dledger.ledger.group_state import RUNS_MAX, GroupFold, GroupState
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.producers import ProducerRun
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.envelopes import envelope_head
+from protocols.wire.ledger.own.own_entries import HIDDEN, READER_CHANNEL, SESSION_CHANNEL, slot_of
+from protocols.wire.ledger.own.session_entries import SESSIONS_MAX, Session, decode_session_entry
+from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.core.helpers import ListLedger, make_member
 
 
-class CarefulLedger(ListLedger):
-    """Its terms are those of entries that can be read."""
+class RecordLedger(ListLedger):
+    """It gives records as files have them."""
+
+    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+        """One term; as many as fit."""
+        found, size, term = list[bytes](), 0, self.term_of(first_index)
+        for at in range(first_index - self.begin_index, len(self.entries)):
+            body = self.entries[at][1]
+            size += len(body) + 48
+            if len(found) == max_count or self.entries[at][0] != term or (found and size > max_bytes):
+                break
+            self._readable(self.begin_index + at)
+            found.append(pack_record(body, index=self.begin_index + at, term=term, pos=0,
+                                     previous_chain_crc=0)[0])
+        return EntryBatch(first_index=first_index, count=len(found), term=term, records=b"".join(found))
 
     def term_of(self, index: int) -> int:
-        """Term of one entry."""
+        """Term of one entry that can be read."""
         self._readable(index)
         return super().term_of(index)
 
 
 class OriginTests(SynchronousTestCase):
-    """What is taken, repeated and refused."""
+    """A leader of three whose log ends at index 2; nothing commits by itself."""
 
     def setUp(self) -> None:
-        """A leader whose log ends at index 2; nothing commits by itself."""
-        self.ledger = CarefulLedger.of(1, 1, 1)
+        """Make it."""
+        self.ledger = RecordLedger.of(1, 1, 1)
         self.member = make_member(self.ledger, term=1)
         self.member.committed_index = 2
         self.member.role, self.member.leader_id = Role.LEADER, "n0"
         self.appends = PendingAppends(self.member)
         self.token = 0
+        self.written: tuple[bytes, ...] = ()
+        self.channels: tuple[int, ...] = ()
 
-    def proposal(self, producer: str, sequence: int, *bodies: bytes, end: int | None = None) -> Proposal:
+    @property
+    def group(self) -> GroupFold:
+        """What the log says."""
+        assert self.ledger.group is not None
+        return self.ledger.group
+
+    def proposal(
+        self, producer: str, sequence: int, *bodies: bytes, end: int | None = None,
+        hidden: tuple[int, ...] = (), owner: str = "",
+    ) -> Proposal:
         """With the next token."""
         self.token += 1
-        return Proposal(
-            token=self.token, bodies=bodies, origin=Origin(producer, sequence) if producer else None,
-            expected_end=end,
-        )
+        origin = Origin(producer, sequence, hidden, owner) if producer else None
+        return Proposal(token=self.token, bodies=bodies, origin=origin, expected_end=end)
 
     def propose(self, *proposals: Proposal, refusal: ResponseCode | None = None) -> list[fx.AnswerAppend]:
         """In one turn, written at once. @return: what is answered."""
         self.member.out.begin(0)
         self.appends.propose(proposals, refusal)
         answers = []
-        self.written: tuple[bytes, ...] = ()
+        self.written, self.channels = (), ()
         for effect in self.member.out.take():
             if isinstance(effect, fx.WriteBodies):
-                first, self.written = effect.first_index, effect.bodies
-                positions = self.ledger.append_bodies(
-                    effect.bodies, effect.term, producers_at=effect.producers_at
-                )
-                self.producers_at, self.runs = effect.producers_at, effect.runs
-                at = first + effect.producers_at
-                if effect.producers_at >= 0 and self.ledger.producers is not None:
-                    self.ledger.producers.close(at)
-                for name, sequence, distance, count in effect.runs:
-                    assert self.ledger.producers is not None
-                    open_term = -1 if count else effect.term
-                    self.ledger.producers.note(NotedRun(
-                        name, sequence, at + distance, count or OPEN_ENTRIES, at, open_term
-                    ))
+                self.written, self.channels = effect.bodies, effect.channels
+                positions = self.ledger.append_bodies(effect.bodies, effect.term, channels=effect.channels)
                 self.member.refresh_end()
                 self.appends.on_written(EntriesWritten(
-                    first_index=first, count=len(effect.bodies), positions=positions
+                    first_index=effect.first_index, count=len(effect.bodies), positions=positions
                 ))
             elif isinstance(effect, fx.AnswerAppend):
                 answers.append(effect)
         return answers
 
+    def refused(self, proposal: Proposal) -> tuple[ResponseCode, int]:
+        """Code and last sequence of a refusal; nothing is written."""
+        (answer,) = self.propose(proposal)
+        self.assertEqual(self.written, ())
+        return answer.code, answer.last_sequence
+
     def commit(self) -> list[fx.AnswerAppend]:
         """All that was written."""
         self.member.out.begin(0)
         self.member.commit(self.member.ledger_end_index)
+        self.group.commit(self.member.committed_index)
         self.appends.committed(self.member.committed_index)
         return [effect for effect in self.member.out.take() if isinstance(effect, fx.AnswerAppend)]
 
-    def test_a_new_run_begins_with_a_producer_entry(self) -> None:
-        """A producer entry, then the bodies; the caller is informed of the bodies alone."""
+    def test_a_session_entry_comes_first(self) -> None:
+        """In the same write; the caller is informed of the bodies alone. There is no second one."""
         self.assertEqual(self.propose(self.proposal("p", 0, b"a", b"b")), [])
-        self.assertEqual(self.written[1:], (b"a", b"b"))
-        self.assertEqual(self.producers_at, 0)
-        self.assertEqual(self.runs, (ProducerRun("p", 0, 1, 2),))
+        self.assertEqual(decode_session_entry(self.written[0]), (Session(1, "p"),))
+        self.assertEqual((self.written[1:], self.channels), ((b"a", b"b"), (SESSION_CHANNEL, 0x100, 0x101)))
         (answer,) = self.commit()
         told = answer.code, answer.first_index, answer.count, answer.pos, answer.is_repeated
         self.assertEqual(told, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
+        self.propose(self.proposal("p", 2, b"c"))
+        self.assertEqual((self.written, self.channels), ((b"c",), (0x102,)))
 
-    def test_one_entry_for_a_turn(self) -> None:
-        """It is in front of the first body of a producer; neighbours are one run."""
+    def test_producers_share_a_write(self) -> None:
+        """Producers and others interleave as they like; one session entry has all new producers."""
         self.propose(
             self.proposal("", 0, b"x"), self.proposal("p", 0, b"a"), self.proposal("p", 1, b"b", b"c"),
-            self.proposal("", 0, b"y"), self.proposal("q", 0, b"d"), self.proposal("p", 3, b"e"),
+            self.proposal("", 0, b"y"), self.proposal("q", 0, b"d", hidden=(0,)), self.proposal("p", 3, b"e"),
+            self.proposal("", 0, b"z"),
         )
-        self.assertEqual(self.producers_at, 1)
-        self.assertEqual(self.written[:1] + self.written[2:], (b"x", b"a", b"b", b"c", b"y", b"d", b"e"))
-        self.assertEqual(self.runs, (
-            ProducerRun("p", 0, 1, 3), ProducerRun("q", 0, 5, 1), ProducerRun("p", 3, 6, 1),
-        ))
-        answers = self.commit()
-        self.assertEqual([answer.first_index for answer in answers], [3, 5, 6, 8, 9, 10])
+        self.assertEqual(decode_session_entry(self.written[0]), (Session(1, "p"), Session(2, "q")))
+        self.assertEqual(self.written[1:], (b"x", b"a", b"b", b"c", b"y", b"d", b"e", b"z"))
+        self.assertEqual(self.channels[1:], (0, 0x100, 0x101, 0x102, 0, 0x200 | HIDDEN, 0x103, 0))
+        self.assertEqual([answer.first_index for answer in self.commit()], [4, 5, 6, 8, 9, 10, 11])
+
+    def test_an_id_belongs_to_its_account(self) -> None:
+        """In the write that begins it, before it is committed, and afterwards; nobody's is everybody's."""
+        first = self.proposal("p", 0, b"a", owner="alice")
+        (answer,) = self.propose(first, self.proposal("p", 1, b"b", owner="bob"))
+        self.assertIs(answer.code, ResponseCode.FORBIDDEN)
+        self.assertEqual(decode_session_entry(self.written[0]), (Session(1, "p", "alice"),))
+        for _ in range(2):
+            for sequence in (0, 1, 7):
+                (answer,) = self.propose(self.proposal("p", sequence, b"a", owner="bob"))
+                self.assertIs(answer.code, ResponseCode.FORBIDDEN)
+            self.commit()
+        self.assertEqual(self.propose(self.proposal("p", 1, b"b", owner="alice"),
+                                      self.proposal("q", 0, b"q")), [])
+        self.commit()
+        self.assertEqual(self.propose(self.proposal("q", 1, b"q", owner="bob")), [])
+
+    def test_plain_writes_have_no_channels(self) -> None:
+        """Nor costs."""
+        self.propose(self.proposal("", 0, b"x"))
+        self.assertEqual((self.written, self.channels), ((b"x",), ()))
 
     def test_a_repeated_body_is_reported_once_committed(self) -> None:
         """Reported where it is once that is committed; not before, as it may still go."""
         self.propose(self.proposal("p", 0, b"a", b"b"))
-        (answer,) = self.propose(self.proposal("p", 0, b"a", b"b"))
-        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
-        self.assertEqual(self.written, ())
+        self.assertIs(self.refused(self.proposal("p", 0, b"a", b"b"))[0], ResponseCode.LEADER_NOT_READY)
         self.commit()
         (answer,) = self.propose(self.proposal("p", 1, b"b", b"c"))
         told = answer.code, answer.first_index, answer.count, answer.pos, answer.term, answer.is_repeated
         self.assertEqual(told, (ResponseCode.SUCCESS, 5, 1, 5 * 1024, 1, True))
-        self.assertEqual(self.written, ())
+
+    def test_another_body_is_refused(self) -> None:
+        """
+        One that has a number of another body is refused, with its place; the time of an envelope differs.
+        """
+        self.propose(self.proposal("p", 0, b"a", b"b", envelope_head(1, {"k": b"v"}) + b"c"))
+        self.commit()
+        (answer,) = self.propose(self.proposal("p", 1, b"B"))
+        self.assertEqual((answer.code, answer.first_index, answer.last_sequence),
+                         (ResponseCode.SEQUENCE_TAKEN, 5, 2))
+        (answer,) = self.propose(self.proposal("p", 2, envelope_head(2, {"k": b"v"}) + b"c"))
+        self.assertEqual((answer.code, answer.first_index), (ResponseCode.SUCCESS, 6))
+        for other in (envelope_head(2, {"k": b"w"}) + b"c", envelope_head(1, {"k": b"v"}) + b"d", b"c"):
+            (answer,) = self.propose(self.proposal("p", 2, other))
+            self.assertIs(answer.code, ResponseCode.SEQUENCE_TAKEN)
+        (answer,) = self.propose(self.proposal("p", 0, b"a", b"B"))
+        self.assertIs(answer.code, ResponseCode.SEQUENCE_TAKEN)
+
+    def test_an_expired_body(self) -> None:
+        """What has expired cannot be compared."""
+        self.propose(self.proposal("p", 0, b"a"))
+        self.commit()
+        self.ledger.begin_index, self.ledger.entries = 5, [(1, b"x")]
+        self.assertEqual(self.refused(self.proposal("p", 0, b"a")), (ResponseCode.SEQUENCE_FORGOTTEN, 0))
 
     def test_twice_in_a_turn(self) -> None:
         """The second one waits for the first."""
@@ -124,52 +188,73 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual((answer.token, answer.code), (2, ResponseCode.LEADER_NOT_READY))
         self.assertEqual(len(self.written), 2)
 
-    def test_a_gap_or_an_unknown_producer_is_refused(self) -> None:
-        """A gap, a producer that is not known, and one that was forgotten."""
+    def test_gaps_and_unknown_producers_are_refused(self) -> None:
+        """A gap, a producer that was never there, one that may be forgotten, a run that is not remembered."""
         self.propose(self.proposal("p", 0, b"a"))
-        (answer,) = self.propose(self.proposal("p", 2, b"c"))
-        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_GAP, 0))
-        (answer,) = self.propose(self.proposal("q", 1, b"c"))
-        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.UNKNOWN_PRODUCER, -1))
-        assert self.ledger.producers is not None
-        self.ledger.entries.extend([(1, b"")] * 10_000)
-        self.member.refresh_end()
-        for at in range(1, 5000):
-            self.ledger.producers.note(NotedRun("p", at, 2 * at, 1, 2 * at - 1))
-            self.ledger.producers.settle(2 * at)
-        (answer,) = self.propose(self.proposal("p", 0, b"a"))
-        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 4999))
-        self.assertEqual(self.written, ())
+        self.assertEqual(self.refused(self.proposal("p", 2, b"c")), (ResponseCode.SEQUENCE_GAP, 0))
+        self.assertEqual(self.refused(self.proposal("q", 1, b"c")), (ResponseCode.UNKNOWN_PRODUCER, -1))
+        for sequence in range(1, RUNS_MAX + 1):
+            self.propose(self.proposal("", 0, b"x"))
+            self.propose(self.proposal("p", sequence, b"b"))
+        self.commit()
+        self.assertEqual(self.refused(self.proposal("p", 0, b"a")),
+                         (ResponseCode.SEQUENCE_FORGOTTEN, RUNS_MAX))
+        (answer,) = self.propose(self.proposal("p", 1, b"b"))
+        self.assertIs(answer.code, ResponseCode.SUCCESS)
+        state = GroupState()
+        state.has_forgotten = True
+        self.ledger.group = GroupFold(state)
+        self.assertEqual(self.refused(self.proposal("q", 1, b"c")), (ResponseCode.PRODUCER_FORGOTTEN, -1))
 
-    def test_nothing_is_taken_while_entries_are_damaged(self) -> None:
-        """While entries are damaged, nothing of a producer is taken; other appends are."""
-        self.ledger.producers = None
+    def test_a_full_table(self) -> None:
+        """A new producer is refused where no more are remembered; those that are known go on."""
+        self.propose(self.proposal("p", 0, b"a"))
+        self.patch(group_state, "PRODUCER_BYTES_MAX", 100)
+        self.assertEqual(self.refused(self.proposal("q", 0, b"a")), (ResponseCode.PRODUCERS_FULL, -1))
+        self.assertEqual(self.propose(self.proposal("p", 1, b"a")), [])
+
+    def test_nothing_is_taken_while_the_state_is_not_known(self) -> None:
+        """Nothing of a producer is taken then; other appends are."""
+        self.ledger.group = None
         (answer,) = self.propose(self.proposal("p", 0, b"a"), self.proposal("", 0, b"x"))
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
-        self.assertEqual((self.written, self.producers_at), ((b"x",), -1))
-        self.ledger.producers = SequenceTable()
-        self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
+        self.assertEqual((self.written, self.channels), ((b"x",), ()))
 
     def test_a_follower_takes_no_numbered_bodies(self) -> None:
         """As every other append."""
         (answer,) = self.propose(self.proposal("p", 0, b"a"), refusal=ResponseCode.NOT_LEADER)
         self.assertIs(answer.code, ResponseCode.NOT_LEADER)
 
-    def test_an_expected_end_counts_the_producer_entry(self) -> None:
-        """An append that expects an end counts the producer entry in front of it."""
+    def test_own_entries_are_no_conflict(self) -> None:
+        """An append that expects an end is taken as long as no program has appended after that."""
+        own = Proposal(token=100, bodies=(encode_reader_entry(ReaderState("r", -1, 0)),),
+                       channel=READER_CHANNEL)
+        self.propose(own)
+        self.assertEqual(self.channels, (READER_CHANNEL,))
+        self.assertEqual(self.propose(self.proposal("", 0, b"y", end=2)), [])
+        self.assertEqual(self.member.ledger_end_index, 4)
+        for end in (2, 3, 5):
+            (answer,) = self.propose(self.proposal("", 0, b"z", end=end))
+            self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 4))
         (answer,) = self.propose(
-            self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
+            self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4), self.proposal("", 0, b"z", end=5)
         )
-        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
-        self.propose(self.proposal("", 0, b"y", end=5))
-        self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 6])
+        self.assertEqual((answer.code, answer.token), (ResponseCode.CONFLICT, self.token - 1))
 
-    def test_a_full_producer_entry_leaves_the_rest(self) -> None:
-        """A producer entry has a bound; what does not fit comes in a later turn."""
-        proposals = [self.proposal(f"p{at}", 0, b"a") for at in range(1100)]
+    def test_many_new_producers(self) -> None:
+        """A session entry has a bound; what does not fit comes in a later turn."""
+        proposals = [self.proposal(f"p{at}", 0, b"a") for at in range(SESSIONS_MAX + 76)]
         answers = self.propose(*proposals)
         self.assertEqual({answer.code for answer in answers}, {ResponseCode.LEADER_PENDING_FULL})
-        self.assertEqual(len(answers), 1100 - 1024)
+        self.assertEqual(len(answers), 76)
+        slots = [slot_of(channel) for channel in self.channels[1:]]
+        self.assertEqual(len(set(slots)), SESSIONS_MAX)
+
+    def test_no_free_slot(self) -> None:
+        """Without one a new producer waits."""
+        self.patch(group_state, "SLOT_MAX", 2)
+        self.propose(self.proposal("p", 0, b"a"), self.proposal("q", 0, b"a"))
+        self.assertIs(self.refused(self.proposal("r", 0, b"a"))[0], ResponseCode.LEADER_PENDING_FULL)
 
     def test_a_refused_write_is_not_noted(self) -> None:
         """Nothing is noted."""
@@ -182,125 +267,19 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
         self.assertEqual(len(self.commit()), 1)
 
+    def test_a_session_without_bodies(self) -> None:
+        """A producer whose first bodies found no room has its session, and begins with 0."""
+        self.patch(origins, "SESSIONS_MAX", 2)
+        big = self.proposal("p", 0, bytes(self.member.config.max_pending_bytes))
+        (answer,) = self.propose(self.proposal("q", 0, b"a"), big)
+        self.assertIs(answer.code, ResponseCode.LEADER_PENDING_FULL)
+        self.assertEqual(len(decode_session_entry(self.written[0])), 2)
+        self.propose(self.proposal("p", 0, b"a"))
+        self.assertEqual((self.written, self.channels), ((b"a",), (0x200,)))
+
     def test_a_damaged_entry_is_not_reported(self) -> None:
         """An index of an entry that cannot be read is not reported before a peer has given it back."""
         self.propose(self.proposal("p", 0, b"a"))
         self.commit()
         self.ledger.lose(4, 4)
-        (answer,) = self.propose(self.proposal("p", 0, b"a"))
-        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
-
-
-class SessionTests(OriginTests):
-    """The same where every member knows open runs, and a producer entry lasts for a session."""
-
-    def setUp(self) -> None:
-        """As before."""
-        super().setUp()
-        self.member.knowledge.open_runs.update(self.member.peer_ids)
-
-    def shape(self, *proposals: Proposal) -> tuple[int, tuple[ProducerRun, ...], int]:
-        """Number of the producer entry in the write, its runs, bodies in all."""
-        self.assertEqual(self.propose(*proposals), [])
-        return self.producers_at, self.runs, len(self.written)
-
-    def test_a_new_run_begins_with_a_producer_entry(self) -> None:
-        """The first run of a session is open."""
-        self.assertEqual(self.shape(self.proposal("p", 0, b"a", b"b")), (0, (ProducerRun("p", 0, 1, 0),), 3))
-
-    def test_one_entry_for_a_turn(self) -> None:
-        """The last run may be open, if the session begins with it."""
-        write = self.shape(
-            self.proposal("p", 0, b"a"), self.proposal("q", 0, b"d"), self.proposal("p", 1, b"e")
-        )
-        runs = ProducerRun("p", 0, 1, 1), ProducerRun("q", 0, 2, 1), ProducerRun("p", 1, 3, 1)
-        self.assertEqual(write, (0, runs, 4))
-
-    def test_an_expected_end_counts_the_producer_entry(self) -> None:
-        """An append that expects an end counts the producer entry in front of it, and its own."""
-        (answer,) = self.propose(
-            self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
-        )
-        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
-        (answer,) = self.propose(self.proposal("", 0, b"y", end=5))
-        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 6))
-        self.propose(self.proposal("", 0, b"y", end=6))
-        self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 7])
-
-    def test_a_session_needs_one_producer_entry(self) -> None:
-        """One producer entry for all its appends; another body needs an entry in front of it."""
-        self.shape(self.proposal("p", 0, b"a"))
-        for sequence in (1, 2):
-            self.assertEqual(self.shape(self.proposal("p", sequence, b"b")), (-1, (), 1))
-        self.assertEqual(self.shape(self.proposal("p", 3, b"b"), self.proposal("", 0, b"x")), (1, (), 3))
-        self.assertEqual(self.shape(self.proposal("", 0, b"y")), (-1, (), 1))
-        self.assertEqual([answer.first_index for answer in self.commit()], [4, 5, 6, 7, 9, 10])
-        (answer,) = self.propose(self.proposal("p", 3, b"b"))
-        self.assertEqual((answer.is_repeated, answer.first_index), (True, 7))
-
-    def test_an_interrupted_run_is_closed(self) -> None:
-        """Where others append between, no run is open; where none does any more, it is again."""
-        self.shape(self.proposal("p", 0, b"a"))
-        self.shape(self.proposal("", 0, b"x"))
-        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (0, (ProducerRun("p", 1, 1, 1),), 2))
-        self.assertEqual(self.shape(self.proposal("", 0, b"y")), (-1, (), 1))
-        self.assertEqual(self.shape(self.proposal("p", 2, b"c")), (0, (ProducerRun("p", 2, 1, 1),), 2))
-        self.assertEqual(self.shape(self.proposal("p", 3, b"d")), (0, (ProducerRun("p", 3, 1, 0),), 2))
-        self.assertEqual(self.shape(self.proposal("p", 4, b"e")), (-1, (), 1))
-        self.assertEqual(self.shape(self.proposal("q", 0, b"f")), (0, (ProducerRun("q", 0, 1, 0),), 2))
-
-    def test_an_expected_end_closes_the_run(self) -> None:
-        """It would not get the index after that end: the run is closed, and the next attempt does."""
-        self.shape(self.proposal("p", 0, b"a"))
-        (answer,) = self.propose(self.proposal("", 0, b"x", end=3))
-        self.assertEqual((answer.code, answer.end_index, self.written), (ResponseCode.CONFLICT, 4, ()))
-        (answer,) = self.propose(self.proposal("", 0, b"x", end=4))
-        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
-        self.assertEqual((self.producers_at, self.runs, len(self.written)), (0, (), 1))
-        self.assertEqual(self.shape(self.proposal("", 0, b"x", end=5)), (-1, (), 1))
-        self.assertEqual([answer.first_index for answer in self.commit()], [4, 6])
-
-    def test_an_entry_of_the_member_ends_the_run(self) -> None:
-        """After an entry that a member has made for itself, and in another term, the run has ended."""
-        self.shape(self.proposal("p", 0, b"a"))
-        self.ledger.append_bodies((b"members",), 1)
-        self.member.refresh_end()
-        assert self.ledger.producers is not None
-        self.ledger.producers.close(5)
-        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (0, (ProducerRun("p", 1, 1, 1),), 2))
-        self.shape(self.proposal("p", 2, b"c"))
-        self.member.term = 2
-        self.ledger.producers.superseded(self.member.ledger_end_index + 1)
-        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (-1, (), 1))
-
-    def test_a_reader_entry_ends_the_run(self) -> None:
-        """An entry of the log's own ends a run by itself."""
-        self.shape(self.proposal("p", 0, b"a"))
-        self.assertEqual(self.shape(attrs.evolve(self.proposal("", 0, b"RDNM"), is_control=True)), (0, (), 1))
-        self.assertEqual(self.written, (b"RDNM",))
-        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (-1, (), 1))
-
-    def test_not_known_in_a_session(self) -> None:
-        """While entries are damaged, other appends end the run as always."""
-        self.shape(self.proposal("p", 0, b"a"))
-        self.ledger.producers = None
-        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (0, (), 2))
-
-    def test_refused_write_in_a_session(self) -> None:
-        """The run that was to be closed is open still."""
-        self.shape(self.proposal("p", 0, b"a"))
-        self.member.out.begin(0)
-        self.appends.propose((self.proposal("", 0, b"x"),), None)
-        self.member.out.take()
-        self.appends.on_write_refused(ResponseCode.DISK_FULL)
-        self.member.out.take()
-        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (-1, (), 1))
-
-    def test_unknown_to_one(self) -> None:
-        """A member of an earlier version, or one that was not heard yet, would refuse the entry."""
-        self.member.knowledge.open_runs.discard(self.member.peer_ids[-1])
-        self.assertEqual(self.shape(self.proposal("p", 0, b"a"))[1], (ProducerRun("p", 0, 1, 1),))
-        self.member.knowledge.open_runs.update(self.member.peer_ids)
-        self.assertEqual(self.shape(self.proposal("q", 0, b"a"))[1], (ProducerRun("q", 0, 1, 0),))
-        self.member.knowledge.open_runs.clear()  # A new leader has not heard of those who are away.
-        self.assertEqual(self.shape(self.proposal("r", 0, b"a"))[1], (ProducerRun("r", 0, 1, 0),))
+        self.assertIs(self.refused(self.proposal("p", 0, b"a"))[0], ResponseCode.LEADER_NOT_READY)

@@ -20,6 +20,7 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     VoteRequest,
 )
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 from tests.core.helpers import (
     Bench,
     ListLedger,
@@ -144,7 +145,7 @@ class LeaderTests(SynchronousTestCase):
             "n1<-HeartBeatRequest", "n2<-HeartBeatRequest", "n1<-COMPARE", "n2<-COMPARE", "WriteBodies",
         ])
         self.assertEqual(of_type(bench.seen, fx.WriteBodies), [
-            fx.WriteBodies(first_index=1, term=2, bodies=(b"",))
+            fx.WriteBodies(first_index=1, term=2, bodies=(b"",), channels=(TERM_START_CHANNEL,))
         ])
 
     def test_no_entry_if_all_is_committed(self) -> None:

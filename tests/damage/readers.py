@@ -1,10 +1,14 @@
 # -*- test-case-name: tests.damage.test_slice -*-
-"""The ways to read a directory: batch, stream, export, sidecar. Each gives rows, or raises its own error."""
+"""
+The ways to read a directory: batch, stream, export, sidecar, and a member that starts. Each gives rows, or
+raises its own error.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +16,19 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from dledger.base.disk.disk import OsDisk
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.follow import Follower
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.group.checks.group_folds import fold, group_problem
+from dledger.values.errors import DamagedEntryError, StoreError
 from protocols.wire.fastjson import JsonObject
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from tests.spark.ledgers import Row
+from tests.storage.support import config_of
 
 NAMES = ("index", "term", "pos", "size", "channel", "chain_crc", "body_crc", "body")
 #: Columns that the index alone gives.
@@ -112,6 +123,64 @@ def sidecar(path: str, out: str, _start: JsonObject) -> list[Any]:
             raise troubles[0]
 
     return _export(path, out, work)
+
+
+class StateUnknown(Exception):
+    """A member has started, and says why it does not know the state of the group."""
+
+
+def start(path: str, out: str, records: list[bytes]) -> list[bytes]:
+    """
+    What a member has that starts with a copy of the directory.
+
+    @param records: of all entries, from index 0 on, as they were written.
+    @return: the records of its log.
+    @raise AssertionError: the state of the group is not that of its log.
+    @raise StateUnknown, StoreError: with the name of the directory.
+    """
+    copy = f"{out}-start"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path, f"{copy}/{os.path.basename(path)}")
+    try:
+        store = FileStore.open(config_of(copy), OsDisk())
+    except StoreError as error:
+        raise StoreError(str(error).replace(copy, os.path.dirname(path))) from error
+    try:
+        group, begin, end = store.group, store.ledger_begin_index, store.ledger_end_index
+        if group is None:
+            assert store.why_group_unknown
+            raise StateUnknown(f"{path}: {store.why_group_unknown}")
+        problem = group_problem(group, fold(records[: end + 1]))
+        assert not problem, problem
+        known, sound = group.state, state_of(records[: group.state.index + 1])
+        for name in ("age_ms", "clock_ms", "time", "has_forgotten", "readers", "hidden"):
+            assert getattr(known, name) == getattr(sound, name), name
+        return records_in(store, begin, end)
+    finally:
+        store.abandon()
+
+
+def state_of(records: list[bytes]) -> GroupState:
+    """What these records say, which are all from the first one of the group on."""
+    found = GroupFold(GroupState())
+    for record in records:
+        header = decode_header(record)
+        if header.channel:
+            body = record[ENTRY_HEADER_SIZE:] if header.channel < 0 else b""
+            found.take([Marked(header.index, header.term, header.channel, 1, body)])
+        found.commit(header.index)
+    return found.state
+
+
+def records_in(store: FileStore, begin: int, end: int) -> list[bytes]:
+    """The records of a log; none for an entry that is damaged, which a peer would give back."""
+    found: list[bytes] = []
+    for index in range(max(begin, 0), end + 1):
+        try:
+            found.append(store.read_batch(index, max_count=1, max_bytes=0).records)
+        except DamagedEntryError:
+            found.append(b"")
+    return found
 
 
 READINGS: dict[str, Reading] = {

@@ -16,7 +16,7 @@ if HAS_SPARK or TYPE_CHECKING:
     from dledger.testing.world.running import Effort
     from tests.damage import cases, readers
     from tests.damage.__main__ import play
-    from tests.damage.cases import CHANGES, FILE_CHANGES, Bench, Case, all_cases, bench
+    from tests.damage.cases import CHANGES, FILE_CHANGES, START, Bench, Case, all_cases, bench
     from tests.damage.directories import Area
     from tests.damage.readers import READINGS
     from tests.spark.ledgers import Row
@@ -51,9 +51,9 @@ class SliceTests(SynchronousTestCase):
         """The table has every file role, both ends, every kind of damage and every way to read."""
         made = list(all_cases(self.bench.shapes, 30_000, seed=1))
         self.assertEqual({case.area.role for case in made},
-                         {"data", "index", "checkpoint", "commitmark", "currterm", "identity"})
+                         {"data", "index", "checkpoint", "commitmark", "currterm", "identity", "groupstate"})
         self.assertEqual({case.change for case in made}, {*CHANGES, *FILE_CHANGES})
-        self.assertEqual({case.reading for case in made}, set(READINGS))
+        self.assertEqual({case.reading for case in made}, {*READINGS, START})
         names = {case.area.name.partition(".")[0] for case in made}
         self.assertLessEqual({"first", "last", "first-file", "last-file", "behind", "slot-0"}, names)
 

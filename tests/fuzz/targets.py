@@ -56,6 +56,7 @@ from protocols.wire.rocketmq.message import (
 )
 from protocols.wire.rocketmq.send_request import SendReader
 from tests.fuzz.chunks import fuzz_chunks
+from tests.fuzz.group_state import fuzz_group_state
 from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.name_server import fuzz_name_server
@@ -360,6 +361,7 @@ def fuzz_envelope(rng: random.Random) -> None:
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
     "sends", "records", "rocketmq", "ha", "name-server", "chunks", "envelope",
+    "group-state",
 )
 
 #: Name on the command line to target. A target takes all its randomness from its argument.
@@ -380,4 +382,5 @@ TARGETS: Mapping[str, Target] = {
     "recovery": fuzz_recovery,
     "chunks": fuzz_chunks,
     "envelope": fuzz_envelope,
+    "group-state": fuzz_group_state,
 }

@@ -14,6 +14,7 @@ from dledger.machine.waiting import WaitBounds
 from dledger.machine.writing import SnapshotsDue
 from dledger.node.host import MachineHost
 from dledger.node.requests.machine_requests import Hosting
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread, Rig
 
@@ -63,10 +64,11 @@ class HostedRig(Rig):
         return self.made[-1]
 
     def lead(self) -> HostedRig:
-        """Lead, with an entry 0 that has no body."""
+        """Lead, with an entry 0 of the log's own."""
         super().lead()
         if self.store.ledger_end_index < 0:
-            self.append(b"")
+            self.node.desks.appends.append_own(TERM_START_CHANNEL, b"")
+            self.pass_turns()
         return self
 
     def run(self) -> HostedRig:

@@ -18,6 +18,7 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from protocols.wire.ledger.own.machine_entries import encode_skip
+from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 from tests.node.rig import FakeThread
@@ -104,7 +105,7 @@ class ThreadTests(SynchronousTestCase):
         """The batch of a machine that is not the present one counts for nothing."""
         self.rig.append(b"1")
         self.finish()
-        self.rig.node.desks.appends.append_control(encode_skip(1))
+        self.rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(1))
         self.rig.append(b"2")
         while self.calls.waiting:
             self.finish()

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.producers import SequenceTable
+from dledger.ledger.group_state import GroupFold
 from dledger.machine.requests import MachineDesk
 from dledger.node.reporting.health import health_problem
 from dledger.node.requests.machine_requests import MachineSurroundings
@@ -124,20 +124,22 @@ class OnceTests(DeskCase):
         return answer
 
     def test_a_repeated_command_is_applied_once(self) -> None:
-        """Also after others, and with another body."""
-        answers = [self.once(b"a", 0), self.once(b"b", 1), self.once(b"other", 0), self.once(b"b", 1)]
+        """Also after others; another command with its number is refused."""
+        answers = [self.once(b"a", 0), self.once(b"b", 1), self.once(b"a", 0), self.once(b"b", 1)]
         self.assertEqual([answer.code for answer in answers], [ResponseCode.SUCCESS] * 4)
         found = [(answer.index, answer.result) for answer in answers]
         self.assertEqual(found, [(2, b"2:a"), (3, b"3:b"), (2, b"2:a"), (3, b"3:b")])
+        self.assertIs(self.once(b"other", 0).code, ResponseCode.SEQUENCE_TAKEN)
         self.assertEqual(self.rig.journal.bodies, [b"a", b"b"])
 
     def test_a_forgotten_result_is_not_made_again(self) -> None:
         """Far back: it is applied, and its result is not kept; it is not applied again."""
         for sequence in range(20):
             self.once(b"x", sequence)
+        self.rig.runner._waits._recent.clear()
         answer = self.once(b"x", 1)
-        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 19))
-        self.assertIn("its result is not kept any more", answer.reason)
+        self.assertIs(answer.code, ResponseCode.SEQUENCE_FORGOTTEN)
+        self.assertIn("its result is no longer kept", answer.reason)
         self.assertEqual(len(self.rig.journal.bodies), 20)
 
     def test_a_gap_in_sequences_is_refused(self) -> None:
@@ -152,20 +154,15 @@ class OnceTests(DeskCase):
 
     def test_a_doubtful_command_is_not_appended(self) -> None:
         """What may be in the log is not appended by a log that may have forgotten it."""
-        self.patch(SequenceTable, "may_have_forgotten", lambda table, producer: True)
+        self.patch(GroupFold, "may_have_forgotten", lambda fold, producer: True)
         answer = self.once(b"x", 0, is_again=True)
         self.assertIs(answer.code, ResponseCode.SEQUENCE_FORGOTTEN)
         self.assertEqual(self.rig.journal.bodies, [])
         self.assertIs(self.once(b"x", 0).code, ResponseCode.SUCCESS)
 
-    def test_a_result_may_arrive_meanwhile(self) -> None:
-        """The machine has come to the entry of an earlier attempt before this one was answered."""
+    def test_a_kept_result_is_found(self) -> None:
+        """The state has the result of an earlier attempt, when nobody else remembers it."""
         self.once(b"x", 0)
-        real = self.rig.runner.kept_result
-        answers = [None]
-        self.rig.runner.kept_result = (  # type: ignore[method-assign]
-            lambda producer, sequence: answers.pop() if answers else real(producer, sequence)
-        )
         self.rig.runner._waits._recent.clear()
         answer = self.once(b"x", 0)
         self.assertEqual((answer.code, answer.result), (ResponseCode.SUCCESS, b"2:x"))
@@ -305,7 +302,7 @@ class _Follower:
         """A desk of a follower, with the machine of another member."""
         return MachineDesk(rig.config, rig.runner, MachineSurroundings(
             append=lambda *_: Deferred(), append_order=lambda _: Deferred(), read_index=self.read_index,
-            status=lambda: self.picture, producers=lambda: None, now_ms=lambda: self.now_ms,
+            status=lambda: self.picture, group=lambda: None, now_ms=lambda: self.now_ms,
             others=rig.node.desks.snapshots, judged=lambda **_: None, note=lambda *_: None,
         ))
 

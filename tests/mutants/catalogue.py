@@ -284,7 +284,8 @@ _CLIENTS = (
     ), faults=("kill", "isolate", "transfer"), pace_s=1.5,
        load=READING),
     Mutant("condition-not-checked", "an append that expects an end is taken wherever the log ends", (
-        Patch(APPENDS, "                if proposal.expected_end != end_index:", "                if False:"),
+        Patch(APPENDS, "                if not last_index <= proposal.expected_end <= end_index:",
+              "                if False:"),
     ), load={"conditions": 0.8, "bodies_max": 1, "clients": 3}),
     Mutant("unknown-called-refused", "an append that may still commit is answered as not in the log", (
         Patch(APPENDS, "            self._by_token = {}\n            self._waiting.take_all()\n",

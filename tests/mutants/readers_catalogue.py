@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_TABLE = "dledger.storage.files.reader_table"
-_LIST = "dledger.storage.store.producer_list"
+_STATE = "dledger.ledger.group_state"
 _RULES = "dledger.node.requests.reader_rules"
 _DESK = "dledger.node.requests.readers"
 _CLIENT = "dledger.client.reading.readers"
@@ -17,15 +16,13 @@ _REQUESTS = "tests.node.test_readers"
 
 READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("void-reader-entry-counts", "a decision about a reader counts though another one came first", (
-        Patch(_TABLE, "state.previous <= known.state.previous", "index <= known.index"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_void_decision_is_ignored"}),
-    ("reader-entry-after-gap-is-void", "where older reader entries are lacking, later ones are void", (
-        Patch(_TABLE, "state.previous <= known.state.previous", "state.previous != known.index"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_gap_names_lacking_readers"}),
-    ("readers-unknown-for-ever", "readers stay unknown though the damaged entries have expired", (
-        Patch("dledger.storage.store.file_store", "            self._hole_shrank()  # (One",
-              "            # (One"),
-    ), {"test": "tests.storage.test_expiry.ExpiryTests.test_a_hole_expires_with_its_file"}),
+        Patch(_STATE, "        if known is not None and state.previous != known.entry_index:\n",
+              "        if False:\n"),
+    ), {"test": "tests.base.test_group_state.ReaderTests.test_of_two_decisions_the_first_counts"}),
+    ("readers-without-a-state", "a member that does not know the readers begins them anew", (
+        Patch(_DESK, "            raise DLedgerError(ResponseCode.LEADER_NOT_READY, "
+              "reason=self._ledger.why_group_unknown)\n", "            return {}\n"),
+    ), {"test": f"{_REQUESTS}.RefusalTests.test_damaged_entries_stop_readers"}),
     ("lost-readers-keep-everything", "damaged entries that no member has any more stop expiry", (
         Patch(_DESK, "            return self._core.gone_elsewhere_index\n", "            return -1\n"),
     ), {"test": f"{_REQUESTS}.RefusalTests.test_damaged_everywhere_gone"}),
@@ -50,29 +47,19 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("beats-pile-up", "a peer that hangs is sent heartbeats without bound", (
         Patch("dledger.core.replication.reads", "if unanswered >= BEATS_MAX:", "if False:"),
     ), {"test": "tests.core.test_reads.ReadTests.test_a_peer_that_hangs"}),
-    ("reader-entry-counts-early", "a reader entry counts before it is committed", (
-        Patch(_TABLE, "self._pending[0][0] <= committed_index", "True"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_only_committed_entries_count"}),
-    ("cut-reader-entry-counts", "a reader entry that was cut counts", (
-        Patch(_LIST, "            self.readers.cut(first_gone)\n", ""),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_a_cut_reader_entry_never_counts"}),
-    ("pushed-reader-entry-not-noted", "a follower does not notice the reader entries of its leader", (
-        Patch(_LIST, "                self.readers.note(index, told)\n", "                pass\n"),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_pushed_readers_are_known"}),
-    ("readers-not-read-at-start", "a start does not read the reader entries of the log", (
-        Patch(_LIST, "            readers.note(header.index, runs)\n", ""),
-    ), {"test": "tests.storage.test_reader_table.StoreTests.test_readers_survive_a_restart"}),
-    ("readers-of-lost-entries", "a start believes a file about entries that the power took", (
-        Patch(_TABLE, "            if int(str(index)) > end_index:\n", "            if False:\n"),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_rows_are_written_and_read"}),
     ("forgotten-reader-comes-back", "a decision from before brings a forgotten reader back", (
-        Patch(_TABLE, "        self._known[state.name] = ",
-              "        if state.is_forgotten:\n            return\n        self._known[state.name] = "),
-    ), {"test": "tests.storage.test_reader_table.FoldTests.test_a_forgotten_reader_stays_forgotten"}),
+        Patch(_STATE, "        if known is None and state.previous >= 0:\n", "        if False:\n"),
+    ), {"test": "tests.base.test_group_state.ReaderTests.test_a_forgotten_reader_stays_forgotten"}),
     ("commit-without-lease", "a process commits with the token of another lease", (
-        Patch(_RULES, "        if part.token == token and part.holder:\n            return part\n",
-              "        if part.holder:\n            return part\n"),
+        Patch(_RULES, "        if part.token == request.token and part.holder and part.proof",
+              "        if part.holder and part.proof"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_a_lost_lease_is_fenced"}),
+    ("lease-without-secret", "a process commits with a token that it has read in the log", (
+        Patch(_RULES, " and part.proof == proof_of(request.secret):", ":"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_lease_needs_its_secret"}),
+    ("reader-of-another-account", "an account commits with a reader of another one", (
+        Patch(_DESK, "        return may_use(state.owner, self.owner) or (", "        return True or ("),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_reader_belongs_to_its_account"}),
     ("lease-taken-from-the-living", "a part goes to another process before its lease is over", (
         Patch(_RULES, "not is_live(part)), None)", "part.holder != holder), None)"),
         Patch(_RULES, "    if live and (", "    if False and ("),
@@ -85,7 +72,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "self._heard_ms.get((name, part.token), -10**9)"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_a_new_leader_counts_leases_anew"}),
     ("reader-answered-too-early", "a decision that did not count is answered as made", (
-        Patch(_DESK, "if known is None or known.index != result.index:", "if known is None:"),
+        Patch(_DESK, "if known is None or known.entry_index != result.index:", "if known is None:"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_a_void_decision_is_not_answered"}),
     ("decisions-cross", "two decisions about one reader are made from one state", (
         Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),

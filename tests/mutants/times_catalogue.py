@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from tests.mutants.patching import Patch
 
 _TIMES = "dledger.node.requests.entry_times"
-_LIST = "dledger.storage.store.producer_list"
 _VALUES = "dledger.client.answers.values"
 _BACK = "dledger.client.reading.look_back"
 _FOCUS: Mapping[str, object] = {
@@ -20,20 +19,9 @@ TIME_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
     ("times-fall", "a leader whose clock is behind notes an earlier time than the last leader", (
         Patch(_TIMES, "now_ms = max(now_ms, last.time_ms)", "now_ms = max(now_ms, 0)"),
     ), _FOCUS),
-    ("cut-time-counts", "a time entry that was cut counts", (
-        Patch(_LIST, "            self.times.cut(first_gone)\n", ""),
-    ), {"test": "tests.storage.test_time_table.StoreTests.test_a_cut_time_counts_no_more"}),
-    ("times-not-read-at-start", "a start does not read the time entries of the log", (
-        Patch(_LIST, "            times.note(NotedTime(header.index, header.term, runs), "
-                     "self._ledger.committed_index)\n", ""),
-    ), _FOCUS),
     ("no-time-in-a-new-term", "a leader goes on with the time entry of the leader before", (
         Patch(_TIMES, "last.term == leading.term and now_ms", "now_ms"),
     ), {"test": "tests.node.test_entry_times.DueTests.test_each_term_begins_with_a_time"}),
-    ("times-for-old-members", "the first time entry is written though a member may refuse it", (
-        Patch(_TIMES, "if last is None and not leading.knowledge.all_take_times(leading.peer_ids):",
-              "if False:"),
-    ), {"test": "tests.node.test_entry_times.DueTests.test_a_time_may_not_be_due"}),
     ("time-outlives-its-term", "entries of another leader get the time of the last time entry", (
         Patch(_VALUES, "        if term != term_before:\n            time_ms = None\n", ""),
     ), {"test": "tests.client.test_values.TimeTests.test_times_count_in_their_term"}),

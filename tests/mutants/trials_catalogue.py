@@ -49,6 +49,5 @@ TRIAL_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
         Patch("dledger.storage.backups.backup",
               "        self._disk.write_file(f\"{self._directory}/{BACKUP_NAME}\", "
               "encode_backup_manifest(self._manifest))\n", ""),
-    ), {"settings": _SCRUBS, "faults": ("keep", "keep", "kill"), "pace_s": 0.6, "load": _MUCH,
-        "group": _OURS}),
+    ), {"test": "tests.storage.test_backup.TakeTests.test_a_backup_has_all_committed_entries"}),
 )

@@ -59,11 +59,4 @@ WORD_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
         Patch("dledger.core.state.member_state", "return before[-1] if before", "return before[0] if before"),
     ), {"faults": ("change_members", "change_apart", "change_members", "kill"), "pace_s": 1.0,
         "load": {"clients": 1, "think_us": 1_500_000}, "group": {**_OURS, "members": 3}}),
-    ("producers-up-to-the-commit", "the file of producers has a run that is committed only in part", (
-        Patch("dledger.storage.store.producer_list",
-              "index = self.table.whole_before(committed_index)", "index = committed_index"),
-    ), {"settings": {"flush_disk_type": "sync", "max_batch_push_count": 2, "max_inflight_pushes": 2},
-        "faults": ("depose", "depose", "stop", "stop", "isolate"), "pace_s": 2.0,
-        "load": {"clients": 3, "think_us": 80_000, "appends": 0.9, "exact": 0.7, "bodies_max": 12},
-        "group": {**_OURS, "flush_us": 500_000}}),
 )

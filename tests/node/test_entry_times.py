@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry, entries_of
-from dledger.core.state.peer_knowledge import PeerKnowledge
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.node.requests.entry_times import CLOCK_BEHIND_MS, EntryTimes
-from dledger.storage.files.time_table import NotedTime, TimeTable
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest, MetadataRequest
-from protocols.wire.ledger.own.own_entries import OwnKind
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL, OwnKind
 from protocols.wire.ledger.own.time_entries import (
     TIME_MS_MAX,
     TIME_SPAN_BYTES,
     TIME_SPAN_ENTRIES,
     decode_time_entry,
+    encode_time_entry,
 )
 from tests.node.rig import Rig
 
@@ -27,20 +27,16 @@ class FakeLedger:
     """A ledger of which only its end and its times are asked."""
 
     def __init__(self) -> None:
-        self.times: TimeTable | None = TimeTable()
+        self.group: GroupFold | None = GroupFold(GroupState())
         self.ledger_end_index = -1
         self.end_position = 0
 
 
 class FakeLeading:
-    """A member that leads in term 3, whose peers know time entries."""
+    """A member that leads in term 3."""
 
     is_leader = True
     term = 3
-    peer_ids = ("n1",)
-
-    def __init__(self) -> None:
-        self.knowledge = PeerKnowledge(times={"n1"})
 
 
 class DueTests(SynchronousTestCase):
@@ -58,8 +54,8 @@ class DueTests(SynchronousTestCase):
 
     def noted(self, index: int, time_ms: int, term: int = 3) -> None:
         """The ledger ends with a time entry."""
-        assert self.ledger.times is not None
-        self.ledger.times.note(NotedTime(index, term, time_ms), -1)
+        assert self.ledger.group is not None
+        self.ledger.group.take([Marked(index, term, TIME_CHANNEL, body=encode_time_entry(time_ms))])
         self.ledger.ledger_end_index = index
 
     def due(self) -> int | None:
@@ -123,29 +119,12 @@ class DueTests(SynchronousTestCase):
         self.ledger.end_position += 1
         self.assertEqual(self.due(), 5000)
 
-    def test_a_conditional_append_is_not_moved_for_ever(self) -> None:
-        """One that expects an end is not moved away from it again and again, however slow its program is."""
-        self.noted(3, 5000)
-        self.now_ms = 90_000
-        self.assertEqual(self.due(), 90_000)
-        self.assertIsNone(self.times.due(is_conditional=True))
-        self.ledger.ledger_end_index = 4
-        body = self.times.due(is_conditional=True)
-        self.assertEqual(body and decode_time_entry(body), 90_000, "the end is another one already")
-        self.noted(5, 5000, term=2)
-        self.assertIsNotNone(self.times.due(is_conditional=True), "a new term needs its own")
-
     def test_a_time_may_not_be_due(self) -> None:
-        """To a follower; while damaged entries may be times; while a member may not know them."""
+        """To a follower; while it is not known what the log says."""
         self.leading.is_leader = False
         self.assertIsNone(self.due())
-        self.leading.is_leader, self.ledger.times = True, None
+        self.leading.is_leader, self.ledger.group = True, None
         self.assertIsNone(self.due())
-        self.ledger.times = TimeTable()
-        self.leading.knowledge.times.clear()
-        self.assertIsNone(self.due())
-        self.noted(7, 4000, term=2)
-        self.assertEqual(self.due(), 5000, "the log has one: all members have read it")
 
 
 class MemberTests(SynchronousTestCase):
@@ -183,17 +162,14 @@ class MemberTests(SynchronousTestCase):
         self.assertEqual([entry.time_ms for entry in self.entries()], [None] * len(self.entries()))
         self.assertNotIn(OwnKind.TIME, [entry.kind for entry in self.entries()])
 
-    def test_a_time_entry_makes_a_conflict_once(self) -> None:
-        """A time entry that comes first makes a conflict that says where the log ends: then it fits."""
+    def test_a_time_entry_makes_no_conflict(self) -> None:
+        """A time entry comes first; no program has appended, so the expectation holds."""
         client, end = self.rig.client(), self.rig.node.committed_index
-        answers = []
-        for expected_end in (end, end + 1):
-            self.rig.wall_s += 60.0
-            client.send(AppendIfRequest(**self.rig.base(), body=b"x", expected_end=expected_end))
-            self.rig.clock.pump([0.0] * 5)
-            answers += client.answers()
-        self.assertEqual([one.code for one in answers], [ResponseCode.CONFLICT, ResponseCode.SUCCESS])
-        self.assertEqual(answers[0].end_index, end + 1)
+        self.rig.wall_s += 60.0
+        client.send(AppendIfRequest(**self.rig.base(), body=b"x", expected_end=end))
+        self.rig.clock.pump([0.0] * 5)
+        (answer,) = client.answers()
+        self.assertEqual((answer.code, answer.index), (ResponseCode.SUCCESS, end + 2))
 
     def test_metadata_reports_times(self) -> None:
         """METADATA says that readers may look for times: by the option, or by what the log has."""

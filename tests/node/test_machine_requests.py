@@ -25,7 +25,9 @@ class FakeMachineDesk:
         self.asked: list[tuple[MachineRequest, Callable[[], bool]]] = []
         self.answers: list[Deferred[Response]] = []
 
-    def answer(self, request: MachineRequest, may_answer: Callable[[], bool]) -> Deferred[Response]:
+    def answer(
+        self, request: MachineRequest, may_answer: Callable[[], bool], owner: str
+    ) -> Deferred[Response]:
         """Take a request."""
         self.asked.append((request, may_answer))
         self.answers.append(Deferred())

@@ -7,17 +7,17 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.ledger.group_state import GroupFold, GroupState, KnownReader, Marked
 from dledger.node.requests import reader_rules as rules
-from dledger.storage.files.reader_table import ReaderTable
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import (
     NO_END,
     READER_PARTS_MAX,
     ReaderPart,
     ReaderState,
-    decode_reader_entry,
     encode_reader_entry,
 )
 
@@ -32,7 +32,7 @@ class _Play:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.table = ReaderTable()
+        self.fold = GroupFold(GroupState())
         self.end = 20
         self.over: set[int] = set()
         self.held: dict[str, tuple[int, int, int]] = {}
@@ -41,18 +41,25 @@ class _Play:
         self.places = [0]
 
     @property
+    def known(self) -> KnownReader | None:
+        """The reader."""
+        return self.fold.state.readers.get("r")
+
+    @property
     def state(self) -> ReaderState:
         """The one in force."""
-        known = self.table.at(self.end).get("r")
+        known = self.known
         return known.state if known is not None else ReaderState("r", -1, 0)
 
     def write(self, state: ReaderState) -> int:
         """As a leader does. @return: its index."""
-        known = self.table.at(self.end).get("r")
-        state = state._replace(previous=-1 if known is None else known.index)
+        known = self.known
+        state = state._replace(previous=-1 if known is None else known.entry_index)
         self.end += 1
-        self.table.note(self.end, decode_reader_entry(encode_reader_entry(state)))
-        assert self.table.at(self.end)["r"].index == self.end
+        self.fold.take([Marked(self.end, 1, READER_CHANNEL, body=encode_reader_entry(state))])
+        self.fold.commit(self.end)
+        known = self.known
+        assert known is not None and known.entry_index == self.end
         self.check()
         return self.end
 
@@ -87,7 +94,7 @@ class _Play:
             elif what == "commit":
                 self.commit(token, self.rng.randrange(min(end, self.end + 1)), span)
             else:
-                decision = rules.release(self.state, token)
+                decision = rules.release(self.state, ReaderRequest(does="release", name="r", token=token))
                 if decision.state is not None:
                     self.write(decision.state)
 
@@ -123,7 +130,7 @@ class _Play:
         """Somebody commits, perhaps with a token of long ago."""
         request = ReaderRequest(does="commit", name="r", token=token, index=index)
         try:
-            part = rules.part_of(self.state, token)
+            part = rules.part_of(self.state, request)
             decision = rules.commit(self.state, request, span)
         except DLedgerError as error:
             assert error.code in (ResponseCode.LEASE_LOST, ResponseCode.UNEXPECTED_ARGUMENT), error

@@ -9,14 +9,13 @@ from unittest import mock
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.requests import readers as desk_module
-from dledger.node.requests.readers import ASKED_MAX
+from dledger.node.requests.readers import ASKED_MAX, Asker
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_READERS
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import NO_END, READERS_MAX, decode_reader_entry, decode_readers
 from tests.node.rig import Rig
 
@@ -89,7 +88,7 @@ class LeaseTests(ReaderCase):
         batch = self.rig.node.read_committed(self.end, max_bytes=1)
         assert batch is not None
         ((header, body),) = iterate_records(batch)
-        self.assertEqual(header.channel, PRODUCER_CHANNEL)
+        self.assertEqual(header.channel, READER_CHANNEL)
         self.assertEqual(decode_reader_entry(body).name, "billing")
 
     def test_a_repeated_request_writes_nothing(self) -> None:
@@ -133,6 +132,51 @@ class LeaseTests(ReaderCase):
         self.good("release", token=token)
         self.assertEqual(self.end, end)
         self.assertEqual(self.good("commit", token=late.token, index=9).next_index, 10)
+
+    def test_a_lease_needs_its_secret(self) -> None:
+        """The token and the id of the process are in the log, and prove nothing; the secret is not there."""
+        taken = self.good("take", secret="mine")
+        for secret in ("", "theirs"):
+            self.refused(ResponseCode.LEASE_HELD, "p1", "take", secret=secret)
+            for does in ("commit", "renew"):
+                self.refused(ResponseCode.LEASE_LOST, "", does, token=taken.token, index=3, secret=secret)
+            end = self.end
+            self.good("release", token=taken.token, secret=secret)
+            self.assertEqual(self.end, end)
+        self.assertEqual(self.good("take", secret="mine").token, taken.token)
+        self.assertEqual(self.good("commit", token=taken.token, index=3, secret="mine").next_index, 4)
+        for index in range(self.end + 1):
+            batch = self.rig.node.read_committed(index, max_bytes=1)
+            assert batch is not None
+            self.assertNotIn(b"mine", batch.records)
+
+    def test_a_reader_belongs_to_its_account(self) -> None:
+        """Others are refused, whatever they ask, but an operator, who moves and forgets it."""
+        alice, bob, admin = Asker("alice", False), Asker("bob", False), Asker("admin", True)
+        self.asker, desk = alice, self.rig.node.desks.readers
+        ask = desk.ask
+        self.patch(desk, "ask", lambda connection, ticket, request, _: ask(
+            connection, ticket, request, self.asker
+        ))
+        token = self.good("take").token
+        for other in (bob, admin):
+            self.asker = other
+            for does in ("take", "commit", "release"):
+                self.refused(ResponseCode.FORBIDDEN, "another account", does, token=token, holder="p2",
+                             index=3)
+        self.asker = bob
+        for does in ("move", "forget"):
+            self.refused(ResponseCode.FORBIDDEN, "another account", does, index=2)
+        self.asker = alice
+        self.assertEqual(self.good("commit", token=token, index=4).next_index, 5)
+        self.asker = admin
+        self.assertEqual(self.good("move", index=2).next_index, 2)
+        self.asker = bob
+        self.refused(ResponseCode.FORBIDDEN, "another account", "take", holder="p2")
+        self.asker = admin
+        self.good("forget")
+        self.asker = bob
+        self.good("take", holder="p2")
 
     def test_late_but_alone(self) -> None:
         """A lease that is over still commits while nobody else has the entries."""
@@ -259,7 +303,7 @@ class RefusalTests(ReaderCase):
     def test_damaged_entries_stop_readers(self) -> None:
         """While entries are damaged that may report readers, nothing is answered, and expiry keeps all."""
         self.good("take")
-        self.rig.store.parts.producers.readers = None
+        self.rig.store.parts.state._lack("an entry is damaged")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
         self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
@@ -268,7 +312,7 @@ class RefusalTests(ReaderCase):
     def test_damaged_everywhere_gone(self) -> None:
         """Expiry takes damaged entries that no other member has any more: nobody can give them back."""
         self.good("take")
-        self.rig.store.parts.producers.readers = None
+        self.rig.store.parts.state._lack("an entry is damaged")
         with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
             self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
 
@@ -384,7 +428,7 @@ class ExpiryTests(SynchronousTestCase):
         """One that somebody has asked for since it was found unused stays."""
         self.ask(does="move", name="used", index=3)
         desk = self.rig.node.desks.readers
-        desk._begin_own("used", desk._forget_unused)
+        Deferred.fromCoroutine(desk._forget("used"))
         self.assertEqual(self.names(0.1), ["used"])
 
     def test_readers_stay_by_default(self) -> None:
@@ -515,21 +559,3 @@ class KeepingTests(ReaderCase):
         self.assertEqual(desk.needed_index(), -1)
         desk.hold_bytes = 10**9
         self.assertEqual(desk.needed_index(), -1)
-
-    def test_old_states_are_written_again(self) -> None:
-        """The leader writes the last entry of a reader again when the log has grown."""
-        self.patch(desk_module, "REFRESH_BYTES", 2000)
-        token = self.good("take").token
-        self.good("commit", token=token, index=4)
-        self.good("move", "idle", index=3)
-        end = self.end
-        self.pass_time(1)
-        self.assertEqual(self.end, end)
-        self.rig.node.append([b"x" * 100] * 30)
-        self.pass_time(2)
-        self.assertEqual(self.end, end + 30 + 2)
-        known = self.rig.store.readers.at(self.end)  # type: ignore[union-attr]
-        self.assertEqual(known["billing"].state.next_index, 5)
-        self.assertEqual(known["idle"].state.next_index, 3)
-        self.assertGreater(min(one.index for one in known.values()), end)
-        self.assertEqual(self.good("commit", token=token, index=5).next_index, 6)

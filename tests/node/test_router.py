@@ -28,6 +28,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
+from protocols.wire.ledger.own.own_entries import HIDDEN_MAGIC
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.node.rig import PEERS, Rig, commit
 from tests.protocols.fakes import sent_commands
@@ -190,6 +191,18 @@ class AppendTests(SynchronousTestCase):
         for request in (SubmitRequest(**base, command=body), once, AppendIfRequest(**base, body=body)):
             self.assertEqual(self.client.ask(request).code, 411)
         self.assertEqual(self.rig.store.ledger_end_index, -1)
+
+    def test_a_hidden_body_is_like_a_marker(self) -> None:
+        """Readers of Spark take any other one for damage, so it is refused; a marker is not."""
+        marker = HIDDEN_MAGIC + b"sink/1 "
+        base = {**self.rig.base(), "producer": "p", "sequence": 0}
+        answer = self.client.ask(AppendOnceRequest(**base, bodies=(marker, b"row"), hidden=(0, 1)))
+        self.assertEqual(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        answer = self.client.ask(AppendOnceRequest(**base, hidden=(0,)), native=False)
+        self.assertEqual(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertEqual(self.rig.store.ledger_end_index, -1)
+        answer = self.client.ask(AppendOnceRequest(**base, bodies=(marker, b"row"), hidden=(0,)))
+        self.assertEqual(answer.code, ResponseCode.SUCCESS)
 
     def test_a_repeated_answer_is_no_new_append(self) -> None:
         """A repeated answer has the same place, and is no new append."""

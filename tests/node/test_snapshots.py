@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state.quota import Quota
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
+from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -82,7 +83,7 @@ class SnapshotCase(SynchronousTestCase):
         desk = SnapshotDesk(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3", **options), members=self.members,
             machine=lambda: self.rig.node.machine_requests.machine, now_ms=lambda: self.now_ms,
-            counters=Counters(),
+            counters=Counters(), offers=GroupOffers(self.rig.store, lambda: self.now_ms / 1000),
         )
         desk.connect(self.peers)
         return desk

@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import attrs
 
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.storage.backups.archive import ArchiveSummary, archive_segments
 from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveBusy, ArchiveManifest, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
@@ -18,6 +21,7 @@ from dledger.values.errors import DirectoryError, StoreError
 from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
 from tests.remote.test_place import SEEDS, URL
 from tests.remote.test_writers import WritersCase
+from tests.storage.support import ROOT
 from tests.storage.test_backup import PLACE, body_of
 
 DAY_S = 86_400
@@ -26,6 +30,14 @@ ALL = ArchiveRetention(keep_bytes=0)
 
 class RetentionCase(WritersCase):
     """An archive with many segments."""
+
+    def ship_to(self, place: ArchivePlace, disk: MemoryDisk | None = None) -> ArchiveSummary:
+        """One run, as of a Java member: no entry is needed for the state of the group."""
+        source = attrs.evolve(BackupSource.open(self.disk if disk is None else disk, ROOT), group_state=None)
+        try:
+            return archive_segments(source, place, taken_s=1)
+        finally:
+            source.close()
 
     def expire(
         self, files: FaultyStore, retention: ArchiveRetention = ALL, *, now_s: float = 2, deletes: bool = True

@@ -113,5 +113,5 @@ class StoreTests(MachineWritersCase):
                 files.faults, files.between = {}, {}
                 self.assert_whole(self.remote(files), seed)
             summary = self.ship_to(self.remote(files), self.stages[-1])
-            self.assertEqual((summary.snapshot_index, summary.machine_problem), (self.whole[-1] - 1, ""))
+            self.assertEqual((summary.snapshot_index, summary.start_problem), (self.whole[-1] - 1, ""))
             self.assert_whole(self.remote(files), seed)

@@ -35,20 +35,35 @@ class ByNumberTests(SynchronousTestCase):
         """They never begin with the first sequence, and some ask for more than there is."""
         repeats = [one for one in self.drawn() if one.is_repeat]
         for one in repeats:
-            at = one.sequence
+            at, same = one.sequence, int(one.is_other)
             self.assertGreater(at, 0)
             self.assertEqual(one.first_index, 10 + at)
-            self.assertEqual(one.bodies[: one.known], self.first.bodies[at : at + one.known])
+            self.assertEqual(one.bodies[same : one.known], self.first.bodies[at + same : at + one.known])
+            self.assertEqual(one.bodies[0] == self.first.bodies[at], not one.is_other)
+        self.assertTrue(any(one.is_other for one in repeats))
         self.assertTrue(any(one.known < len(one.bodies) for one in repeats))
 
     def test_a_repeat_that_is_answered_wrongly(self) -> None:
         """At another index, as new, or with a body that the log lacks."""
-        repeat = next(one for one in self.drawn() if one.is_repeat)
+        repeat = next(one for one in self.drawn() if one.is_repeat and not one.is_other)
         right = attrs.evolve(self.answer, index=repeat.first_index, count=repeat.known, is_repeated=True)
         self.by.answered(repeat, right)
         for fields in ({"index": 9}, {"is_repeated": False}, {"count": repeat.known + 1}):
             with self.assertRaises(InvariantError):
                 self.by.answered(repeat, attrs.evolve(right, **fields))  # type: ignore[arg-type]
+
+    def test_another_body_is_refused(self) -> None:
+        """With the index of the one that has the number; a repeat of the same one is never."""
+        drawn = self.drawn()
+        other = next(one for one in drawn if one.is_other)
+        repeat = next(one for one in drawn if one.is_repeat and not one.is_other)
+        taken = attrs.evolve(self.answer, code=ResponseCode.SEQUENCE_TAKEN, index=other.first_index, count=0)
+        self.by.answered(other, taken)
+        right = attrs.evolve(self.answer, index=other.first_index, count=other.known, is_repeated=True)
+        for asked, answer in ((other, attrs.evolve(taken, index=-1)), (other, right),
+                              (repeat, attrs.evolve(taken, index=repeat.first_index))):
+            with self.assertRaises(InvariantError):
+                self.by.answered(asked, answer)
 
     def test_an_early_append_is_refused(self) -> None:
         """Success would leave a gap."""

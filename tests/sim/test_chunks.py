@@ -19,7 +19,7 @@ from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL
 
 
 def chunk(channel: int = 0) -> EntryChunk:

@@ -14,7 +14,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.machine.guarded import SnapshotFailed
 from dledger.testing.group import focuses
 from dledger.testing.group.clients import Load
-from dledger.testing.group.focuses import FOCUSES, focus_name_of, run_drawn_schedule
+from dledger.testing.group.focuses import (
+    FOCUSES,
+    LAST,
+    LAST_FOCUSED,
+    focus_name_of,
+    run_drawn_schedule,
+)
 from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.runner import main
 from dledger.testing.group.schedule import EVERYTHING, Focus, ScheduleOutcome
@@ -27,13 +33,14 @@ class FocusTests(SynchronousTestCase):
         """There are many, and each has faults of its own."""
         self.assertGreaterEqual(len(FOCUSES), 20)
         for name, (weight, focus) in FOCUSES.items():
-            self.assertTrue(weight > 0 and focus.faults, name)
+            self.assertTrue((weight > 0) != (name == LAST) and focus.faults, name)
 
     def test_drawn(self) -> None:
-        """Half of the seeds draw one, each of them by its weight; a seed always draws the same."""
+        """Half of the seeds draw one, each of them by its weight, after the last; a seed draws the same."""
         drawn = Counter(focus_name_of(seed) for seed in range(4000))
         self.assertApproximates(drawn.pop("") / 4000, 0.5, 0.05)
         self.assertEqual(set(drawn), set(FOCUSES))
+        self.assertApproximates(drawn.pop(LAST) / 4000, LAST_FOCUSED, 0.01)
         total = sum(weight for weight, _ in FOCUSES.values())
         for name, (weight, _) in FOCUSES.items():
             self.assertApproximates(drawn[name] / 2000, weight / total, 0.03, name)

@@ -74,7 +74,7 @@ class MoodsTests(SynchronousTestCase):
     def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:
         """None is due, however long the log becomes."""
         with mock.patch.object(SnapshotWriter, "note", lambda *given, **more: None):
-            self.assertIn("its newest snapshot is after -1", run_schedule(5, focus=FOCUSES[
+            self.assertIn("its newest snapshot is after -1", run_schedule(4, focus=FOCUSES[
                 "machines-and-short-logs"][1]).failure)
 
 

@@ -10,12 +10,12 @@ import attrs
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.group_name import GroupName
+from dledger.ledger.group_state import GroupState, Producer
 from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, encode_mark
-from dledger.storage.store.producer_list import PRODUCERS_NAME
-from dledger.testing.group.checks.producer_folds import PRODUCERS_HEADER_BYTES
+from dledger.storage.files.state_file import STATE_NAME, StatePlace, encode_state
 from dledger.testing.group.watching.records_on_disk import mark_in
-from protocols.wire.fastjson import write_object
+from protocols.wire.ledger.entry import decode_header
 from tests.sim.test_words import GroupOfThree
 
 
@@ -137,9 +137,27 @@ class LookTests(GroupOfThree):
         self.records.before_start()
         self.looks("starts before this", self.records.after_start)
 
-    def test_a_file_of_producers_that_is_wrong(self) -> None:
-        """It reports a run of which the log has nothing yet."""
-        text = write_object({"index": 2, "producers": [["p", 0, 2, 9, 1, -1]]})
-        path = f"{self.follower.config.self_path}/{PRODUCERS_NAME}"
-        self.follower.disk.write_file(path, bytes(PRODUCERS_HEADER_BYTES) + text)
-        self.looks("producers")
+    def test_a_file_of_the_group_that_is_wrong(self) -> None:
+        """It has a producer of which the log says nothing, or is of another entry, or one after the log."""
+        self._with_state()
+        self.records.look()
+        self._with_state(producers=(Producer("p", 1, 0),))
+        self.looks("the group its file, of 2: it knows {'p'}, which are forgotten")
+        self._with_state(term=99)
+        self.looks("the group its file names")
+        self._with_state(index=self.follower.ledger.ledger_end_index + 1)
+        self.looks("the group its file is of the entry")
+
+    def _with_state(
+        self, *, producers: tuple[Producer, ...] = (), term: int | None = None, index: int = 2
+    ) -> None:
+        """A file whose newer slot has this state of the entry 2."""
+        mirror = self.cluster.invariants.mirror(self.follower.member_id)
+        header = decode_header(self.cluster.invariants.records[2, mirror.term_of(2)][0])
+        state = GroupState()
+        state.index = index
+        state.restored(producers, ())
+        place = StatePlace(index, header.term if term is None else term, header.pos, header.chain_crc)
+        slot = encode_state(state, place, 1)
+        path = f"{self.follower.config.self_path}/{STATE_NAME}"
+        self.follower.disk.write_file(path, slot + bytes(len(slot)))

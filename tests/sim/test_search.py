@@ -18,7 +18,7 @@ from dledger.core.state.quorum import QuorumAckChecker
 from dledger.ledger.membership import Membership
 from dledger.testing.search.__main__ import main
 from dledger.testing.search.explore import SearchResult, explore
-from dledger.testing.search.group import Bounds, GroupState, SearchedGroup
+from dledger.testing.search.group import Bounds, SearchedGroup, SearchedState
 from dledger.testing.search.local import MEMBER_IDS, RENAMINGS, freeze, hashes_of
 from dledger.testing.search.member import SearchedEntry, SearchedLedger, SearchedTerms, batch_of, entries_in
 from dledger.values.quorum import held_by
@@ -188,7 +188,9 @@ class ChangeTests(SynchronousTestCase):
 class NameTests(SynchronousTestCase):
     """States that differ in the names of the members only count once."""
 
-    def after(self, group: SearchedGroup, moves: list[tuple[str, int]], names: tuple[int, ...]) -> GroupState:
+    def after(
+        self, group: SearchedGroup, moves: list[tuple[str, int]], names: tuple[int, ...]
+    ) -> SearchedState:
         """The state after some moves, with other names; C{what} of a move begins with the given words."""
         state = group.first()
         for what, number in moves:

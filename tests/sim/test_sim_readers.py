@@ -9,7 +9,8 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
-from dledger.storage.files.reader_table import ReaderTable
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
+from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.readers import ReaderRules, change_problem, undone, without
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
@@ -17,7 +18,7 @@ from dledger.testing.group.schedule import EVERYTHING, Focus, member_options, re
 from dledger.testing.group.sim_readers import ReaderLoad, SimReaders
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import (
     NO_END,
     ReaderInfo,
@@ -80,6 +81,7 @@ class RulesTests(SynchronousTestCase):
         self.now_us = 7_000_000
         self.log = mock.Mock(records={}, committed={}, last_committed=-1)
         self.log.body_of = lambda index: self.log.records[index, 1][0][ENTRY_HEADER.size :]
+        self.log.is_hidden = lambda index: GroupInvariants.is_hidden(self.log, index)
         self.rules = ReaderRules(self.log, lambda: self.now_us)
         for body in (b"a", b"b", b"c"):
             self.add(body)
@@ -92,9 +94,9 @@ class RulesTests(SynchronousTestCase):
         """A committed entry. @return: its index."""
         log, channel = self.log, 0
         if isinstance(body, ReaderState):
-            body, channel = encode_reader_entry(body), PRODUCER_CHANNEL
+            body, channel = encode_reader_entry(body), READER_CHANNEL
         index = log.last_committed = log.last_committed + 1
-        header = ENTRY_HEADER.pack(1, 48 + len(body), index, 1, 0, channel, 0, 0, len(body))
+        header = ENTRY_HEADER.pack(1, 48 + len(body), index, 1, 0, channel, 1, 0, len(body))
         log.records[index, 1] = (header + body, 1)
         log.committed[index] = 1
         return int(index)
@@ -180,36 +182,28 @@ class RulesTests(SynchronousTestCase):
             wrong = Entry(index=2, term=1, pos=0, body=body)
             self.assertRaises(InvariantError, self.rules.check_handed, "r", token, from_index, wrong)
 
-    def test_tables(self) -> None:
+    def group(self, committed_index: int, **readers: ReaderState) -> GroupFold:
+        """What a member knows that has these reader entries, by C{at} and their indexes."""
+        group = GroupFold(GroupState())
+        group.take([Marked(int(at[2:]), 1, READER_CHANNEL, body=encode_reader_entry(one))
+                    for at, one in readers.items()])
+        group.commit(committed_index)
+        return group
+
+    def test_states(self) -> None:
         """What a member knows is the fold."""
-        table = ReaderTable()
-        table.note(3, state(-1, part(0)))
-        table.note(4, state(3, part(2, token=3)))
-        self.rules.check_table("n0", table, 5)
-        self.rules.check_table("n0", None, 6)
-        self.assertRaises(InvariantError, self.rules.check_table, "n0", table, 6)
-        self.assertRaises(InvariantError, self.rules.check_table, "n0", ReaderTable(), 3)
-        self.rules.check_table("n0", ReaderTable(), 2)
+        known = {"at3": state(-1, part(0)), "at4": state(3, part(2, token=3))}
+        self.rules.check_state("n0", self.group(5, **known))
+        self.rules.check_state("n0", self.group(3, **known))
+        self.rules.check_state("n0", self.group(2))
+        self.rules.check_state("n0", None)
+        another = {**known, "at4": state(3, part(1, token=3))}
+        for wrong in (self.group(6, **known), self.group(3), self.group(5, **another)):
+            self.assertRaises(InvariantError, self.rules.check_state, "n0", wrong)
 
-    def test_tables_that_began_anew(self) -> None:
-        """Who began after an entry may lack it, or know the one before, and no other."""
-        self.rules.check_table("n0", ReaderTable(), 3, 4)
-        self.assertRaises(InvariantError, self.rules.check_table, "n0", ReaderTable(), 3, 3)
-        known = ReaderTable()
-        known.note(3, state(-1, part(1)))
-        self.assertRaises(InvariantError, self.rules.check_table, "n0", known, 3, 4)
-
-    def test_tables_of_a_file_that_is_newer(self) -> None:
-        """A file may say more than the mark, and it says what the log says."""
-        for begin, is_right in ((2, True), (1, False)):
-            table = ReaderTable()
-            table.note(3, state(-1, part(0)))
-            table.note(4, state(3, part(begin, token=3)))
-            table.at(4)
-            if is_right:
-                self.rules.check_table("n0", table, 3)
-            else:
-                self.assertRaises(InvariantError, self.rules.check_table, "n0", table, 3)
+    def test_states_of_what_may_be_lost(self) -> None:
+        """One of a later entry than is known to be committed is not compared."""
+        self.rules.check_state("n0", self.group(9, at8=state(-1, part(0))))
 
 
 class ScheduleTests(SynchronousTestCase):
@@ -235,7 +229,7 @@ class ScheduleTests(SynchronousTestCase):
         """Requests of each kind are answered and compared, entries are handed out, leases end."""
         focus = Focus(readers={"names": 1, "processes": 3, "lease_s": 0.5, "orders": 0.3},
                       group={"hides_wire_version": False, "members": 3}, load={"body_bytes_max": 50})
-        rules = self.run_all(range(7, 12), focus)
+        rules = self.run_all((8, 14), focus)
         for does in ("take", "renew", "commit", "release", "move", "forget", "list"):
             self.assertGreater(sum(one.answers.get(does, 0) for one in rules), 0, does)
         self.assertGreater(sum(one.handed for one in rules), 100)

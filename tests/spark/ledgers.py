@@ -26,10 +26,20 @@ from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.storage.files.commit_mark import encode_mark, read_mark
 from dledger.storage.start.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
 from dledger.storage.store.file_store import FileStore
+from protocols.wire.ledger.own.age_entries import encode_age_entry
 from protocols.wire.ledger.own.machine_entries import encode_skip
-from protocols.wire.ledger.own.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.own_entries import (
+    AGE_CHANNEL,
+    HIDDEN,
+    MACHINE_CHANNEL,
+    READER_CHANNEL,
+    SESSION_CHANNEL,
+    TERM_START_CHANNEL,
+    TIME_CHANNEL,
+    slot_channels,
+)
+from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
-from protocols.wire.ledger.producers import ProducerRun
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.storage.support import append_bare, config_of, flush
 
@@ -38,11 +48,10 @@ Row = tuple[int, int, int, int, int, int, int, bytes]
 
 
 def mixed_bodies(count: int, *, seed: int, longest: int = 200) -> list[bytes]:
-    """Bodies of many sizes, empty ones among them, but none where a term may begin: that is a leader's."""
+    """Bodies of many sizes, empty ones among them."""
     chance = random.Random(seed)
-    bodies = [chance.randbytes(chance.choice((0, 1, 47, 48, 49, chance.randrange(longest + 1))))
-              for _ in range(count)]
-    return [body if number % 25 else body or b"0" for number, body in enumerate(bodies)]
+    return [chance.randbytes(chance.choice((0, 1, 47, 48, 49, chance.randrange(longest + 1))))
+            for _ in range(count)]
 
 
 class Ledger:
@@ -57,9 +66,29 @@ class Ledger:
         self.path = self.config.self_path
         self.store = FileStore.open(self.config, OsDisk())
 
-    def append(self, bodies: Iterable[bytes], *, term: int = 0) -> None:
+    def append(self, bodies: Iterable[bytes], *, term: int = 0, channels: Sequence[int] = ()) -> None:
         """Entries with checksums, of the term of the last one unless another is named."""
-        self.store.append_bodies(tuple(bodies), term or max(self.store.ledger_end_term, 1))
+        self.store.append_bodies(tuple(bodies), term or max(self.store.ledger_end_term, 1), channels=channels)
+
+    def append_once(
+        self, producer: str, bodies: Sequence[bytes], *, hidden: Sequence[int] = (), term: int = 0
+    ) -> None:
+        """
+        The next bodies of a producer, with a session entry in front if it is new.
+
+        @param hidden: numbers of the bodies that readers leave out.
+        """
+        group = self.store.group
+        assert group is not None
+        if group.producer(producer) is None:
+            session = Session(group.free_slots(1)[0], producer)
+            self.append([encode_session_entry([session])], term=term, channels=[SESSION_CHANNEL])
+        known = group.producer(producer)
+        assert known is not None
+        channels = slot_channels(known.slot, known.last + 1, len(bodies))
+        for number in hidden:
+            channels[number] |= HIDDEN
+        self.append(bodies, term=term, channels=channels)
 
     def append_without_checksums(self, bodies: Iterable[bytes], *, term: int = 1) -> None:
         """Entries as Java writes them."""
@@ -73,36 +102,38 @@ class Ledger:
 
     def fill(self, count: int, *, seed: int = 1, per_term: int = 25) -> None:
         """C{count} entries of mixed sizes, a new term every C{per_term}."""
-        bodies = mixed_bodies(count, seed=seed)
-        first = self.store.ledger_end_index + 1
-        for number, body in enumerate(bodies, first):
-            begins = number % per_term == 0 or number == first
-            self.append((body or b"0" if begins else body,), term=1 + number // per_term)
+        for number, body in enumerate(mixed_bodies(count, seed=seed), self.store.ledger_end_index + 1):
+            self.append((body,), term=1 + number // per_term)
 
     def append_own(self) -> list[bytes]:
         """
-        Entries of every kind: programs' in five terms, empty ones among them, and the log's own between them.
+        Entries of every kind, in five terms: those of programs, empty ones among them, of two producers, and
+        the log's own between them.
 
         @return: the bodies of programs.
         """
-        rows, store = list[bytes](), self.store
+        rows, last = list[bytes](), -1
         for term in range(1, 6):
-            first = [b"first"] if term == 1 else []
-            self.append(first or [b""], term=term)  # The latter is a leader's.
-            marker = encode_marker(SinkMarker(kind=MarkerKind.BEGIN, sink="s", batch=term, run="0" * 16))
-            self.append([b"row", marker, b"", b"", marker, b"x" * len(marker), b"PRDC"], term=term)
-            runs = [ProducerRun("p" * 64, term, 1, 1), ProducerRun("q", 2 * term, 2, 2)]
-            numbered = (encode_producer_entry(runs), b"once", b"", b"thrice")
-            store.append_bodies(numbered, term, producers_at=0)
-            reader = encode_reader_entry(ReaderState("billing", -1, term))
-            for own in (reader, encode_skip(term), encode_time_entry(1000 * term)):
-                store.append_bodies((own,), term, producers_at=0)
+            self.append([b""], term=term, channels=[TERM_START_CHANNEL])
+            marker = encode_marker(SinkMarker(kind=MarkerKind.DONE, sink="s", batch=term, run="0" * 16))
+            plain = [b"", b"row", marker, b"", b"x" * len(marker), encode_time_entry(0), b"SESS"]
+            self.append(plain, term=term)
+            first, second = [marker, b"once", b"", marker], [b"twice"]
+            self.append_once("p" * 64, first, hidden=(0, 3), term=term)
+            self.append_once(f"q{term}", second, term=term)
+            for channel, body in (
+                (READER_CHANNEL, encode_reader_entry(ReaderState("billing", last, term))),
+                (MACHINE_CHANNEL, encode_skip(term)), (TIME_CHANNEL, encode_time_entry(1000 * term)),
+                (AGE_CHANNEL, encode_age_entry(1000 * term, 10**9)),
+            ):
+                self.append([body], term=term, channels=[channel])
+                last = self.store.ledger_end_index if channel == READER_CHANNEL else last
             voters = {f"n{number}": f"h:{number}" for number in range(1, 1 + term)}
-            store.append_configuration(Membership(voters=voters), term)
-            self.append([b"y" * 300, b"z" * 900], term=term)
-            rows += [*first, b"row", b"", b"", b"x" * len(marker), b"PRDC", *numbered[1:]]
-            rows += [b"y" * 300, b"z" * 900]
-        self.append([b""], term=6)
+            self.store.append_configuration(Membership(voters=voters), term)
+            long = [b"y" * 300, b"z" * 900]
+            self.append(long, term=term)
+            rows += [*plain, *first[1:3], *second, *long]
+        self.append([b""], term=6, channels=[TERM_START_CHANNEL])
         return rows
 
     def expire(self, files: int) -> int:

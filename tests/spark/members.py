@@ -7,15 +7,16 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from dledger.storage.files.records import pack_bodies
 from dledger.values.tls_files import TlsFiles
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer, FrameError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.entry import decode_header
 from protocols.wire.ledger.java.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     MetadataRequest,
@@ -29,15 +30,23 @@ from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import decode_command, encode_answer
 
 
-def records_of(bodies: list[bytes]) -> list[bytes]:
-    """A ledger's records, one after the other in one large file."""
-    found, pos, chain = [], 0, 0
+def records_of(
+    bodies: list[bytes], channels: Sequence[int] = (), terms: Sequence[int] = ()
+) -> list[bytes]:
+    """
+    A ledger's records, one after the other in one large file.
+
+    @param channels, terms: of each record; by default 0, and a new term after every 50 records.
+    """
+    found: list[bytes] = []
+    pos = chain = 0
     for index, body in enumerate(bodies):
-        record, chain = pack_record(
-            body, index=index, term=1 + index // 50, pos=pos, previous_chain_crc=chain
+        layout = pack_bodies(
+            (body,), first_index=index, term=terms[index] if terms else 1 + index // 50, end_position=pos,
+            previous_chain_crc=chain, file_size=1 << 40, channels=channels[index : index + 1],
         )
-        found.append(record)
-        pos += len(record)
+        found.append(layout.records)
+        pos, chain = layout.end_position, layout.chain_crc
     return found
 
 
@@ -178,7 +187,7 @@ class FakeMember:
             if sum(map(len, chosen)) + len(record) > request.max_bytes:
                 break
             chosen.append(record)
-        return EntryBatch(first_index=first, count=len(chosen), term=1 + (first + len(chosen) - 1) // 50,
+        return EntryBatch(first_index=first, count=len(chosen), term=decode_header(chosen[-1]).term,
                           records=b"".join(chosen))
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from tests.spark.sessions import CONFIG
 
 SINK_ID = "kills"
 #: Small requests, so that a batch is many of them.
-SMALL = {"sinkId": SINK_ID, "frameBytes": "250", "settleMs": "200"}
+SMALL = {"sinkId": SINK_ID, "frameBytes": "250"}
 _STARTS_MAX = 30
 
 

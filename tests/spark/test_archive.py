@@ -459,6 +459,9 @@ class OlderTests(ArchiveCase):
         """
         A reader that has planned with a segment that goes gets an error; C{failOnDataLoss=false} skips it.
         """
+        self.ledger.fill(60)
+        self.ledger.commit()
+        self.ledger.store.parts.state.save()  # Up to there, the archive needs no entry.
         self.filled()
         given = {"path": self.archive, **QUICK}
         scans = [Scan.of({**given, "failOnDataLoss": word}) for word in ("true", "false")]

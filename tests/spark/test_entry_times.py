@@ -15,8 +15,8 @@ from dledger.spark.ledger.columns import ENTRY_COLUMNS, TIME_COLUMN
 from dledger.spark.scans import scan
 from dledger.spark.scans.scan import Scan
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.own.time_entries import decode_time_entry, encode_time_entry, is_time_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
+from protocols.wire.ledger.own.time_entries import decode_time_entry, encode_time_entry
 from tests.processes.ledgers import read_records
 from tests.spark.archives import ship
 from tests.spark.ledgers import plain_rows, scanned
@@ -39,10 +39,10 @@ class TimesTests(LedgerCase):
             for _ in range(6):
                 if term not in (3, 6) and rng.random() < 0.6:
                     time_ms += rng.choice((0, 1, 1000))
-                    self.ledger.store.append_bodies((encode_time_entry(time_ms),), term, producers_at=0)
+                    self.ledger.append([encode_time_entry(time_ms)], term=term, channels=[TIME_CHANNEL])
                 # One of a program, with the same bytes, is none.
                 bodies = [b"x" * rng.randrange(60) for _ in range(rng.randrange(1, 9))]
-                self.ledger.append([b"y", *bodies, encode_time_entry(0)], term=term)
+                self.ledger.append([*bodies, encode_time_entry(0)], term=term)
         self.ledger.commit()
         self.known = self.folded()
         self.assertGreater(len({one for _, one in self.known}), 7)
@@ -52,7 +52,7 @@ class TimesTests(LedgerCase):
         found: list[tuple[int, datetime | None]] = []
         last = (-1, 0)
         for index, term, _pos, _size, channel, _chain, _crc, body in plain_rows(self.path):
-            if channel == PRODUCER_CHANNEL and is_time_entry(body):
+            if channel == TIME_CHANNEL:
                 last = (term, decode_time_entry(body))
             elif not channel:
                 moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=last[1])
@@ -96,8 +96,8 @@ class TimesTests(LedgerCase):
     def test_damage(self) -> None:
         """A damaged record may have been a time entry: no time up to the next one, not a wrong one."""
         rows = plain_rows(self.path)
-        at = next(row for row in rows[20:] if is_time_entry(row[7]) and row[4])
-        after = next(row[0] for row in rows if row[0] > at[0] and (is_time_entry(row[7]) and row[4]))
+        at = next(row for row in rows[20:] if row[4] == TIME_CHANNEL)
+        after = next(row[0] for row in rows if row[0] > at[0] and row[4] == TIME_CHANNEL)
         names = sorted(os.listdir(f"{self.path}/data"))
         name = max(one for one in names if int(one) <= at[2])
         with open(f"{self.path}/data/{name}", "r+b") as file:

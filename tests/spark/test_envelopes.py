@@ -24,7 +24,7 @@ from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.sink_log import SinkError, digest_of_all
 from dledger.spark.source import LogStreamReader
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, envelope_head
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 from tests.client.test_values import batch_of
 from tests.spark.ledgers import plain_rows, scanned
 from tests.spark.test_scan import LedgerCase
@@ -131,12 +131,17 @@ class ColumnsTests(LedgerCase):
             else:
                 self.assertEqual(scanned(given), [])
 
-    def test_control(self) -> None:
-        """Entries of members are as they are."""
-        bodies = pa.array([WHOLE, WHOLE], pa.binary())
-        found = open_bodies(bodies, np.array([0, PRODUCER_CHANNEL]) == 0)
-        self.assertEqual(found.bodies.to_pylist(), [b"a", WHOLE])
-        self.assertEqual(found.times.to_pylist(), [NOW, None])
+    def test_of_producers(self) -> None:
+        """Those in entries of a producer are opened; what is hidden is shown as it is."""
+        first = self.ledger.store.ledger_end_index + 1
+        self.ledger.append_once("p", [WHOLE, b"plain"])
+        self.ledger.append([WHOLE], channels=[TERM_START_CHANNEL])
+        self.ledger.commit()
+        given = {"path": self.path, "envelopes": "true", "startingOffsets": first}
+        wanted = [("body", "BINARY"), ("timestamp", "TIMESTAMP")]
+        told = [(b"a", NOW), (b"plain", None), (WHOLE, None)]
+        self.assertEqual(scanned(given, wanted), told[:2])
+        self.assertEqual(scanned({**given, "includeControl": "true"}, wanted)[1:], told)
 
     def test_errors(self) -> None:
         """Messages have no envelopes; without the option there are no such columns."""

@@ -13,10 +13,10 @@ from dledger.spark.basics.log import DamageError
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.own_rows import GAP_BYTES
 from dledger.spark.scans.scan import Scan
-from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
+from dledger.spark.sink.markers import MARKER_BYTES, MarkerKind, SinkMarker, encode_marker
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import envelope_head
-from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
+from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, HIDDEN, OwnKind, own_kind
 from tests.processes.ledgers import read_records
 from tests.spark.archives import ship
 from tests.spark.ledgers import plain_rows, scanned
@@ -25,7 +25,7 @@ from tests.spark.test_scan import LedgerCase
 
 INDEX = [("index", "BIGINT")]
 BODY = [("body", "BINARY")]
-MARKER = encode_marker(SinkMarker(kind=MarkerKind.BEGIN, sink="s", batch=1, run="0" * 16))
+MARKER = encode_marker(SinkMarker(kind=MarkerKind.DONE, sink="s", batch=1, run="0" * 16))
 
 
 class HiddenTests(LedgerCase):
@@ -36,11 +36,7 @@ class HiddenTests(LedgerCase):
         self.rows = self.ledger.append_own()
         self.ledger.commit()
         self.all = plain_rows(self.path)
-        terms = [row[1] for row in self.all]
-        self.kinds = [
-            own_kind(row[4], row[7], begins_term=before is not None and before != row[1])
-            for before, row in zip([None, *terms], self.all, strict=False)
-        ]
+        self.kinds = [own_kind(row[4], row[5]) for row in self.all]
         self.shown = [row for kind, row in zip(self.kinds, self.all, strict=True) if kind is None]
         self.assertEqual([row[7] for row in self.shown], self.rows)
         self.assertEqual(set(self.kinds), {None, *OwnKind} - {OwnKind.UNKNOWN})
@@ -80,16 +76,6 @@ class HiddenTests(LedgerCase):
         self.ledger.expire(3)
         for split in ({}, {"maxRecordsPerPartition": 1}):
             self.assertEqual(scanned({"path": self.path, "archive": target, **split}), self.shown)
-
-    def test_expired(self) -> None:
-        """A first entry that is empty counts as a program's when the one before has expired."""
-        for _ in range(60):
-            self.ledger.append([b""], term=self.ledger.store.ledger_end_term + 1)
-        self.ledger.commit()
-        first = self.ledger.expire(len(os.listdir(f"{self.path}/data")) - 1)
-        self.assertEqual(plain_rows(self.path)[0][7], b"")
-        self.assertEqual(scanned({"path": self.path}, INDEX), [(first,)])
-        self.assertEqual(scanned({"path": self.path}, BODY), [(b"",)])
 
     def test_shown(self) -> None:
         """C{includeControl} shows all, with a column for their kind; C{includeMarkers} markers."""
@@ -156,31 +142,54 @@ class DamageTests(LedgerCase):
 
     def test_channel(self) -> None:
         """A channel that was 0, and one that does not fit its body, hide nothing in silence."""
-        self.ledger.append([b"a" * 40, b"PRDC", b"c"])
+        self.ledger.append([b"a" * 40, b"SESS", b"c"])
         self.ledger.commit()
-        for value in (b"\x80\0\0\0", b"PRDC"):
+        for value in (b"\x80\0\0\0", b"SESS", (HIDDEN | 256).to_bytes(4), (1 << 31 | 7).to_bytes(4)):
             self.damage(2, CHANNEL_AT, value)
             self.assertDamaged(2, "its channel does not fit its body", 2)
 
+    def assertVerified(self, index: int, says: str, rows: int) -> None:
+        """Any scan that compares checksums reports it; one that passes over damage leaves the record out."""
+        given = {"path": self.path, "verifyCrc": "true"}
+        for wanted in (INDEX, BODY):
+            error = self.assertRaises(DamageError, scanned, given, wanted)
+            self.assertIn(f"entry {index} is damaged", str(error))
+            self.assertIn(says, str(error))
+            self.assertEqual(len(scanned({**given, "failOnDamage": "false"}, wanted)), rows)
+            self.assertEqual(len(self.flushWarnings()), 1)
+
     def test_marker(self) -> None:
         """A marker with a changed byte is damage, wherever it is changed; a body like one is a row."""
-        like = MARKER[:20] + b"?" + MARKER[21:]
-        self.ledger.append([b"a", MARKER, b"b", like, b"c"])
+        self.ledger.append([b"a"])
+        self.ledger.append_once("sink:s", [MARKER], hidden=[0])
+        self.ledger.append([b"b", MARKER, b"c"])
         self.ledger.commit()
         for wanted in (INDEX, BODY):
             self.assertEqual(len(scanned({"path": self.path}, wanted)), 4)
         for at in (0, 14, 16, 40, MARKER_BYTES - 1):
-            self.damage(1, ENTRY_HEADER_SIZE + at, b"!")
-            self.assertDamaged(1, "does not match its body_crc", 4)
-            self.damage(1, ENTRY_HEADER_SIZE + at, MARKER[at : at + 1])
+            self.damage(2, ENTRY_HEADER_SIZE + at, b"!")
+            self.assertVerified(2, "does not match its body_crc", 4)
+            self.damage(2, ENTRY_HEADER_SIZE + at, MARKER[at : at + 1])
+
+    def test_of_java(self) -> None:
+        """Java writes no checksums, so its entries are programs', whatever their channels are."""
+        self.ledger.append_without_checksums([b"a", b"b", MARKER])
+        self.ledger.commit()
+        for channel in (AGE_CHANNEL, HIDDEN | 256):
+            self.damage(1, CHANNEL_AT, channel.to_bytes(4, signed=True))
+            self.damage(2, CHANNEL_AT, channel.to_bytes(4, signed=True))
+            for wanted in (INDEX, BODY):
+                self.assertEqual(len(scanned({"path": self.path}, wanted)), 3)
 
     def test_header(self) -> None:
         """A record that is looked up has to fit its index unit."""
-        self.ledger.append([b"a", MARKER, b"b", b"c"])
+        self.ledger.append([b"a"])
+        self.ledger.append_once("sink:s", [MARKER], hidden=[0])
+        self.ledger.append([b"b", b"c"])
         self.ledger.commit()
-        self.damage(1, 8, b"\x01")
+        self.damage(2, 8, b"\x01")
         error = self.assertRaises(DamageError, scanned, {"path": self.path}, INDEX)
-        self.assertIn("entry 1 is damaged", str(error))
+        self.assertIn("entry 2 is damaged", str(error))
         self.assertEqual(len(self.skipping(INDEX)), 3)
 
 
@@ -207,8 +216,8 @@ class CostTests(LedgerCase):
         return calls
 
     def test_sizes(self) -> None:
-        """Records of a marker's size, none, every second and all, cost the same reads, one for each run."""
-        sizes = ([340] * 2000, [340, MARKER_BYTES] * 1000, [MARKER_BYTES] * 2000, [50, MARKER_BYTES] * 1000)
+        """Whatever sizes the records have, a count costs the same reads."""
+        sizes = ([340] * 2000, [340, MARKER_BYTES] * 1000, [MARKER_BYTES] * 2000, [0, MARKER_BYTES] * 1000)
         costs = [len(self.reads(each)) for each in sizes]
         self.assertLess(max(costs), 10)
         self.assertEqual(len(set(costs)), 1, costs)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from click.testing import CliRunner
@@ -11,19 +10,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+import dledger
 from dledger.cli.main import cli
+from dledger.client.answers.errors import OutOfSequence, SequenceTaken
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.scans.scan import Scan
-from dledger.spark.sink.markers import MarkerKind, decode_marker
+from dledger.spark.sink.sink_log import producer_of
 from dledger.values.rights import ClientRole
-from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendRequest
-from tests.processes.asking import Asker
+from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.processes.members import Group
 from tests.processes.test_tls import TlsCase
 from tests.spark.ledgers import Ledger
 from tests.spark.sessions import patiently, rows_of, spark
-from tests.spark.sink_logs import EarlierSink
 from tests.spark.test_groups import recipe
 from tests.spark.test_live import LiveCase
 
@@ -55,9 +53,9 @@ class SinkCase(LiveCase):
         frame.write.format("dledger").options(**given).mode(mode).save()
 
     def read(self, **options: object) -> list[bytes]:
-        """The bodies in the group, without those of first entries of leaders."""
+        """The bodies in the group."""
         log = spark().read.format("dledger").options(bootstrap=self.members, **options).load()
-        return [row[1] for row in rows_of(log.select("index", "body"), "index") if row[1]]
+        return [row[1] for row in rows_of(log.select("index", "body"), "index")]
 
     def refused(self, said: str, frame: DataFrame, mode: str = "append", **options: object) -> None:
         """A job ends with a sentence."""
@@ -65,54 +63,13 @@ class SinkCase(LiveCase):
         self.assertIn(said, str(error))
 
 
-class MemberLog:
-    """The log of one member, for an earlier version of the sink."""
-
-    def __init__(self, group: Group) -> None:
-        self._member = group.members["n0"]
-
-    @property
-    def entries(self) -> range:
-        """As many as it has."""
-        answer = self._member.metadata()
-        assert answer is not None
-        return range(answer.end_index + 1)
-
-    def put(self, bodies: Iterable[bytes]) -> None:
-        """One request."""
-        with Asker(self._member.address, native=True, seconds=30.0) as asker:
-            answer = asker.ask(AppendRequest(group="default", remote_id="n0", bodies=tuple(bodies)))
-        assert answer.code is ResponseCode.SUCCESS, answer
-
-    def new_term(self) -> None:
-        """There is one leader alone."""
-        raise NotImplementedError
-
-
 class JobTests(SinkCase):
     """C{df.write}."""
 
-    def test_from_an_earlier_version(self) -> None:
-        """
-        A job that an earlier version has begun appends only what is missing, and one that it has completed
-        nothing; then the next one.
-        """
-        earlier = EarlierSink(MemberLog(self.group), sink="nightly")
-        earlier.whole(4, numbers(50))
-        earlier.begin(5)
-        earlier.rows(5, *numbers(30))
-        self.write(frame_of(50), sinkId="nightly", batchId=5, settleMs=0)
-        self.assertEqual(self.read(), numbers(50) * 2)
-        self.write(frame_of(50), sinkId="nightly", batchId=5)
-        self.write(frame_of(7), sinkId="nightly", batchId=6)
-        EarlierSink(MemberLog(self.group), sink="other").whole(1, numbers(9))
-        self.write(frame_of(9), sinkId="other", batchId=1)
-        self.assertEqual(self.read(), [*numbers(50), *numbers(50), *numbers(7), *numbers(9)])
-
     def test_rows(self) -> None:
         """
-        Rows in the order of the partitions, once; markers are hidden, by members, in the files, and where the
-        data files are not read.
+        Rows in the order of the partitions, once; markers are hidden, by members, in the files, where the
+        data files are not read, and from other clients.
         """
         self.write(frame_of(500))
         self.write(frame_of(3).withColumnRenamed("body", "value"), frameBytes=1)
@@ -128,12 +85,13 @@ class JobTests(SinkCase):
         done = CliRunner().invoke(cli, ["export", path, out])
         self.assertEqual(done.exit_code, 0, done.output)
         exported = [row[1] for row in rows_of(spark().read.parquet(out).select("index", "body"), "index")]
-        self.assertEqual([body for body in exported if body], expected)
+        self.assertEqual(exported, expected)
+        with dledger.connect(self.members) as client:
+            self.assertEqual([entry.body for entry in client.tail(0, follow=False)], expected)
         for options in ({"path": path}, {"bootstrap": self.members}):
             log = spark().read.format("dledger").options(**options).load()
-            empty = log.where("length(body) = 0").count()
-            self.assertEqual(log.count(), len(expected) + empty)
-            self.assertEqual(log.where("term >= 0").select("index").count(), len(expected) + empty)
+            self.assertEqual(log.count(), len(expected))
+            self.assertEqual(log.where("term >= 0").select("index").count(), len(expected))
             bare = spark().read.format("dledger").schema("index BIGINT").options(**options).load()
             self.assertEqual(sorted(bare.collect()), sorted(log.select("index").collect()))
 
@@ -143,8 +101,28 @@ class JobTests(SinkCase):
             self.write(frame_of(100), sinkId="nightly", batchId=number)
         self.assertEqual(self.read(), numbers(100) * 2)
         self.refused("comes after batch 5", frame_of(100), sinkId="nightly", batchId=4)
+        before = self.group.members["n0"].metadata()
         self.refused("is in the log with 100 rows", frame_of(99), sinkId="nightly", batchId=5)
+        after = self.group.members["n0"].metadata()
+        assert before is not None and after is not None
+        self.assertEqual(after.end_index, before.end_index)
         self.assertEqual(self.read(), numbers(100) * 2)
+
+    def test_foreign_producer(self) -> None:
+        """A program that appends under the id of the sink's producer does no harm to the sink."""
+        self.write(frame_of(100), sinkId="nightly", batchId=4)
+        with dledger.connect(self.members) as client:
+            error = self.assertRaises(
+                SequenceTaken, client.append, b"mine", producer=producer_of("nightly"), sequence=0
+            )
+            self.assertEqual(client.get(error.index).kind, OwnKind.SINK_MARKER)
+            error = self.assertRaises(
+                OutOfSequence, client.append, b"mine", producer=producer_of("nightly"), sequence=10**6
+            )
+            client.append(b"mine", producer=producer_of("nightly"), sequence=error.last_sequence + 1)
+        self.write(frame_of(100), sinkId="nightly", batchId=4)
+        self.write(frame_of(3), sinkId="nightly", batchId=5)
+        self.assertEqual(self.read(), [*numbers(100), b"mine", *numbers(3)])
 
     def test_refused(self) -> None:
         """Modes, columns, options and rows; nothing is in the log."""
@@ -186,7 +164,7 @@ class SinkStreamTests(SinkCase):
             spark().readStream.format("dledger").option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", "40").load(self.source.path).select("body")
         )
-        given: dict[str, Any] = {"bootstrap": self.members, "sinkId": "copy", "settleMs": "0", **options}
+        given: dict[str, Any] = {"bootstrap": self.members, "sinkId": "copy", **options}
         return (
             stream.writeStream.format("dledger").options(**given)
             .option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
@@ -214,29 +192,6 @@ class SinkStreamTests(SinkCase):
         error = self.assertRaises(PySparkException, self.run_query)
         self.assertIn("sinkId belongs to another query", str(error))
         self.assertEqual(self.read(), [*numbers(100), *numbers(10)])
-
-    def test_from_an_earlier_version(self) -> None:
-        """
-        A query whose batches an earlier version has appended goes on. The last one, which Spark has not noted
-        as done, is not appended again.
-        """
-        self.source.append(numbers(100))
-        self.source.commit()
-        self.run_query(sinkId="for-the-checkpoint")
-        self.assertEqual(self.read(), numbers(100))
-        earlier, log = EarlierSink(MemberLog(self.group), sink="copy"), numbers(100)
-        batches = [log[:40], log[40:80], log[80:]]
-        marked = self.read(includeMarkers="true")
-        counts = [marker.count for body in marked if (marker := decode_marker(body)) is not None
-                  and marker.kind is MarkerKind.DONE]
-        self.assertEqual(counts, [len(batch) for batch in batches])
-        for number, batch in enumerate(batches):
-            earlier.whole(number, batch)
-        self.forget_last()
-        self.source.append(numbers(10))
-        self.source.commit()
-        self.run_query()
-        self.assertEqual(self.read(), [*numbers(100), *numbers(100), *numbers(10)])
 
     def forget_last(self) -> None:
         """Spark does not know that its last batch is done."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.sink.markers import decode_marker
 from dledger.spark.sink.sink_log import SinkError, producer_of
-from tests.spark.sink_logs import SINK, Crash, EarlierSink, MemoryLog, NoAnswer
+from tests.spark.sink_logs import SINK, Crash, MemoryLog, NoAnswer
 
 #: Two rows are equal, one is empty, one is longer than a frame.
 ROWS = (b"aa", b"bb", b"aa", b"", b"0123456789", b"c", b"d", b"aa")
@@ -32,26 +33,16 @@ def fresh() -> MemoryLog:
     return log
 
 
-def upgraded() -> MemoryLog:
-    """The same, appended by an earlier version, which has begun the next one, and died in it."""
-    log = MemoryLog()
-    log.other(b"aa", b"bb")
-    earlier = EarlierSink(log)
-    earlier.whole(0, FORMER)
-    log.other(b"", b"aa")
-    earlier.begin(1)
-    log.other(b"aa")
-    earlier.rows(1, b"aa", b"d")
-    log.other(b"c")
-    earlier.rows(1, b"", b"aa", b"bb", taken=3)
-    return log
-
-
 def strike(log: MemoryLog, number: int, count: int, error: BaseException) -> None:
     """Request C{number} fails; another writer appends the twin of a row in front of each."""
     log.appends = 0
     log.fault = lambda at, bodies: (min(count, len(bodies)), error) if at == number else None
     log.between = lambda _: log.other(b"aa")
+
+
+def hidden_in(bodies: Sequence[bytes]) -> tuple[int, ...]:
+    """Numbers of the markers in a request."""
+    return tuple(number for number, body in enumerate(bodies) if decode_marker(body) is not None)
 
 
 def faults() -> Iterator[tuple[int, int]]:
@@ -79,43 +70,40 @@ class CrashTests(SynchronousTestCase):
     def test_no_fault(self) -> None:
         """Rows are in their order, after each other where nobody else writes."""
         log = fresh()
-        outcome = log.restart(ROWS, 1)
-        self.assertEqual((outcome.appended, outcome.doubled), (len(ROWS), 0))
+        self.assertEqual(log.restart(ROWS, 1).appended, len(ROWS))
         self.assertEqual(tuple(log.bodies()[-len(ROWS) :]), ROWS)
         self.assertEqual(log.appends, 4)
 
     def test_driver_dies(self) -> None:
         """
         At each request, with each part of it in the log; then it is restarted, in another order of rows, and
-        dies again. So in a log that an earlier version of the sink has begun.
+        dies again.
         """
-        for make in (fresh, upgraded):
-            deaths = 0
-            for first in faults():
-                for second in (None, *faults()):
-                    log = make()
-                    for fault, rows in ((first, ROWS), (second, ROWS[::-1])):
-                        if fault is not None:
-                            strike(log, *fault, Crash())
-                            deaths += self.dies(log.driver(rows, 1).run)
-                    self.assertEqual(log.restart(ROWS[3:] + ROWS[:3], 1).doubled, 0)
-                    self.check(log, (make, first, second))
-                    self.assertEqual(log.restart(ROWS, 1).appended, 0)
-                    self.check(log, (make, first, second))
-            self.assertGreater(deaths, 1000)
+        deaths = 0
+        for first in faults():
+            for second in (None, *faults()):
+                log = fresh()
+                for fault, rows in ((first, ROWS), (second, ROWS[::-1])):
+                    if fault is not None:
+                        strike(log, *fault, Crash())
+                        deaths += self.dies(log.driver(rows, 1).run)
+                log.restart(ROWS[3:] + ROWS[:3], 1)
+                self.check(log, (first, second))
+                self.assertEqual(log.restart(ROWS, 1).appended, 0)
+                self.check(log, (first, second))
+        self.assertGreater(deaths, 1000)
 
     def test_no_outcome(self) -> None:
         """The driver lives, and goes on by itself; in another order of rows after a crash."""
-        for make in (fresh, upgraded):
-            for first in faults():
-                log = make()
-                strike(log, *first, NoAnswer())
-                self.assertEqual(log.driver(ROWS, 1).run().doubled, 0)
-                self.check(log, first)
-                strike(log, *first, Crash())
-                self.dies(log.driver(ROWS[::-1], 2).run)
-                log.restart(ROWS, 2)
-                self.check(log, first, ROWS * 2)
+        for first in faults():
+            log = fresh()
+            strike(log, *first, NoAnswer())
+            log.driver(ROWS, 1).run()
+            self.check(log, first)
+            strike(log, *first, Crash())
+            self.dies(log.driver(ROWS[::-1], 2).run)
+            log.restart(ROWS, 2)
+            self.check(log, first, ROWS * 2)
 
     def test_late(self) -> None:
         """
@@ -131,7 +119,7 @@ class CrashTests(SynchronousTestCase):
                     if at != number:
                         return None
                     sequence = log.last_sequence(producer_of(SINK)) + 1
-                    log.late.append((producer_of(SINK), sequence, list(bodies)))
+                    log.late.append((producer_of(SINK), sequence, list(bodies), hidden_in(bodies)))
                     return 0, Crash()
 
                 log.appends, log.fault = 0, fault
@@ -139,7 +127,7 @@ class CrashTests(SynchronousTestCase):
                 log.fault, log.appends = lambda *_: None, 0
                 log.between = lambda at, log=log, moment=moment: (  # type: ignore[misc]
                     log.deliver() if at == moment else None)
-                self.assertEqual(log.driver(ROWS[::-1], 1).run().doubled, 0)
+                log.driver(ROWS[::-1], 1).run()
                 log.deliver()
                 log.restart(ROWS, 2)
                 self.check(log, (number, moment), ROWS * 2)
@@ -158,7 +146,7 @@ class CrashTests(SynchronousTestCase):
                 if number == asleep:
                     log.appends = 100
                     log.between = lambda _: None
-                    self.assertEqual(log.driver(ROWS[::-1], 1).run().doubled, 0)
+                    log.driver(ROWS[::-1], 1).run()
 
             log.between = between
             try:
@@ -168,3 +156,33 @@ class CrashTests(SynchronousTestCase):
                 ended += 1
             self.check(log, asleep)
         self.assertGreater(ended, 1)
+
+    def test_foreign_producer(self) -> None:
+        """
+        A program that appends under the id of the sink's producer, at any time, also where a request was cut:
+        its entries are no rows of the batch, and no row is missing or there twice.
+        """
+        ended = 0
+        for fault in (None, *faults()):
+            for moment in range(_REQUESTS):
+                log = fresh()
+                if fault is not None:
+                    strike(log, *fault, Crash())
+                    log.between = lambda _: None
+                    self.dies(log.driver(ROWS, 1).run)
+
+                def between(number: int, log: MemoryLog = log, moment: int = moment) -> None:
+                    if number == moment:
+                        name = producer_of(SINK)
+                        log.numbered(name, log.last_sequence(name) + 1, [b"aa"], ())
+                        log.others.append(b"aa")
+
+                log.fault, log.between, log.appends = lambda *_: None, between, 0
+                try:
+                    log.driver(ROWS[::-1], 1).run()
+                except SinkError as error:
+                    self.assertIn("another run of the sink has begun at index", str(error))
+                    ended += 1
+                log.restart(ROWS, 1)
+                self.check(log, (fault, moment))
+        self.assertGreater(ended, 20)

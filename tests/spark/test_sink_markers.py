@@ -9,6 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.spark.basics.log import Chunk
 from dledger.spark.ledger.member_connection import record_starts
 from dledger.spark.sink.markers import (
+    MARKER_BYTES,
+    MARKER_MAGIC,
     MarkerKind,
     SinkMarker,
     decode_marker,
@@ -16,8 +18,9 @@ from dledger.spark.sink.markers import (
     is_sink_id,
     markers_in,
 )
-from protocols.wire.ledger.own.own_entries import MARKER_BYTES, MARKER_MAGIC
+from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, HIDDEN
 from tests.spark.members import records_of
+from tests.wire.marked import marked
 
 MARKER = SinkMarker(kind=MarkerKind.PIECE, sink="orders", batch=7, run="0123456789abcdef", count=3, since=90)
 #: As docs/wire-format.md shows it, without the blanks at its end.
@@ -40,7 +43,7 @@ class MarkerTests(SynchronousTestCase):
 
     def test_longest(self) -> None:
         """The longest values fit."""
-        longest = SinkMarker(kind=MarkerKind.BEGIN, sink="x" * 64, batch=2**63 - 1, run="f" * 16,
+        longest = SinkMarker(kind=MarkerKind.DONE, sink="x" * 64, batch=2**63 - 1, run="f" * 16,
                              count=2**63 - 1, since=2**63 - 1, digest="f" * 16)
         self.assertEqual(decode_marker(encode_marker(longest)), longest)
 
@@ -74,9 +77,13 @@ class MarkerTests(SynchronousTestCase):
             self.assertEqual(is_sink_id(text), is_one, text)
 
     def test_in_chunk(self) -> None:
-        """Markers among other records, one of them of the same size."""
-        body = encode_marker(MARKER)
-        records = records_of([b"", body, b"x" * MARKER_BYTES, body, b"row"])
+        """Hidden entries of a producer with such a body: neither the body alone, nor the channel."""
+        body, slot = encode_marker(MARKER), 7 << 8
+        records = records_of(
+            [b"", body, b"x" * MARKER_BYTES, body, b"row", body, body, b"x" * MARKER_BYTES],
+            [0, slot | HIDDEN, slot, slot | HIDDEN, 0, 0, slot, slot | HIDDEN],
+        )
+        records.append(marked(records[1], AGE_CHANNEL))
         data = b"".join(records)
-        chunk = Chunk(data=data, starts=record_starts(memoryview(data), 5), first=10, place="test")
+        chunk = Chunk(data=data, starts=record_starts(memoryview(data), 9), first=10, place="test")
         self.assertEqual(markers_in(chunk), [(1, MARKER), (3, MARKER)])

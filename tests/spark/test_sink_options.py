@@ -61,8 +61,7 @@ class SinkOptionTests(SynchronousTestCase):
     def test_numbers(self) -> None:
         """Outside their ranges, or no numbers."""
         for name, text in (("frameBytes", "0"), ("frameBytes", "8388609"), ("maxTaskBytes", "0"),
-                           ("timeoutMs", "0"), ("requestTimeoutMs", "-1"), ("settleMs", "-1"),
-                           ("searchFrom", "-1"), ("settleMs", "soon")):
+                           ("timeoutMs", "0"), ("requestTimeoutMs", "-1"), ("timeoutMs", "soon")):
             self.refused({**MEMBERS, name: text}, f"option {name}=")
 
     def test_tls(self) -> None:

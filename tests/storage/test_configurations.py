@@ -16,6 +16,7 @@ from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
 from dledger.storage.backups.group_setup import force_new_group
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
+from dledger.storage.files.records import pack_bodies
 from dledger.storage.start.configurations import (
     COPY_SUFFIX,
     MEMBERS_NAME,
@@ -29,7 +30,8 @@ from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
+from protocols.wire.ledger.own.configuration import encode_configuration
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL
 from tests.storage.support import HookedDisk
 
 FOUR = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"})
@@ -43,6 +45,13 @@ def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
         mapped_file_size_for_entry_data=4096, mapped_file_size_for_entry_index=3200,
         **options,  # type: ignore[arg-type]
     )
+
+
+def configuration_batch(body: bytes) -> EntryBatch:
+    """The entry 0, a configuration entry with this body, as a leader sends it."""
+    layout = pack_bodies((body,), first_index=0, term=1, end_position=0, previous_chain_crc=0, file_size=4096,
+                         channels=(CONFIGURATION_CHANNEL,))
+    return EntryBatch(first_index=0, count=1, term=1, records=layout.records)
 
 
 class ListCase(SynchronousTestCase):
@@ -82,7 +91,7 @@ class EntryTests(ListCase):
         self.assertEqual((self.reopen().memberships[0].index, self.store.memberships[0].term), (1, 2))
         record = self.store.read_range(1, end_index=1, max_bytes=1).records
         header = ENTRY_HEADER.unpack_from(record)
-        self.assertEqual((header[0], header[5]), (1, 0x444C4346))
+        self.assertEqual((header[0], header[5]), (1, CONFIGURATION_CHANNEL))
         self.assertTrue(record[ENTRY_HEADER.size :].startswith(b"DLCF"))
 
     def test_an_earlier_program_finds_no_mark(self) -> None:
@@ -138,10 +147,9 @@ class EntryTests(ListCase):
         """A configuration entry of a later version is refused, and nothing has changed."""
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_configuration(FOUR, 1)
-        record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
-        record[ENTRY_HEADER.size + 7] = 2
-        record[36:44] = bytes(8)  # as Java passes it on: without checksums
-        batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
+        body = bytearray(source.read_range(0, end_index=0, max_bytes=1).records[ENTRY_HEADER.size :])
+        body[7] = 2
+        batch = configuration_batch(bytes(body))
         error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
         self.assertIs(error.code, ResponseCode.INCONSISTENT_STATE)
         self.assertIn("upgrade this member", str(error))
@@ -150,11 +158,7 @@ class EntryTests(ListCase):
     def test_a_configuration_needs_addresses(self) -> None:
         """An entry that names a place to which nobody could connect is refused, and nothing has changed."""
         body = encode_configuration({"n0": "h:1", "n1": "junk"}, {})
-        source = FileStore.open(config_of("n1"), self.disk)
-        source.append_bodies((body,), 1)
-        record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
-        record[32:44] = CONFIGURATION_CHANNEL.to_bytes(4, "big") + bytes(8)  # as Java passes it on
-        batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
+        batch = configuration_batch(body)
         error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
         self.assertIn("'junk' is not an address", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))

@@ -14,6 +14,7 @@ from dledger.base.disk.expiry import used_ratio
 from dledger.base.disk.segment import file_name
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import read_mark
+from dledger.storage.files.state_file import decode_state
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -62,11 +63,12 @@ class ExpiryTests(SynchronousTestCase):
             self.assertTrue(one.why)
         return len(deleted)
 
-    def test_a_hole_expires_with_its_file(self) -> None:
-        """What is known of producers and readers is known again when the file with a hole has gone."""
+    def test_a_hole_keeps_its_file(self) -> None:
+        """Until the state of the group is known: of entries that nobody read nothing is left out."""
         store = self.start()
         flush(store)
         store.check_point(force=True)
+        stored = decode_state(store.encoded_group()[2])
         store.abandon()
         path = f"{ROOT}/data/{file_name(0)}"
         file = self.disk.open(path, create=False)
@@ -76,12 +78,12 @@ class ExpiryTests(SynchronousTestCase):
             config_of(file_reserved_hours=72, enable_disk_force_clean=True), self.disk
         )
         self.assertEqual(len(store.holes), 1)
-        known = store.parts.producers
-        known.table = known.readers = None  # as after a start that must read it
+        self.assertIsNone(store.group)
+        self.assertEqual(self.keep(73), 0)
+        self.assertEqual(store.install_group(stored), "")
         self.keep(73)
         self.assertEqual(store.holes, ())
-        self.assertIsNotNone(store.readers)
-        self.assertIsNotNone(store.producers)
+        self.assertIsNotNone(store.group)
 
     def test_a_failed_deletion_is_repeated(self) -> None:
         """What fails is tried again; the store lives, and no file is lost or counted twice."""

@@ -84,7 +84,7 @@ class GoldenTests(HookedCase):
         self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=0\nendIndex=1\n")
         self.assertEqual(sorted(self.disk.files), [
             f"{ROOT}/checkpoint", f"{ROOT}/commitmark", f"{ROOT}/data/{FIRST}",
-            f"{ROOT}/identity", f"{ROOT}/index/{FIRST}", f"{ROOT}/lock"])
+            f"{ROOT}/groupstate", f"{ROOT}/identity", f"{ROOT}/index/{FIRST}", f"{ROOT}/lock"])
         mark = self.mark()
         self.assertEqual((mark.clean, mark.end_index, mark.end_term, mark.end_position), (True, 1, 3, 98))
 

@@ -16,7 +16,9 @@ from dledger.storage.store import hole_finder, hole_mending
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import ENTRY_HEADER, bodies_of
+from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, bodies_of
+from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, slot_channels
+from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
 from tests.storage.support import (
     DATA_SIZE,
     HookedDisk,
@@ -444,3 +446,44 @@ class ReadTests(StoreCase):
             self.store.append_entries(self.copies[index])
         self.store.end_repair()
         self.assertEqual(self.reopen().repair_end_index, -1)
+
+
+class ProducerReadTests(StoreCase):
+    """So it is where all entries are of one producer, and no channel is 0."""
+
+    def fill(self, store: FileStore) -> None:
+        """A session, and its entries."""
+        store.append_bodies((encode_session_entry([Session(1, "p")]),), 1, channels=[SESSION_CHANNEL])
+        for number in range(59):
+            store.append_bodies(
+                (bytes([number]) * (20 + number % 7 * 9),), 1 + number // 20,
+                channels=slot_channels(1, number, 1),
+            )
+
+    def test_every_damaged_byte_makes_a_hole(self) -> None:
+        """Only that entry is lost, and it is given back."""
+        clean = self.disk.clone()
+        for index in (0, 7, 25):
+            for at in range(len(self.copies[index].records)):
+                self.disk.files = clean.clone().files
+                self.reopen()
+                self.flip(index, at)
+                self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+                self.assertEqual(entry_at(self.store, index + 1), self.copies[index + 1], (index, at))
+                self.assertEqual(ranges(self.store), [(index, index)], f"byte {at} of {index}")
+                self.store.fill_hole(self.copies[index], is_committed=False)
+                self.assertEqual(entry_at(self.store, index), self.copies[index])
+        self.is_whole()
+
+    def test_a_channel_that_became_0_is_damage(self) -> None:
+        """Also where the record before is damaged, too."""
+        for index in (2, 30):
+            for is_alone in (True, False):
+                self.setUp()
+                for at, byte in enumerate(slot_channels(1, index - 1, 1)[0].to_bytes(4)):
+                    self.flip(index, CHANNEL_AT + at, byte)
+                if not is_alone:
+                    self.flip(index - 1, CHANNEL_AT + 1)
+                    self.assertRaises(DamagedEntryError, entry_at, self.store, index - 1)
+                self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+                self.assertEqual(entry_at(self.store, index + 1), self.copies[index + 1])

@@ -42,7 +42,10 @@ class MachineCase(ArchiveCase):
         super().setUp()
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=5120), self.disk)
-        self.append(60)
+        self.append(45)
+        while self.store.house_keeping(1e9, 4, keep_from_index=44):
+            pass
+        self.append(15)
         while self.store.house_keeping(1e9, 4, keep_from_index=59):
             pass
         self.commit()
@@ -68,6 +71,10 @@ class MachineCase(ArchiveCase):
     def names(self) -> list[str]:
         """Files in the folder of the snapshots at the place."""
         folder = f"{PLACE}/machine"
+        return [one for one in self.of_group(folder) if not one.startswith("group-")]
+
+    def of_group(self, folder: str = f"{PLACE}/machine") -> list[str]:
+        """All of them, those of the state of the group included."""
         return self.place.listdir(folder) if self.place.exists(folder) else []
 
     def restored(self, *, joins: bool = False) -> tuple[RestoreSummary, HookedDisk]:
@@ -79,7 +86,7 @@ class MachineCase(ArchiveCase):
     def assert_starts(self, index: int) -> None:
         """What is at the place is clean, and a restored member has the snapshot after this entry."""
         report = verify_backup(self.place, PLACE)
-        self.assertEqual((report.findings, report.machine_problem, report.left_over), ([], "", []))
+        self.assertEqual((report.findings, report.start_problem, report.left_over), ([], "", []))
         summary, disk = self.restored()
         self.assertEqual((summary.snapshot_index, disk.listdir(RESTORED)), (index, [f"snapshot-{index}-1"]))
         name = f"snapshot-{index}-1"
@@ -95,7 +102,7 @@ class BackupTests(MachineCase):
         self.snapshot(self.begin)
         self.snapshot(50)
         summary = self.backup()
-        self.assertEqual((summary.snapshot_index, summary.machine_problem, summary.refused_snapshots),
+        self.assertEqual((summary.snapshot_index, summary.start_problem, summary.refused_snapshots),
                          (50, "", ()))
         self.assertEqual(summary.new_snapshot_bytes, self.disk.file_size(f"{MACHINE}/snapshot-50-1"))
         self.assert_starts(50)
@@ -103,16 +110,16 @@ class BackupTests(MachineCase):
     def test_just_before_the_log(self) -> None:
         """A snapshot after which the log begins, and none before that."""
         self.snapshot(self.begin - 2)
-        self.assertIn("could not start", self.backup().machine_problem)
+        self.assertIn("could not start", self.backup().start_problem)
         self.assertEqual(self.names(), [])
         self.snapshot(self.begin - 1)
-        self.assertEqual(self.backup().machine_problem, "")
+        self.assertEqual(self.backup().start_problem, "")
         self.assert_starts(self.begin - 1)
 
     def test_a_group_without_a_machine_needs_none(self) -> None:
         """A member that has never run one has no directory of it: nothing is missing."""
         self.disk.directories.remove(MACHINE)
-        self.assertEqual((self.backup().machine_problem, self.names()), ("", []))
+        self.assertEqual((self.backup().start_problem, self.names()), ("", []))
         self.assertIsNone(opened_backup(self.place, PLACE).machine)
         self.assertTrue(verify_backup(self.place, PLACE).is_clean)
         self.assertEqual(self.restored()[0].snapshot_index, -1)
@@ -120,10 +127,10 @@ class BackupTests(MachineCase):
     def test_a_missing_snapshot_is_reported(self) -> None:
         """The log begins after entry 0: the backup says so, its verification, too; no new group is made."""
         problem = f"begins with entry {self.begin}, but it has no snapshot of the machine"
-        self.assertIn(problem, self.backup().machine_problem)
+        self.assertIn(problem, self.backup().start_problem)
         report = verify_backup(self.place, PLACE)
         self.assertEqual((report.findings, report.is_clean), ([], False))
-        self.assertIn(problem, report.machine_problem)
+        self.assertIn(problem, report.start_problem)
         disk = HookedDisk()
         error = self.assertRaises(
             DirectoryError, restore_backup, self.place, PLACE, config_of(**MEMBER), disk, NEW)
@@ -145,7 +152,7 @@ class BackupTests(MachineCase):
         self.begin_anew()
         self.append(10)
         self.disk.makedirs(MACHINE)
-        self.assertEqual(self.backup().machine_problem, "")
+        self.assertEqual(self.backup().start_problem, "")
         self.assertTrue(verify_backup(self.place, PLACE).is_clean)
         self.assertEqual(self.restored()[0].snapshot_index, -1)
 
@@ -164,7 +171,7 @@ class BackupTests(MachineCase):
         """One that the log does not reach yet is kept, too; the next backup uses it."""
         self.append(5, commits=False)
         self.snapshot(62)
-        self.assertIn("after entry 62, which the log in it does not reach", self.backup().machine_problem)
+        self.assertIn("after entry 62, which the log in it does not reach", self.backup().start_problem)
         self.snapshot(50)
         self.assertEqual((self.backup().snapshot_index, self.kept()), (50, [50, 62]))
         self.commit()
@@ -192,7 +199,7 @@ class BackupTests(MachineCase):
         self.snapshot(50)
         self.disk.files[f"{MACHINE}/snapshot-50-1"].data[-30] ^= 1
         summary = self.backup()
-        self.assertEqual((summary.snapshot_index, summary.machine_problem), (40, ""))
+        self.assertEqual((summary.snapshot_index, summary.start_problem), (40, ""))
         self.assertIn("snapshot-50-1 is damaged", *summary.refused_snapshots)
         self.assert_starts(40)
 
@@ -235,7 +242,9 @@ class BackupTests(MachineCase):
         told: list[tuple[int, int]] = []
         paced: list[int] = []
         summary = self.backup(progress=lambda *now: told.append(now), pace=paced.append)
-        self.assertEqual(sum(paced), summary.new_bytes + summary.new_snapshot_bytes)
+        groups = sum(self.place.file_size(f"{PLACE}/machine/{name}")
+                     for name in self.of_group() if name.startswith("group-"))
+        self.assertEqual(sum(paced), summary.new_bytes + summary.new_snapshot_bytes + groups)
         self.assertGreater(len(paced), 20)
         self.assertLessEqual(max(paced), 5008)
         self.assertEqual(told[-1], (sum(paced), sum(paced)))
@@ -352,7 +361,7 @@ class CutTests(MachineCase):
             self.place.fails_at = -1
             self.place.locked.clear()
             report = verify_backup(self.place, PLACE)
-            self.assertEqual((report.findings, report.machine_problem), ([], ""), number)
+            self.assertEqual((report.findings, report.start_problem), ([], ""), number)
             self.assertIn(self.restored()[0].snapshot_index, (40, 70))
             self.assertEqual((self.backup().snapshot_index, self.names()), (70, ["snapshot-70-1"]), number)
             self.assert_starts(70)
@@ -383,6 +392,66 @@ class CutTests(MachineCase):
                 check_snapshot(disk, f"{RESTORED}/snapshot-50-1")
 
 
+class GroupStateTests(MachineCase):
+    """The state of the group, of a member whose log begins after entry 0."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.disk.directories.remove(MACHINE)
+
+    def known(self, disk: HookedDisk) -> bool:
+        """Whether a restored member knows its group."""
+        store = FileStore.open(config_of(**MEMBER), disk)
+        self.addCleanup(store.abandon)
+        return store.group is not None
+
+    def test_a_restored_group_knows_its_producers(self) -> None:
+        """From a backup, and from an archive; their verification reads the state, too."""
+        for take in (self.backup, self.ship):
+            self.place = HookedDisk()
+            take()
+            report = verify_backup(self.place, PLACE)
+            self.assertEqual((report.findings, report.start_problem, report.left_over), ([], "", []))
+            self.assertTrue(self.known(self.restored()[1]))
+            (name,) = [one for one in self.of_group() if one.startswith("group-")][:1]
+            path = f"{PLACE}/machine/{name}"
+            sound = self.place.read_file(path)
+            self.place.write_file(path, sound[:-9] + b"?" + sound[-8:])
+            self.assertIn(name, verify_backup(self.place, PLACE).findings[0].sentence)
+            if take == self.backup:
+                self.assertRaises(StoreError, self.restored)
+
+    def test_without_a_state_nothing_is_made(self) -> None:
+        """The backup says so, its verification, too; a member that joins gets it from the others."""
+        self.disk.unlink(f"{ROOT}/groupstate")
+        problem = "there is no state of the group that these entries continue"
+        self.assertIn(problem, self.backup().start_problem)
+        self.assertIn(problem, verify_backup(self.place, PLACE).start_problem)
+        error = self.assertRaises(DirectoryError, self.restored)
+        self.assertIn(problem, str(error))
+        self.assertFalse(self.known(self.restored(joins=True)[1]))
+
+    def test_of_java_none_is_needed(self) -> None:
+        """Java numbers nothing: the restored group begins without producers, and may have forgotten some."""
+        self.disk.unlink(f"{ROOT}/groupstate")
+        self.disk.unlink(f"{ROOT}/identity")
+        self.assertEqual(self.backup().start_problem, "")
+        store = FileStore.open(config_of(**MEMBER), self.restored()[1])
+        self.addCleanup(store.abandon)
+        assert store.group is not None
+        self.assertTrue(store.group.may_have_forgotten("p"))
+
+    def test_expiry_keeps_what_the_state_needs(self) -> None:
+        """No segment goes that comes after the state."""
+        self.append(30)
+        self.ship()
+        gone = expire_archive(DirectoryPlace(self.place, PLACE), ArchiveRetention(keep_bytes=0), now_s=2e9,
+                              deletes=True)
+        self.assertGreater(gone.needed_segments, 0)
+        self.assertEqual(verify_backup(self.place, PLACE).start_problem, "")
+        self.assertTrue(self.known(self.restored()[1]))
+
+
 class ArchiveMachineTests(MachineCase):
     """What an archive takes, and what stays in it."""
 
@@ -391,7 +460,7 @@ class ArchiveMachineTests(MachineCase):
         self.snapshot(self.begin)
         self.snapshot(self.closed())
         summary = self.ship()
-        self.assertEqual((summary.snapshot_index, summary.machine_problem), (self.closed(), ""))
+        self.assertEqual((summary.snapshot_index, summary.start_problem), (self.closed(), ""))
         self.assert_starts(self.closed())
 
     def test_in_the_open_segment(self) -> None:
@@ -400,13 +469,13 @@ class ArchiveMachineTests(MachineCase):
         self.snapshot(closed + 1)
         self.snapshot(closed + 2)
         self.assertIn(f"after entry {closed + 1}, which the log in it does not reach yet",
-                      self.ship().machine_problem)
+                      self.ship().start_problem)
         for index in (closed + 1, closed + 2):
             self.disk.unlink(f"{MACHINE}/snapshot-{index}-1")
         self.append(30)
         self.snapshot(self.store.ledger_end_index)
         summary = self.ship()
-        self.assertEqual((summary.snapshot_index, summary.machine_problem), (closed + 1, ""))
+        self.assertEqual((summary.snapshot_index, summary.start_problem), (closed + 1, ""))
         self.assertEqual(self.kept(), [closed + 1, self.store.ledger_end_index])
         self.assertTrue(verify_backup(self.place, PLACE).is_clean)
 

@@ -24,8 +24,7 @@ from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, HIDDEN
 from protocols.wire.ledger.runs import RUN_MAX, RUN_MIN, run_at
 
 FILE = 1 << 20
@@ -114,7 +113,7 @@ class TwinTests(SynchronousTestCase):
         for body in (b"", b"body"):
             sound = packed([body]).records
             for number in range(9):
-                for value in (0, 1, 2, 4, len(sound), 500, CONFIGURATION_CHANNEL, PRODUCER_CHANNEL):
+                for value in (0, 1, 2, 4, len(sound), 500, CONFIGURATION_CHANNEL, HIDDEN + 257):
                     fields = list(ENTRY_HEADER.unpack_from(sound))
                     fields[number] = value
                     data = bytearray(ENTRY_HEADER.pack(*fields) + body)

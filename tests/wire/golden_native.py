@@ -82,12 +82,12 @@ NATIVE_FRAMES: tuple[tuple[Request | Response, bytes], ...] = (
         ),
     ),
     (
-        AppendOnceRequest(**_BASE, producer="p1", sequence=7, bodies=(b"hello",)),
+        AppendOnceRequest(**_BASE, producer="p1", sequence=7, bodies=(b"hello",), hidden=(0,)),
         bytes.fromhex(
-            "d1 01 09 00 00000007 00000032"
+            "d1 01 09 00 00000007 00000038"
             "0000000000000003 00000001 0001 0002 0002 0000"
-            "0002 0000000000000007 00000001"
-            "676e316e30 7031 00000005 68656c6c6f"
+            "0002 0000000000000007 0001 00000001"
+            "676e316e30 7031 00000000 00000005 68656c6c6f"
         ),
     ),
     (

@@ -188,7 +188,7 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.MEMBERSHIP, True): {"reason", "voters", "learners", "index"},
     (RequestCode.APPEND_IF, False): {"body", "expectedEnd"},
     (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
-    (RequestCode.APPEND_ONCE, False): {"body", "producer", "sequence"},
+    (RequestCode.APPEND_ONCE, False): {"body", "producer", "sequence", "isHidden"},
     (RequestCode.APPEND_ONCE, True): {"index", "pos", "count", "isRepeated", "lastSequence"},
     (RequestCode.SUBMIT, False): {"command", "producer", "sequence", "isAgain"},
     (RequestCode.SUBMIT, True): {"index", "result", "reason", "lastSequence"},
@@ -196,7 +196,7 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.QUERY, True): {"result", "appliedIndex", "ageMs", "reason"},
     (RequestCode.SKIP, False): {"index"},
     (RequestCode.SKIP, True): {"index", "reason"},
-    (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share"},
+    (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share", "secret"},
     (RequestCode.READER, True): {
         "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "reason",
     },
@@ -222,7 +222,7 @@ FULL: tuple[Request | Response, ...] = (
     MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "h:2"}, index=7),
     AppendIfRequest(body=b"x", expected_end=3),
     AppendIfResponse(index=4, pos=48, count=2, end_index=3),
-    AppendOnceRequest(producer="p", sequence=3, bodies=(b"x",)),
+    AppendOnceRequest(producer="p", sequence=3, bodies=(b"x",), hidden=(0,)),
     AppendOnceResponse(index=4, pos=48, count=2, is_repeated=True, last_sequence=3),
     SubmitRequest(command=b"x", producer="p", sequence=3, is_again=True),
     SubmitResponse(index=4, result=b"x", reason="y", last_sequence=2),
@@ -230,7 +230,7 @@ FULL: tuple[Request | Response, ...] = (
     QueryResponse(result=b"x", applied_index=4, age_ms=5, reason="y"),
     SkipRequest(index=4),
     SkipResponse(index=4, reason="y"),
-    ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4),
+    ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4, secret="s"),
     ReaderResponse(
         token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", reason="y"
     ),
@@ -253,6 +253,11 @@ class OurKeysTests(SynchronousTestCase):
         for request, response in MESSAGES.values():
             for message in (request(), response()):
                 self.assertEqual(self.keys(message), set(), message)
+
+    def test_a_hidden_body_is_there(self) -> None:
+        """C{isHidden} is about the body."""
+        text = b'{"producer":"p","sequence":3,"isHidden":true}'
+        self.assertRaises(BodyError, decode_request, RequestCode.APPEND_ONCE, text)
 
     def test_every_key(self) -> None:
         """All of them, by their names."""

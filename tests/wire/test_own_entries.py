@@ -1,62 +1,57 @@
 # -*- test-case-name: tests.wire.test_own_entries -*-
-"""The one rule by which readers leave out the log's own entries."""
+"""Whose an entry is, by its channel; the one rule by which readers leave entries out."""
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
-from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.own.own_entries import (
-    MARKER_BYTES,
-    MARKER_MAGIC,
-    MARKER_TEXT_AT,
+    HIDDEN,
+    OWN_KINDS,
+    SLOT_MAX,
     OwnKind,
-    is_marker,
+    is_hidden,
     own_kind,
+    slot_channels,
+    slot_of,
 )
-from protocols.wire.ledger.own.producer_entries import encode_producer_entry
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
-from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
-
-
-def marker() -> bytes:
-    """A marker as far as the rule looks at it."""
-    text = b"{}".ljust(MARKER_BYTES - MARKER_TEXT_AT)
-    return MARKER_MAGIC + b"%08x " % crc32(text) + text
 
 
 class RuleTests(SynchronousTestCase):
     """What each kind of entry is."""
 
     def test_channels(self) -> None:
-        """Whatever has a channel is no program's; the first word of its body names its kind."""
-        producer = encode_producer_entry([ProducerRun("p", 0, 1, 1)])
-        reader = encode_reader_entry(ReaderState("billing", -1, 0))
-        for channel, body, kind in (
-            (CONFIGURATION_CHANNEL, encode_configuration({"n0": "h:1"}, {}), OwnKind.CONFIGURATION),
-            (PRODUCER_CHANNEL, producer, OwnKind.PRODUCER), (PRODUCER_CHANNEL, reader, OwnKind.READER),
-            (PRODUCER_CHANNEL, encode_skip(7), OwnKind.MACHINE), (7, producer, OwnKind.UNKNOWN),
-            (PRODUCER_CHANNEL, b"", OwnKind.UNKNOWN), (CONFIGURATION_CHANNEL, producer, OwnKind.UNKNOWN),
-        ):
-            self.assertIs(own_kind(channel, body, begins_term=False), kind)
-            self.assertIs(own_kind(channel, memoryview(body), begins_term=True), kind)
-            if channel:
-                self.assertIsNone(own_kind(0, body or b"x", begins_term=True), kind)
+        """Those of programs and producers are shown, whatever their bodies are; the log's own are not."""
+        for channel in (0, *slot_channels(1, 0, 2), *slot_channels(SLOT_MAX, 255, 2)):
+            self.assertFalse(is_hidden(channel, 1), channel)
+            self.assertIsNone(own_kind(channel, 1))
+            self.assertTrue(is_hidden(channel | HIDDEN, 1))
+            self.assertIs(own_kind(channel | HIDDEN, 1), OwnKind.SINK_MARKER)
+        for channel, kind in OWN_KINDS.items():
+            self.assertTrue(is_hidden(channel, -5))
+            self.assertIs(own_kind(channel, -5), kind)
+        for later in (-1, -0x8000_0000, -0x8000_0000 + 99):
+            self.assertIs(own_kind(later, 1), OwnKind.UNKNOWN)
 
-    def test_term_start(self) -> None:
-        """An empty body is a leader's if the term begins with it; else a program's."""
-        self.assertIs(own_kind(0, b"", begins_term=True), OwnKind.TERM_START)
-        self.assertIsNone(own_kind(0, b"", begins_term=False))
-        self.assertIsNone(own_kind(0, b"x", begins_term=True))
+    def test_of_java(self) -> None:
+        """A record without a chain checksum is of a Java leader, and a program's, whatever its channel is."""
+        for channel in (0, 1, HIDDEN, *OWN_KINDS, -1):
+            self.assertFalse(is_hidden(channel, 0))
+            self.assertIsNone(own_kind(channel, 0))
 
-    def test_marker(self) -> None:
-        """A marker by length, magic and checksum; every changed byte makes it a program's body."""
-        body = marker()
-        self.assertIs(own_kind(0, body, begins_term=False), OwnKind.SINK_MARKER)
-        for at in range(len(body)):
-            self.assertFalse(is_marker(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]), at)
-        self.assertFalse(is_marker(body[:-1]))
-        self.assertIsNone(own_kind(0, MARKER_MAGIC.ljust(MARKER_BYTES), begins_term=True))
+    def test_slots(self) -> None:
+        """
+        The slot comes back, with any digits, hidden or not; each channel is a positive number of 32 bits.
+        """
+        for slot in (1, 2, 255, 256, SLOT_MAX):
+            channels = slot_channels(slot, 254, 4)
+            self.assertEqual([channel & 0xFF for channel in channels], [254, 255, 0, 1])
+            for channel in channels:
+                self.assertEqual((slot_of(channel), slot_of(channel | HIDDEN)), (slot, slot))
+                self.assertTrue(0 < channel < channel | HIDDEN < 2**31)
+
+    def test_kinds_are_numbers_of_32_bits(self) -> None:
+        """As a record has them."""
+        self.assertEqual(len(set(OWN_KINDS)), len(OWN_KINDS))
+        for channel in OWN_KINDS:
+            self.assertEqual(int.from_bytes(channel.to_bytes(4, "big", signed=True), "big") >> 31, 1)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import record_checks
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, pack_record
+from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE, pack_record
 from protocols.wire.ledger.record_checks import check_records
 from protocols.wire.ledger.runs import (
     CRC_AT,
@@ -21,7 +21,7 @@ from protocols.wire.ledger.runs import (
     bodies_of_run,
     checksums,
     column,
-    has_channel,
+    has_hidden,
     is_run,
     run_at,
 )
@@ -88,12 +88,12 @@ class RunTests(SynchronousTestCase):
         self.assertTrue(is_run(batch.records, count=RUN_MIN, size=size, index=7))
         self.assertEqual(bodies_of_run(batch.records, size), bodies)
         self.assertEqual(column(batch.records, CRC_AT, size), checksums(bodies))
-        self.assertFalse(has_channel(batch.records, size))
+        self.assertFalse(has_hidden(batch.records, size))
         for number in (0, 5, RUN_MIN - 1):
-            for byte in range(32, 36):
+            for first_byte, hides in ((0x3F, False), (0x40, True), (0x80, True), (0xFF, True)):
                 marked = bytearray(batch.records)
-                marked[number * size + byte] = 1
-                self.assertTrue(has_channel(bytes(marked), size))
+                marked[number * size + CHANNEL_AT] = first_byte
+                self.assertIs(has_hidden(bytes(marked), size), hides)
 
     def test_index_that_leaves_the_numbers_is_no_run(self) -> None:
         """The first index comes from elsewhere, too: it may be the highest number of eight bytes."""

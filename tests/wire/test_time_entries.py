@@ -8,16 +8,12 @@ from zlib import crc32
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.own.own_entries import OwnKind, own_kind
-from protocols.wire.ledger.own.producer_entries import decode_producer_entry
 from protocols.wire.ledger.own.time_entries import (
     TIME_ENTRY_DECLARATION,
     TIME_MS_MAX,
     decode_time_entry,
     encode_time_entry,
-    is_time_entry,
 )
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 #: 2026-01-02T03:04:05.678Z
 NOW_MS = 1_767_323_045_678
@@ -31,8 +27,7 @@ class TimeEntryTests(SynchronousTestCase):
         body = encode_time_entry(NOW_MS)
         self.assertEqual(body.hex(), "54494d4500000001" "9f25ea4d" "0000019b7ca98f2e")
         self.assertEqual(TIME_ENTRY_DECLARATION.parse(body).time_ms, NOW_MS)
-        self.assertEqual((decode_time_entry(body), is_time_entry(body)), (NOW_MS, True))
-        self.assertRaises(WireError, decode_producer_entry, body)
+        self.assertEqual(decode_time_entry(body), NOW_MS)
 
     def test_bounds(self) -> None:
         """1970 and the end of 9999; a time outside is refused, whoever wrote it."""
@@ -54,9 +49,3 @@ class TimeEntryTests(SynchronousTestCase):
             self.assertRaises(WireError, decode_time_entry, bytes(wrong))
         later = body[:7] + b"\x02" + body[8:]
         self.assertIn("upgrade", str(self.assertRaises(WireError, decode_time_entry, later)))
-
-    def test_own(self) -> None:
-        """It is one of the log's own; a program's body with the same bytes is not."""
-        body = encode_time_entry(NOW_MS)
-        self.assertIs(own_kind(PRODUCER_CHANNEL, body, begins_term=False), OwnKind.TIME)
-        self.assertIsNone(own_kind(0, body, begins_term=False))

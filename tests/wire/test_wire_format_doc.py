@@ -15,19 +15,23 @@ from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_DECLARATION
 from dledger.rocketmq.broker.store.queues.queue_files import UNIT_DECLARATION
 from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_DECLARATION
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
+from dledger.storage.files.state_file import (
+    STATE_DECLARATION,
+    STATE_FIXED_DECLARATION,
+    STATE_PRODUCER_DECLARATION,
+    STATE_READER_DECLARATION,
+    STATE_RUN_DECLARATION,
+)
 from dledger.storage.start.configurations import MEMBERS_DECLARATION
 from dledger.storage.store.chunk_sums import CHUNK_ROW_DECLARATION
-from dledger.storage.store.producer_list import PRODUCERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION
 from protocols.wire.ledger.message_table import MESSAGES
+from protocols.wire.ledger.own.age_entries import AGE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
-from protocols.wire.ledger.own.producer_entries import (
-    PRODUCER_ENTRY_DECLARATION,
-    PRODUCER_RUN_DECLARATION,
-)
+from protocols.wire.ledger.own.session_entries import SESSION_DECLARATION, SESSION_ENTRY_DECLARATION
 from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
@@ -87,15 +91,20 @@ DECLARED = {
     "Blank": fields_of(BLANK_DECLARATION),
     "Configuration entries": fields_of(CONFIGURATION_DECLARATION),
     "List of members": fields_of(MEMBERS_DECLARATION),
-    "Producer entries": fields_of(PRODUCER_ENTRY_DECLARATION),
-    "Producer runs": fields_of(PRODUCER_RUN_DECLARATION),
+    "Session entries": fields_of(SESSION_ENTRY_DECLARATION),
+    "Sessions": fields_of(SESSION_DECLARATION),
+    "Age entries": fields_of(AGE_ENTRY_DECLARATION),
     "Reader entries": fields_of(READER_ENTRY_DECLARATION),
     "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
     "Time entries": fields_of(TIME_ENTRY_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),
     "Headers of an envelope": fields_of(ENVELOPE_HEADER_DECLARATION),
-    "List of producers": fields_of(PRODUCERS_DECLARATION),
+    "State of a group": fields_of(STATE_DECLARATION),
+    "Content of a state": fields_of(STATE_FIXED_DECLARATION),
+    "Producers of a state": fields_of(STATE_PRODUCER_DECLARATION),
+    "Runs of a producer": fields_of(STATE_RUN_DECLARATION),
+    "Readers of a state": fields_of(STATE_READER_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
     "Chunks": fields_of(CHUNK_ROW_DECLARATION),
@@ -250,6 +259,8 @@ class KeysTests(SynchronousTestCase):
             requests = MESSAGES[RequestCode.METADATA if kind == "every" else RequestCode[kind]]
             field = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
             one = requests[word == "answer"]()
-            value = getattr(one, field) if hasattr(one, field) else getattr(one, {"body": "bodies"}[field])
+            value = bool(one.hidden) if field == "is_hidden" else getattr(
+                one, field if hasattr(one, field) else {"body": "bodies"}[field]
+            )
             shown = "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
             self.assertEqual(default, shown, f"{message} {key}")

@@ -259,7 +259,7 @@ def _expiry_line(gone: ExpirySummary) -> str:
     segments = "1 segment" if gone.expired_segments == 1 else f"{gone.expired_segments} segments"
     more = f", and {gone.left_over} files that no manifest listed" if gone.left_over else ""
     if gone.needed_segments:
-        more += f"; {gone.needed_segments} older ones stay: a state machine needs them to start"
+        more += f"; {gone.needed_segments} older ones stay: the state of the group or of a machine needs them"
     text = (f"{will} {segments}, {gone.expired_entries} entries, {gone.expired_bytes} bytes{more}; "
             f"{gone.target} {stays} entries {gone.begin_index} to {gone.end_index}, {gone.segments} "
             f"segments, {gone.total_bytes} bytes")

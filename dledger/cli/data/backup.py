@@ -127,7 +127,7 @@ def backup(
     if findings:
         complain(f"{summary.directory} is damaged: take a new backup to another directory now, and keep "
             "this one until that is done")
-    if findings or summary.machine_problem:
+    if findings or summary.start_problem:
         context.exit(EXIT_FAILED)
 
 
@@ -147,8 +147,8 @@ def tell_machine(summary: BackupSummary | ArchiveSummary) -> None:
     """Write what is wrong with the snapshots of the state machine on standard error."""
     for sentence in summary.refused_snapshots:
         complain(f"a snapshot of the state machine is left out: {sentence}")
-    if summary.machine_problem:
-        complain(f"{summary.machine_problem}. Go on when the member has a newer snapshot, or name another "
+    if summary.start_problem:
+        complain(f"{summary.start_problem}. Go on when the member has a newer snapshot, or name another "
                  "member")
 
 
@@ -165,11 +165,11 @@ def print_backup_report(report: BackupReport, as_json: bool) -> None:
                f"{report.begin_index} to {report.end_index}{group}, last written {taken}")
     for index in report.snapshots:
         click.echo(f"a snapshot of the state machine after entry {index}")
-    if report.machine_problem:
-        click.echo(report.machine_problem)
+    if report.start_problem:
+        click.echo(report.start_problem)
     for path in report.left_over:
         click.echo(f"left over by a backup that was cut short: {path}")
-    count = len(report.findings) + bool(report.machine_problem)
+    count = len(report.findings) + bool(report.start_problem)
     click.echo("clean" if not count else "1 finding" if count == 1 else f"{count} findings")
 
 

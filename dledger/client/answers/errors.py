@@ -91,8 +91,17 @@ class OutOfSequence(AppendFailed):
 
     @property
     def last_sequence(self) -> int:
-        """The last one of the producer in the log; -1: the log does not know the producer any more."""
+        """The last one of the producer in the log; -1: the log does not know the producer."""
         return int(str(self.facts.get("last_sequence", -1)))
+
+
+class SequenceTaken(AppendFailed):
+    """An append of a producer whose sequence another body has: it is certainly not in the log."""
+
+    @property
+    def index(self) -> int:
+        """Of the body that has the sequence, or of the first one if several were appended."""
+        return int(str(self.facts["index"]))
 
 
 class AppendTimeout(UnknownOutcome, Timeout):
@@ -136,4 +145,6 @@ def append_error(code: ResponseCode, *, is_unknown: bool) -> type[AppendError]:
         return Conflict
     if code in OUT_OF_SEQUENCE:
         return OutOfSequence
+    if code is ResponseCode.SEQUENCE_TAKEN:
+        return SequenceTaken
     return AppendWithoutLeader if kind is NotLeader else AppendFailed

@@ -17,14 +17,14 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC
-from protocols.wire.ledger.own.own_entries import MARKER_BYTES
+from protocols.wire.ledger.own.own_entries import HIDDEN
 from protocols.wire.ledger.runs import (
     CRC_AT,
     RUN_MIN,
     bodies_of_run,
     checksums,
     column,
-    has_channel,
+    has_hidden,
     is_run,
     run_at,
     run_view,
@@ -160,7 +160,7 @@ class _Scanner:
                 body = records[offset + ENTRY_HEADER_SIZE : end]
                 if (
                     entry_term == term and found == index and size == ENTRY_HEADER_SIZE + length
-                    and 0 < length != MARKER_BYTES and end <= total and not channel
+                    and 0 <= channel < HIDDEN and end <= total
                     and (body < magic or not body.startswith(magic))
                     and (not crc or not (crc32(body) ^ crc) & 0xFFFFFFFF)
                 ):
@@ -201,7 +201,7 @@ def _plain_bodies(records: bytes, offset: int, count: int, size: int, index: int
     """
     view = run_view(records, offset, count, size)
     if (
-        size - ENTRY_HEADER_SIZE in (0, MARKER_BYTES) or has_channel(view, size)
+        has_hidden(view, size)
         or ENVELOPE_MAGIC[0] in view[ENTRY_HEADER_SIZE::size]
         or not is_run(view, count=count, size=size, index=index)
     ):

@@ -20,7 +20,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, KEY_HEADER, decode_envelope
-from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL, OwnKind, own_kind
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 
 _BEGIN_OF_1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,8 +95,9 @@ class Entry:
 
     @ivar pos: stream offset in bytes of its record.
     @ivar body: as the program has appended it, without its envelope.
-    @ivar channel: 0: a program has appended it, or a leader that begins its term, or the Spark sink.
-    @ivar kind: of one of the log's own entries; None: a program has appended it.
+    @ivar channel: 0, or the mark of a producer or of the log itself, see
+        L{protocols.wire.ledger.own.own_entries}.
+    @ivar kind: that of an entry which readers leave out; None: a program has appended it.
     @ivar time_ms: when the leader wrote it, see L{time}, in milliseconds since 1970; None: not known.
     """
 
@@ -119,12 +120,8 @@ class Entry:
 
     @property
     def is_control(self) -> bool:
-        """
-        Whether it is one of the log's own entries, which no program has appended, by the rule of
-        L{protocols.wire.ledger.own.own_entries}. An empty entry counts as a program's where the entry before
-        it is not known.
-        """
-        return self.kind is not None or self.channel != 0
+        """Whether readers leave it out: it is one of the log's own entries, or a marker of the Spark sink."""
+        return self.kind is not None
 
     @property
     def timestamp(self) -> int | None:
@@ -211,7 +208,7 @@ def entries_of(
     for _ in range(batch.count):
         if left - offset < ENTRY_HEADER_SIZE:
             raise WireError(f"entry {expected}: {left - offset} of {ENTRY_HEADER_SIZE} header bytes left")
-        _magic, size, index, term, pos, channel, _chain, body_crc, length = unpack(records, offset)
+        _magic, size, index, term, pos, channel, chain_crc, body_crc, length = unpack(records, offset)
         end = offset + size
         if length < 0 or size != ENTRY_HEADER_SIZE + length or end > left:
             raise WireError(f"entry {expected}: size={size}, body_length={length}, {left - offset} left")
@@ -220,24 +217,24 @@ def entries_of(
         body = records[offset + ENTRY_HEADER_SIZE : end]
         if body_crc and (crc32(body) ^ body_crc) & 0xFFFFFFFF:
             raise WireError(f"entry {index}: its body does not match the recorded CRC")
+        kind = own_kind(channel, chain_crc) if channel else None
         # A cheap question first: a body that comes before the magic in order cannot begin with it.
-        envelope = None if body < magic or channel else decode_envelope(body)
+        envelope = None if body < magic or kind is not None else decode_envelope(body)
         if term != term_before:
             time_ms = None
-        if channel or length == MARKER_BYTES or (not length and -1 < term_before < term):
-            kind = own_kind(channel, body, begins_term=-1 < term_before < term)
-            time_ms = _time_from(body) if kind is OwnKind.TIME else time_ms
-        else:
-            kind = None
+        if channel == TIME_CHANNEL and kind is not None:
+            time_ms = _time_from(body)
         term_before = term
+        # A Java leader goes on in a term of ours, and notes no times.
+        shown_ms = time_ms if chain_crc else None
         if envelope is None:
             entries.append(Entry(
-                index=index, term=term, pos=pos, body=body, channel=channel, kind=kind, time_ms=time_ms
+                index=index, term=term, pos=pos, body=body, channel=channel, kind=kind, time_ms=shown_ms
             ))
         else:
             entries.append(EnvelopedEntry(
-                index=index, term=term, pos=pos, body=envelope.body, timestamp=envelope.time_ms,
-                headers=envelope.headers, time_ms=time_ms,
+                index=index, term=term, pos=pos, body=envelope.body, channel=channel,
+                timestamp=envelope.time_ms, headers=envelope.headers, time_ms=shown_ms,
             ))
         offset = end
         expected += 1

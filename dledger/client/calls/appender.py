@@ -287,7 +287,8 @@ class Appender:
 
     def _not_stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
         code = answer.code
-        error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id)
+        facts = {"index": answer.index} if code is ResponseCode.SEQUENCE_TAKEN else {}
+        error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id, **facts)
         if code in PASSING or code in FINAL:
             self._refused(frame, error)
             if code is ResponseCode.NOT_LEADER:

@@ -151,7 +151,8 @@ class LoneAppends:
 
         def facts_of(answer: Response) -> Facts:
             assert isinstance(answer, AppendOnceResponse)
-            return {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
+            facts: Facts = {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
+            return {**facts, "index": answer.index} if answer.code is ResponseCode.SEQUENCE_TAKEN else facts
 
         answer = await self.ask(request_of, facts_of, is_repeatable=lambda: True)
         assert isinstance(answer, AppendOnceResponse)

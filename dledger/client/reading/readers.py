@@ -88,6 +88,7 @@ class NamedReader:
         self._request = ReaderRequest(
             name=name, holder=options.holder or _new_holder(calls.client.members.rng),
             lease_ms=int(options.lease_s * 1000), share=options.share, index=options.begin,
+            secret=f"{calls.client.members.rng.getrandbits(128):032x}",
         )
         refuse_problem(reader_name_problem(name) or reader_name_problem(self._request.holder, "holder"))
         self._stop_index: int | None = None

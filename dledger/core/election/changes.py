@@ -31,6 +31,7 @@ from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse
+from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 
 
 @attrs.define
@@ -121,7 +122,7 @@ class MembershipChanges:
             if member.ledger_end_index < quorum.term_start_index:
                 member.out.write(fx.WriteBodies(
                     first_index=member.ledger_end_index + 1, term=member.term,
-                    bodies=(member.term_start_body,),
+                    bodies=(member.term_start_body,), channels=(TERM_START_CHANNEL,),
                 ))
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "no entry of the leader's term is committed")
         if not member.group_name.is_known and request.change != REMOVE:

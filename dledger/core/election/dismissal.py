@@ -6,7 +6,8 @@ No leader pushes to a removed member, so its ledger never has the entry that rem
 and asks for votes that it cannot get. So a member without a leader asks a member of ours that refused it a
 vote for its memberships, over its own connection. If the last committed one that it reports is later than its
 own and does not name it, it is I{dismissed}: it is not a candidate any more, and its status says so. Nothing
-is recorded. A later entry of its own ledger, or a later word of those that reported it, overrides that.
+is recorded. A later entry of its own ledger, or a later word of those that reported it, overrides that. One
+of the two must know the id of the group, which is the id of both: the other may not have learned it in time.
 
 Only a committed membership counts: a member that trusted one that is taken back might be the only one that
 can lead.
@@ -46,7 +47,7 @@ class Dismissal:
             return
         self._asked_ms = member.out.now_ms
         for peer_id in sorted(refused_by):
-            if member.wire_versions.get(peer_id, 0) >= 1 and member.group_name.is_known:
+            if member.wire_versions.get(peer_id, 0) >= 1 and member.group_name.id:
                 member.out.send(peer_id, MetadataRequest(
                     group=config.group, remote_id=peer_id, local_id=member.self_id, wire_version=WIRE_VERSION,
                 ), self)
@@ -59,6 +60,8 @@ class Dismissal:
             not response.configuration or response.group_id != member.group_name.id
         ):
             return
+        if not (member.group_name.is_known or response.is_group_known):
+            return  # (Each may have been given the id of a group that never came to be.)
         try:
             told = decode_told(response.configuration)
         except ValueError:

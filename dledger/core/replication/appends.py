@@ -6,10 +6,10 @@ Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), com
 (502 when its deadline passes first; 501 when leadership ends, and its outcome is not seen in time either,
 see L{dledger.core.state.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
-Rule 3: a proposal that expects an end is taken only if its first body gets the index after it. An entry has
-its index for ever once it is committed, so of all that expect one end, at most one commits.
-Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies, see
-L{dledger.core.replication.origins}.
+Rule 3: a proposal that expects an end is taken only if no program has an entry after it. An entry stays where
+it is once it is committed, so of all that expect one end, at most one commits.
+Rule 4: a proposal with an
+origin is taken only if the ledger has none of its bodies, see L{dledger.core.replication.origins}.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.process.waiters import ThresholdWaiters
-from dledger.core.replication.origins import NOBODYS_WRITE, Announcement, LastWrite
+from dledger.core.replication.origins import NumberedWrite
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Proposal
 from dledger.core.state.member_state import MemberState
@@ -44,9 +44,7 @@ class PendingAppends:
     )
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[tuple[Proposal, int], ...] | None = None
-    _producers_at: int = -1
-    _last: LastWrite = NOBODYS_WRITE
-    _next_last: LastWrite = NOBODYS_WRITE
+    _own_in_front: int = 0  # entries of the current write before its first proposal
     undecided: list[UndecidedAppends] = attrs.Factory(list)
     _decided_index: int = -1
     _bytes: int = 0
@@ -65,19 +63,16 @@ class PendingAppends:
         member, config = self.member, self.member.config
         taken: list[tuple[Proposal, int]] = []
         bodies: list[bytes] = []
-        last = self._last
-        announcement = Announcement(member) if last is NOBODYS_WRITE else Announcement.after(member, last)
+        numbered = NumberedWrite(member)
         for proposal in proposals:
             code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
                 code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
             if code is None and origin is not None:
-                answer = announcement.refusal(proposal, origin)
+                answer = numbered.refusal(proposal, origin)
                 if answer is not None:
                     member.out.emit(answer)
                     continue
-                if announcement.is_full:
-                    code = ResponseCode.LEADER_PENDING_FULL
             if code is None and self._requests + proposal.requests > config.max_pending_requests_num:
                 code = ResponseCode.LEADER_PENDING_FULL
             size = sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
@@ -88,51 +83,44 @@ class PendingAppends:
                 continue
             if proposal.expected_end is not None:
                 end_index = member.ledger_end_index + len(bodies)
-                if proposal.expected_end == end_index and announcement.is_continued:
-                    # Its body would not get the index after that end. The next attempt does.
-                    announcement.separate(bodies)
-                    end_index += 1
-                if proposal.expected_end != end_index:
+                last_index = end_index if bodies else member.view.last_program_index
+                if not last_index <= proposal.expected_end <= end_index:
                     self._refuse(proposal, ResponseCode.CONFLICT, end_index)
                     continue
             self._bytes += size
             self._requests += proposal.requests
             if origin is not None:
-                announcement.announce(origin, len(proposal.bodies), bodies)
-            elif announcement.last_producer and not proposal.is_control:
-                announcement.plain(bodies)
+                numbered.add(origin, len(proposal.bodies), len(bodies))
             taken.append((proposal, size))
             bodies.extend(proposal.bodies)
         if bodies:
             assert self._writing is None, "one write at a time"
-            is_control = bool(taken) and taken[0][0].is_control
-            is_plain = is_control or not announcement.last_producer
-            self._next_last = NOBODYS_WRITE if is_plain else announcement.end(len(bodies))
-            assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
+            own = taken[0][0].channel
+            assert not own or len(bodies) == 1, "one of the log's own entries is alone in its write"
             self._writing = tuple(taken)
-            self._producers_at = announcement.at
+            written, channels = numbered.written(bodies)
+            self._own_in_front = len(written) - len(bodies)
             member.out.write(fx.WriteBodies(
-                first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies),
-                producers_at=0 if is_control else announcement.at, runs=tuple(announcement.runs),
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=written,
+                channels=(own,) if own else channels,
             ))
 
     def on_written(self, written: EntriesWritten) -> None:
         """The current write is in the file."""
         if self._writing is None:
             return  # a term-start entry: no proposal waits for it
-        proposals, self._writing, self._last = self._writing, None, self._next_last
+        proposals, self._writing = self._writing, None
         deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
-        index, at = written.first_index, 0
+        at = self._own_in_front
+        index = written.first_index + at
         for proposal, size in proposals:
-            if at == self._producers_at:
-                index, at = index + 1, at + 1
             count = len(proposal.bodies)
             self._by_token[proposal.token] = WrittenProposal(
                 index, count, written.positions[at], size, proposal.requests
             )
             index, at = index + count, at + count
             self._waiting.add(proposal.token, threshold=index - 1, deadline_ms=deadline_ms)
-        assert at + (at == self._producers_at) == written.count, "the store wrote another number of entries"
+        assert at == written.count, "the store wrote another number of entries"
 
     def on_write_refused(self, code: ResponseCode) -> None:
         """The store refused the current write as a whole."""

@@ -1,13 +1,9 @@
 # -*- test-case-name: tests.core.test_origins -*-
 """
-Appends of producers, at the leader: which are new, and the producer entry that announces them.
+Appends of producers, at the leader: which are new, and the channels of the entries of one write.
 
-The producer entry comes in front of the entries that it announces, in one write and one term. So whoever
-holds one of these holds it, too; and an entry of its term at an announced index is the announced one, as a
-leader writes one entry at an index. No entry of a producer is in a log that does not report its sequence.
-
-If all members know open runs, the last run of the entry may be open, for the writes that come: so a session
-of one producer costs one entry. It ends with any other body, which comes after another producer entry.
+The entries of a producer carry its slot and the low digits of their numbers. A session entry in front of a
+write gives slots to the producers that have none.
 
 Rule: what the ledger has, committed or not, is never appended again. An entry that is not committed yet may
 still go: the append that repeats it waits, which costs the client another attempt.
@@ -15,170 +11,142 @@ still go: the append that repeats it waits, which costs the client another attem
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import attrs
 
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import Origin, Proposal
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.producers import Known, SequenceTable
+from dledger.ledger.group_state import Known, Verdict
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.producers import (
-    PRODUCER_HEADER_BYTES,
-    RUN_BYTES_MAX,
-    ProducerRun,
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.envelopes import without_time
+from protocols.wire.ledger.own.own_entries import HIDDEN, SESSION_CHANNEL, slot_channels
+from protocols.wire.ledger.own.session_entries import (
+    SESSION_BYTES_MAX,
+    SESSION_HEADER_BYTES,
+    SESSIONS_MAX,
+    Session,
+    encode_session_entry,
 )
-
-#: Most runs in one producer entry.
-RUNS_IN_ENTRY_MAX = 1024
+from protocols.wire.ledger.owners import may_use
 
 #: The answers to appends that are neither new nor in the ledger.
 REFUSALS = {
     Known.GAP: ResponseCode.SEQUENCE_GAP,
     Known.FORGOTTEN: ResponseCode.SEQUENCE_FORGOTTEN,
     Known.UNKNOWN_PRODUCER: ResponseCode.UNKNOWN_PRODUCER,
+    Known.FORGOTTEN_PRODUCER: ResponseCode.PRODUCER_FORGOTTEN,
+    Known.FULL: ResponseCode.PRODUCERS_FULL,
+    Known.FOREIGN: ResponseCode.FORBIDDEN,
 }
 
 
-class LastWrite(NamedTuple):
-    """
-    Whose the last entry is that a leader has written.
-
-    @ivar end_index: its index: if the ledger goes on after it, nothing of this counts.
-    @ivar producer: of its body; empty: it has none.
-    @ivar is_open: whether a body of this producer may follow without a producer entry.
-    """
-
-    term: int = -1
-    end_index: int = -1
-    producer: str = ""
-    is_open: bool = False
-
-
-#: Most writes: no producer has the last body.
-NOBODYS_WRITE = LastWrite()
-
-
 @attrs.define
-class Announcement:
+class NumberedWrite:
     """
-    The producer entry of one write.
+    The producers of one write.
 
-    Invariant: C{_next} has the next sequence of each producer in C{runs}, and of the continued one.
-
-    @ivar at: its number among the bodies of the write; -1: it is not needed.
-    @ivar last_producer: of the body before the write, or of the last one taken so far.
-    @ivar is_continued: whether this write continues an open run of that producer: any other body needs a
-        producer entry in front of it.
+    Invariant: C{_next} has slot and next number of each producer with bodies in the write; C{sessions} slot
+    and owner of those that the ledger does not know.
     """
 
     member: MemberState
-    last_producer: str = ""
-    is_continued: bool = False
-    at: int = -1
-    runs: list[ProducerRun] = attrs.Factory(list)
-    _next: dict[str, int] = attrs.Factory(dict)
-    _follows: bool = False
-
-    @classmethod
-    def after(cls, member: MemberState, last: LastWrite) -> Announcement:
-        """For the next write of a leader, whose last one was C{last}."""
-        if last.end_index != member.ledger_end_index or last.term != member.term:
-            return cls(member)
-        return cls(member, last.producer, last.is_open)
+    sessions: dict[str, tuple[int, str]] = attrs.Factory(dict)
+    _channels: list[int] = attrs.Factory(list)
+    _next: dict[str, tuple[int, int]] = attrs.Factory(dict)
 
     def refusal(self, proposal: Proposal, origin: Origin) -> fx.AnswerAppend | None:
-        """The answer to a proposal that is not to be written; None: it is new, or refused for this turn."""
-        member, count = self.member, len(proposal.bodies)
-        table = member.view.producers
-        if table is None:
+        """The answer to a proposal that is not to be written; None: it is new."""
+        group = self.member.view.group
+        if group is None:
             return self._answer(proposal, ResponseCode.LEADER_NOT_READY)
-        if origin.producer in self._next:
-            is_next = origin.sequence == self._next[origin.producer]
+        session = self.sessions.get(origin.producer)
+        if session is not None and not may_use(session[1], origin.owner):
+            return self._answer(proposal, ResponseCode.FORBIDDEN)
+        verdict = group.judge(origin.producer, origin.sequence, len(proposal.bodies), origin.owner)
+        known = self._next.get(origin.producer)
+        if known is not None and verdict.known is not Known.FOREIGN:
+            is_next = origin.sequence == known[1]
             return None if is_next else self._answer(proposal, ResponseCode.LEADER_NOT_READY)
-        return self._judged(proposal, origin, table, count)
+        if verdict.known is Known.NEW:
+            has_room = verdict.last >= 0 or self._take_slot(origin)
+            return None if has_room else self._answer(proposal, ResponseCode.LEADER_PENDING_FULL)
+        if verdict.known is Known.REPEATED:
+            return self._repeated(proposal, origin, verdict)
+        return self._answer(proposal, REFUSALS[verdict.known], last_sequence=verdict.last)
 
-    def _judged(
-        self, proposal: Proposal, origin: Origin, table: SequenceTable, count: int
-    ) -> fx.AnswerAppend | None:
-        member = self.member
-        known, index, found, last = table.judge(
-            origin.producer, origin.sequence, count, member.ledger_end_index
-        )
-        if known is Known.NEW:
-            return None
-        if known is not Known.REPEATED:
-            return self._answer(proposal, REFUSALS[known], last_sequence=last)
+    def _take_slot(self, origin: Origin) -> bool:
+        """Whether the producer has a slot, or can be given one in this write."""
+        group, name = self.member.view.group, origin.producer
+        assert group is not None
+        if group.producer(name) is not None or name in self.sessions:
+            return True
+        room = self.member.config.body_bytes_max - SESSION_HEADER_BYTES
+        if len(self.sessions) >= min(SESSIONS_MAX, room // SESSION_BYTES_MAX):
+            return False
+        taken = [slot for slot, _ in self.sessions.values()]
+        free = next((slot for slot in group.free_slots(len(taken) + 1) if slot not in taken), 0)
+        if free:
+            self.sessions[name] = free, origin.owner
+        return free > 0
+
+    def _repeated(self, proposal: Proposal, origin: Origin, verdict: Verdict) -> fx.AnswerAppend:
+        member, view = self.member, self.member.view
+        _, index, found, last = verdict
         if index + found - 1 > member.committed_index:
             return self._answer(proposal, ResponseCode.LEADER_NOT_READY)
-        term, pos = -1, -1
-        if index >= member.view.ledger_begin_index:
-            try:
-                term, pos = member.view.term_of(index), member.view.position_of(index)
-            except DamagedEntryError:
-                return self._answer(proposal, ResponseCode.LEADER_NOT_READY)  # (A peer gives it back.)
+        if index < view.ledger_begin_index:
+            return self._answer(proposal, ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last)
+        try:
+            batch = view.read_batch(index, max_count=found,
+                                    max_bytes=sum(map(len, proposal.bodies)) + 64 * found)
+            pos = view.position_of(index)
+        except DamagedEntryError:
+            return self._answer(proposal, ResponseCode.LEADER_NOT_READY)  # (A peer gives it back.)
+        found = batch.count
+        there = map(without_time, bodies_of(batch))
+        if any(one != other for one, other in zip(map(without_time, proposal.bodies), there, strict=False)):
+            return self._answer(proposal, ResponseCode.SEQUENCE_TAKEN, last_sequence=last, first_index=index)
         return fx.AnswerAppend(
-            token=proposal.token, code=ResponseCode.SUCCESS, term=term, count=found, first_index=index,
+            token=proposal.token, code=ResponseCode.SUCCESS, term=batch.term, count=found, first_index=index,
             pos=pos, leader_id=member.leader_id, is_repeated=True,
         )
 
     def _answer(
-        self, proposal: Proposal, code: ResponseCode, *, last_sequence: int = -1
+        self, proposal: Proposal, code: ResponseCode, *, last_sequence: int = -1, first_index: int = -1
     ) -> fx.AnswerAppend:
         return fx.AnswerAppend(
             token=proposal.token, code=code, term=self.member.term, count=len(proposal.bodies),
-            leader_id=self.member.leader_id, last_sequence=last_sequence,
+            leader_id=self.member.leader_id, last_sequence=last_sequence, first_index=first_index,
         )
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the entry takes no further run."""
-        room = self.member.config.body_bytes_max - PRODUCER_HEADER_BYTES
-        return len(self.runs) >= min(RUNS_IN_ENTRY_MAX, room // RUN_BYTES_MAX)
+    def add(self, origin: Origin, count: int, entries: int) -> None:
+        """C{count} bodies of a producer come after C{entries} others in the write."""
+        slot = self._slot_of(origin.producer)
+        self._channels += [0] * (entries - len(self._channels))
+        channels = slot_channels(slot, origin.sequence, count)
+        for number in origin.hidden:
+            channels[number] |= HIDDEN
+        self._channels += channels
+        self._next[origin.producer] = slot, origin.sequence + count
 
-    def announce(self, origin: Origin, count: int, bodies: list[bytes]) -> None:
-        """C{count} bodies of a producer come next; C{bodies}: those before them in the write."""
-        producer, self._next[origin.producer] = self.last_producer, origin.sequence + count
-        self.last_producer = origin.producer
-        if self.is_continued and producer == origin.producer:
-            return
-        self.separate(bodies)
-        distance, last = len(bodies) - self.at, self.runs[-1] if self.runs else None
-        if last is not None and last.producer == origin.producer and last.distance + last.entries == distance:
-            self.runs[-1] = last._replace(entries=last.entries + count)
-        else:
-            self._follows = producer == origin.producer
-            self.runs.append(ProducerRun(origin.producer, origin.sequence, distance, count))
+    def _slot_of(self, name: str) -> int:
+        if name in self._next:
+            return self._next[name][0]
+        group = self.member.view.group
+        assert group is not None
+        producer = group.producer(name)
+        return producer.slot if producer is not None else self.sessions[name][0]
 
-    def separate(self, bodies: list[bytes]) -> None:
-        """The next body is not of the open run, so there is a producer entry in front of it."""
-        self.is_continued = False
-        if self.at < 0:
-            self.at = len(bodies)
-            bodies.append(b"")  # its place
-
-    def plain(self, bodies: list[bytes]) -> None:
-        """A body without a producer comes next."""
-        self.last_producer = ""
-        if self.is_continued:
-            self.separate(bodies)
-
-    def end(self, entries: int) -> LastWrite:
-        """
-        The write is complete: its last run may be open.
-
-        The first run of a session is; and one that goes on where the producer had the last entry: where
-        others append between, an open run would cost an entry more.
-
-        @param entries: number of bodies in the write.
-        @return: it, once it is written.
-        """
-        is_open, run = self.is_continued, self.runs[-1] if self.runs else None
-        if run is not None and self.at + run.distance + run.entries == entries and (
-            (not run.sequence or self._follows) and self.member.may_leave_runs_open
-        ):
-            self.runs[-1], is_open = run._replace(entries=0), True
-        end_index = self.member.ledger_end_index + entries
-        return LastWrite(self.member.term, end_index, self.last_producer, is_open)
+    def written(self, bodies: list[bytes]) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+        """The bodies of the write, with a session entry in front if one is needed, and their channels."""
+        if not self._channels:
+            return tuple(bodies), ()
+        channels = self._channels + [0] * (len(bodies) - len(self._channels))
+        if not self.sessions:
+            return tuple(bodies), tuple(channels)
+        entry = encode_session_entry(
+            Session(slot, name, owner) for name, (slot, owner) in self.sessions.items()
+        )
+        return (entry, *bodies), (SESSION_CHANNEL, *channels)

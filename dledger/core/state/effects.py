@@ -17,7 +17,6 @@ from dledger.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import Request, Response
-from protocols.wire.ledger.producers import ProducerRun
 from protocols.wire.values import value_class
 
 
@@ -43,9 +42,7 @@ class WriteBodies(Effect):
     """
     A leader's append: pack a header for each of C{bodies} and write the records after the end.
 
-    @ivar producers_at: number of the body that is one of a producer entry; -1: none is. If it is empty, the
-        driver makes it of C{runs}.
-    @ivar runs: what that one says.
+    @ivar channels: of each record; none: 0 for all.
 
     Outcome: C{EntriesWritten} (with positions), C{WriteRefused} or C{StoreFailed}, before any
     other input.
@@ -54,8 +51,7 @@ class WriteBodies(Effect):
     first_index: int
     term: int
     bodies: tuple[bytes, ...]
-    producers_at: int = -1
-    runs: tuple[ProducerRun, ...] = ()
+    channels: tuple[int, ...] = ()
 
 
 @value_class(kw_only=True)
@@ -215,11 +211,13 @@ class AnswerAppend(Effect):
     SUCCESS: committed. WAIT_QUORUM_ACK_TIMEOUT and TERM_CHANGED: may be in the log, may still commit
     (unknown). Every other code: not in the log.
 
-    @ivar first_index, pos: index and pos of the first body; -1 if none was written.
+    @ivar first_index, pos: index and pos of the first body; -1 if none was written. SEQUENCE_TAKEN: index
+        of the first body that is there.
     @ivar count: number of bodies.
     @ivar end_index: CONFLICT: last index of the log; else -2.
     @ivar is_repeated: the bodies were in the log before; then C{count} may be less than was proposed.
-    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN, SEQUENCE_TAKEN: the last one of the producer;
+        else -1.
     """
 
     token: int

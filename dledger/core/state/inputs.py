@@ -32,10 +32,17 @@ class Started(Input):
 
 
 class Origin(NamedTuple):
-    """Where bodies come from: the id of a producer, and the sequence of the first one."""
+    """
+    Where bodies come from: the id of a producer, and the sequence of the first one.
+
+    @ivar hidden: numbers of the bodies that readers leave out, rising from 0.
+    @ivar owner: who appends, see L{protocols.wire.ledger.owners}.
+    """
 
     producer: str
     sequence: int
+    hidden: tuple[int, ...] = ()
+    owner: str = ""
 
 
 @value_class(kw_only=True)
@@ -45,10 +52,11 @@ class Proposal:
 
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
     @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
-    @ivar expected_end: the bodies are taken only if the last index of the log is this one; None: they are
-        taken after any entry.
+    @ivar expected_end: the bodies are taken only if no program has an entry after this one in the log;
+        None: they are taken after any entry.
     @ivar origin: the bodies are taken only if the log has none of them yet; None: they have no sequence.
-    @ivar is_control: its single body is that of a reader entry. The proposal is alone in its input.
+    @ivar channel: not 0: its single body is that of one of the log's own entries. The proposal is alone
+        in its input.
     """
 
     token: int
@@ -56,7 +64,7 @@ class Proposal:
     requests: int = 1
     expected_end: int | None = None
     origin: Origin | None = None
-    is_control: bool = False
+    channel: int = 0
 
 
 @value_class

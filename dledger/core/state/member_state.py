@@ -23,7 +23,6 @@ from dledger.core.state import effects as fx
 from dledger.core.state.flush_pace import FlushPace
 from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.machine_word import MachineWord
-from dledger.core.state.peer_knowledge import PeerKnowledge
 from dledger.core.state.ports import LedgerView
 from dledger.core.state.quota import Quota
 from dledger.ledger.config import DLedgerConfig
@@ -179,7 +178,6 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
-    @ivar knowledge: which kinds of entries the peers know.
     @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
     @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
@@ -250,7 +248,6 @@ class MemberState:
     _trusted: Mapping[str, str] = attrs.field(init=False)
     _known: frozenset[str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
-    knowledge: PeerKnowledge = attrs.Factory(PeerKnowledge)
     takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
@@ -442,7 +439,7 @@ class MemberState:
     @property
     def stands_last(self) -> bool:
         """Whether another member should lead, if one can."""
-        return self.is_full or self.machine.is_unfit
+        return self.is_full or self.machine.is_unfit or self.view.group is None
 
     def owes(self, end_index: int) -> None:
         """The ledger must reach this end before the member votes again; -1 for none."""
@@ -490,23 +487,12 @@ class MemberState:
         if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
             return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
-        self.knowledge.heard(peer_id, wire_version)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)
         else:
             self.full_peers.discard(peer_id)
-
-    @property
-    def may_leave_runs_open(self) -> bool:
-        """
-        Whether every member knows open runs, as they said, or as the log has one: a member that does not
-        know them refuses the producer entry, and gets no entry after it.
-        """
-        table = self.view.producers
-        is_any = table is not None and table.had_open_runs
-        return is_any or self.knowledge.open_runs.issuperset(self.peer_ids)
 
     def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.group_state import GroupFold
 from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
-from dledger.ledger.producers import SequenceTable
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 
 
@@ -61,8 +61,15 @@ class LedgerView(Protocol):
         """Those of the configuration entries up to the last one, as far as they are remembered."""
 
     @property
-    def producers(self) -> SequenceTable | None:
-        """What the ledger knows of its producers, up to its end; None: not known, as entries are damaged."""
+    def group(self) -> GroupFold | None:
+        """
+        What the ledger says of producers and readers, up to its end; None: not known, as entries are damaged,
+        or the ledger begins after some that count.
+        """
+
+    @property
+    def last_program_index(self) -> int:
+        """Index of the last entry that is neither the log's own nor a marker; -1: there is none."""
 
     def term_of(self, index: int) -> int:
         """Term of the entry at C{index}, which must be present."""

@@ -37,6 +37,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
+from protocols.wire.ledger.owners import owner_of
 
 #: The role that a client needs, by request; None: it needs none. METADATA needs none because clients find the
 #: leader with it. The requests of members (VOTE to SNAPSHOT) need none because
@@ -163,6 +164,10 @@ class Door:
         if rights is None:
             rights = self._rights[connection] = self._find_rights(connection)
         return rights
+
+    def account_of(self, connection: ServerConnection) -> str:
+        """The account of the other end, as entries name it; empty where nobody has one."""
+        return owner_of(self.rights(connection).who) if self.is_guarded else ""
 
     def is_known(self, connection: ServerConnection) -> bool:
         """

@@ -19,6 +19,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SubmitRequest
 from protocols.wire.ledger.messages import AppendIfRequest, AppendOnceRequest, Request
+from protocols.wire.ledger.own.own_entries import HIDDEN_MAGIC
 from protocols.wire.ledger.producers import producer_problem
 
 #: As longest body: the member takes no appends of clients.
@@ -30,9 +31,13 @@ class AppendRequests:
 
     def __init__(
         self, appends: AppendGate, machine: MachineRequests, refuse: Refuse,
-        report: Callable[[Report], None], body_bytes_max: int,
+        report: Callable[[Report], None], body_bytes_max: int, owner_of: Callable[[ServerConnection], str],
     ) -> None:
-        """@param body_bytes_max: longest body, or L{NO_APPENDS}."""
+        """
+        @param body_bytes_max: longest body, or L{NO_APPENDS}.
+        @param owner_of: the account of a connection, see L{protocols.wire.ledger.owners}.
+        """
+        self._owner_of = owner_of
         self._appends = appends
         self._machine = machine
         self._refuse = refuse
@@ -52,11 +57,13 @@ class AppendRequests:
     ) -> None:
         """Append what a producer numbers."""
         problem = producer_problem(request.producer, request.sequence)
+        if not all(request.bodies[number].startswith(HIDDEN_MAGIC) for number in request.hidden):
+            problem = f"a body that readers are to leave out does not begin with {HIDDEN_MAGIC.decode()}"
         if problem:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
             self._refuse(connection, ticket, request, error)
         elif self.may_append(request.bodies):
-            origin = Origin(request.producer, request.sequence)
+            origin = Origin(request.producer, request.sequence, request.hidden, self._owner_of(connection))
             self._appends.append_once(connection, ticket, request.bodies, origin)
         else:
             self.refuse(connection, ticket, request, request.bodies)
@@ -66,7 +73,7 @@ class AppendRequests:
         if request.command and not self.may_append((request.command,)):
             self.refuse(connection, ticket, request, (request.command,))
         else:
-            self._machine.ask(connection, ticket, request)
+            self._machine.ask(connection, ticket, request, self._owner_of(connection))
 
     def may_append(self, bodies: tuple[bytes, ...]) -> bool:
         """Whether these bodies may be appended: there is one, and none is too long."""

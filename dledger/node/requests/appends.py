@@ -195,13 +195,15 @@ class AppendGate:
         self._take(_Claim(None, None, waiter, len(bodies), sum(map(len, bodies))))
         return waiter
 
-    def append_control(self, body: bytes) -> Deferred[AppendResult]:
-        """Append a reader entry, alone in its write. Cancelling stops the wait, not the append."""
+    def append_own(self, channel: int, body: bytes) -> Deferred[AppendResult]:
+        """
+        Append one of the log's own entries, alone in its write. Cancelling stops the wait, not the append.
+        """
         self._end_of_turn()
         waiter: Deferred[AppendResult] = Deferred(lambda _: None)
         token = self._next_token()
         self._pending[token] = [_Claim(None, None, waiter, 1, len(body))]
-        self._propose(AppendProposed((Proposal(token=token, bodies=(body,), is_control=True),)))
+        self._propose(AppendProposed((Proposal(token=token, bodies=(body,), channel=channel),)))
         return waiter
 
     def _take(self, claim: _Claim) -> None:

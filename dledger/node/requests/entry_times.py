@@ -6,11 +6,8 @@ Rule 1: the first bodies of a term come after a time entry of that term, and all
 most C{entry_times_ms} old by the clock of the leader.
 Rule 2: a time entry is never earlier than the one before it, of any leader: if the clock goes back, times
 wait until it has come so far again.
-Rule 3: the first one of a log is written when all members take it, by their own word; so members of earlier
-versions do not get an entry that they refuse.
-Rule 4: an append that expects an end comes after a time entry at that end, however old that is: else each
-attempt of a slow program would move the end that it expects.
-Rule 5: while damaged entries may be time entries, none is written, and entries of a new term have no time.
+Rule 3: while it is not known what the log says of times, none is written, and entries of a new term have no
+time.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.core.state.inputs import AppendProposed, Proposal
-from dledger.core.state.peer_knowledge import PeerKnowledge
 from dledger.ledger.config import DLedgerConfig
-from dledger.storage.files.time_table import TimeTable
+from dledger.ledger.group_state import GroupFold
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import (
     TIME_MS_MAX,
     TIME_SPAN_BYTES,
@@ -37,8 +34,8 @@ class TimedLedger(Protocol):
     """The part of the ledger that is needed here."""
 
     @property
-    def times(self) -> TimeTable | None:
-        """The last of its time entries; None: not known, as entries are damaged."""
+    def group(self) -> GroupFold | None:
+        """What it says of times; None: not known."""
 
     @property
     def ledger_end_index(self) -> int:
@@ -60,18 +57,10 @@ class Leading(Protocol):
     def term(self) -> int:
         """Its term."""
 
-    @property
-    def peer_ids(self) -> tuple[str, ...]:
-        """The other members."""
-
-    @property
-    def knowledge(self) -> PeerKnowledge:
-        """Which kinds of entries they know."""
-
 
 def notes_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
     """Whether a ledger has time entries, as far as is known, or will have."""
-    return config.entry_times_ms > 0 or (ledger.times is not None and ledger.times.last is not None)
+    return config.entry_times_ms > 0 or (ledger.group is not None and ledger.group.time is not None)
 
 
 class EntryTimes:
@@ -93,27 +82,20 @@ class EntryTimes:
         self._note = note
         self._position = 0
 
-    def due(self, *, is_conditional: bool = False) -> bytes | None:
-        """
-        The body of the time entry that must come before the next bodies; None: none must.
-
-        @param is_conditional: one of these expects the end of the ledger.
-        """
-        table, leading = self._ledger.times, self._leading
-        if table is None or not leading.is_leader:
+    def due(self) -> bytes | None:
+        """The body of the time entry that must come before the next bodies; None: none must."""
+        group, leading = self._ledger.group, self._leading
+        if group is None or not leading.is_leader:
             return None
-        last = table.last
-        if last is None and not leading.knowledge.all_take_times(leading.peer_ids):
-            return None
+        last = group.time
         now_ms = min(max(int(self._wall_s() * 1000), 0), TIME_MS_MAX)
         if last is not None:
             if last.time_ms - now_ms >= CLOCK_BEHIND_MS:
                 self._note("clock-behind", {"seconds": (last.time_ms - now_ms) // 1000})
             now_ms = max(now_ms, last.time_ms)
-            is_at_end = last.term == leading.term and last.index == self._ledger.ledger_end_index
-            if (is_conditional and is_at_end) or (
+            if (
                 last.term == leading.term and now_ms < last.time_ms + self._every_ms
-                and self._ledger.ledger_end_index < last.index + TIME_SPAN_ENTRIES
+                and self._ledger.ledger_end_index < last.entry_index + TIME_SPAN_ENTRIES
                 and self._ledger.end_position < self._position + TIME_SPAN_BYTES
             ):
                 return None
@@ -134,10 +116,10 @@ class TimedProposals:
 
     def propose(self, proposed: AppendProposed) -> None:
         """Proposals of one turn, or one of the member itself, which needs no time."""
-        proposals = proposed.proposals
-        is_conditional = any(one.expected_end is not None for one in proposals)
-        body = None if proposals[0].is_control else self._times.due(is_conditional=is_conditional)
+        body = None if proposed.proposals[0].channel else self._times.due()
         if body is not None:
             # Nobody waits for it: if it is refused, so are the proposals, or it is due again.
-            self._feed(AppendProposed((Proposal(token=self._next_token(), bodies=(body,), is_control=True),)))
+            self._feed(AppendProposed((
+                Proposal(token=self._next_token(), bodies=(body,), channel=TIME_CHANNEL),
+            )))
         self._feed(proposed)

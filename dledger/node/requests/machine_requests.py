@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.producers import SequenceTable
+from dledger.ledger.group_state import GroupFold
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.appends import AppendResult
 from dledger.values.errors import DLedgerError
@@ -108,10 +108,13 @@ class HostedMachine(Protocol):
 class MachineAnswers(Protocol):
     """Answers for the state machine of this member: L{dledger.machine.requests.MachineDesk}."""
 
-    def answer(self, request: MachineRequest, may_answer: Callable[[], bool]) -> Deferred[Response]:
+    def answer(
+        self, request: MachineRequest, may_answer: Callable[[], bool], owner: str
+    ) -> Deferred[Response]:
         """
         Answer a request.
 
+        @param owner: the account of the caller, see L{protocols.wire.ledger.owners}.
         @param may_answer: whether the client reads its answers.
         @return: fires with the answer, with any code; a failure is a bug of ours.
         """
@@ -161,13 +164,14 @@ class MachineSurroundings:
     """
     What a member gives to the desk of its state machine.
 
-    @ivar append: appends a command, of a producer with its sequence, or with an empty name of none, see
+    @ivar append: appends a command, of a producer with its sequence and owner, or with an empty name of none;
+        see
         L{AppendGate.append_command<dledger.node.requests.appends.AppendGate.append_command>}.
     @ivar append_order: appends a machine entry.
     @ivar read_index: fires with the committed index once it is proved that this member leads; fails with
         L{DLedgerError}.
     @ivar status: the core's facts.
-    @ivar producers: those that the log knows; None: not yet.
+    @ivar group: what the log says of producers; None: not known.
     @ivar now_ms: the monotonic clock.
     @ivar others: the machines of other members.
     @ivar judged: informs the core whether a machine runs here, and whether it makes this member unfit to
@@ -175,11 +179,11 @@ class MachineSurroundings:
     @ivar note: reports an event.
     """
 
-    append: Callable[[bytes, str, int], Deferred[AppendResult]]
+    append: Callable[[bytes, str, int, str], Deferred[AppendResult]]
     append_order: Callable[[bytes], Deferred[AppendResult]]
     read_index: Callable[[], Deferred[int]]
     status: Callable[[], MemberStatus]
-    producers: Callable[[], SequenceTable | None]
+    group: Callable[[], GroupFold | None]
     now_ms: Callable[[], int]
     others: OtherMachines
     judged: JudgedMachine
@@ -232,12 +236,14 @@ class MachineRequests:
         if self.hosting is not None:
             self.hosting.desk.sweep(now_s)
 
-    def ask(self, connection: ServerConnection, ticket: Ticket, request: MachineRequest) -> None:
-        """Answer a request, now or later."""
+    def ask(
+        self, connection: ServerConnection, ticket: Ticket, request: MachineRequest, owner: str = ""
+    ) -> None:
+        """Answer a request, now or later. @param owner: the account of the connection."""
         if not connection.may_answer:
             self._answer(self._refusal(request, ResponseCode.LEADER_PENDING_FULL), connection, ticket)
             return
-        self._answered(request, lambda: connection.may_answer).addCallback(
+        self._answered(request, lambda: connection.may_answer, owner).addCallback(
             self._answer, connection, ticket
         ).addErrback(self._failed)
 
@@ -249,9 +255,11 @@ class MachineRequests:
         """The same as a request to skip an entry, for a local caller. @return: fires with any code."""
         return self._answered(SkipRequest(group=self._group, index=index), lambda: True)
 
-    def _answered(self, request: MachineRequest, may_answer: Callable[[], bool]) -> Deferred[Response]:
+    def _answered(
+        self, request: MachineRequest, may_answer: Callable[[], bool], owner: str = ""
+    ) -> Deferred[Response]:
         if self.hosting is not None:
-            return self.hosting.desk.answer(request, may_answer)
+            return self.hosting.desk.answer(request, may_answer, owner)
         is_skip = isinstance(request, SkipRequest)
         code = ResponseCode.UNEXPECTED_ARGUMENT if is_skip else ResponseCode.UNSUPPORTED
         return succeed(self._refusal(request, code, "this member runs no state machine"))

@@ -22,6 +22,7 @@ import attrs
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
+from protocols.wire.ledger.owners import proof_of
 from protocols.wire.ledger.readers import (
     LEASE_MS_MAX,
     LEASE_MS_MIN,
@@ -99,12 +100,14 @@ def take(
     @raise DLedgerError: LEASE_HELD: other processes have what there is.
     """
     holder, share = request.holder, request.share
-    own = next((part for part in state.parts if part.holder == holder and part.begin < part.end), None)
+    proof = proof_of(request.secret)
+    mine = holder, proof
+    own = next((part for part in state.parts if part[4:] == mine and part.begin < part.end), None)
     if own is not None:
         return Decision(None, own)
     # (What this process has done, and what others did whose leases are over, is not needed any more.)
     parts = [
-        part for part in state.parts if part.begin < part.end or (part.holder != holder and is_live(part))
+        part for part in state.parts if part.begin < part.end or (part[4:] != mine and is_live(part))
     ]
     live = [part for part in parts if part.begin < part.end and is_live(part)]
     if live and (not share or any(part.end == NO_END for part in live)):
@@ -128,18 +131,22 @@ def take(
         raise DLedgerError(ResponseCode.LEASE_HELD, reason=(
             f"{len(parts)} processes read as {state.name}, which is the most"
         ))
-    part = ReaderPart(begin, end, -1, request.lease_ms, holder)
+    part = ReaderPart(begin, end, -1, request.lease_ms, holder, proof)
     return Decision(state._replace(given_index=given, parts=tuple(sorted((*parts, part)))), part)
 
 
-def part_of(state: ReaderState, token: int) -> ReaderPart:
-    """The part with this token. @raise DLedgerError: LEASE_LOST."""
+def part_of(state: ReaderState, request: ReaderRequest) -> ReaderPart:
+    """
+    The part with the token of a request, if its secret is that of the process.
+
+    @raise DLedgerError: LEASE_LOST.
+    """
     for part in state.parts:
-        if part.token == token and part.holder:
+        if part.token == request.token and part.holder and part.proof == proof_of(request.secret):
             return part
-    raise DLedgerError(ResponseCode.LEASE_LOST, token=token, reason=(
-        f"the lease {token} of the reader {state.name} is over: another process has its entries, or they "
-        "were given back"
+    raise DLedgerError(ResponseCode.LEASE_LOST, token=request.token, reason=(
+        f"the lease {request.token} of the reader {state.name} is over: another process has its entries, or "
+        "they were given back"
     ))
 
 
@@ -150,7 +157,7 @@ def commit(state: ReaderState, request: ReaderRequest, span: Span) -> Decision:
     @raise DLedgerError: LEASE_LOST; INDEX_OUT_OF_RANGE: it is not committed in the log; UNEXPECTED_ARGUMENT:
         it goes back, or beyond the part.
     """
-    part, index = part_of(state, request.token), request.index
+    part, index = part_of(state, request), request.index
     if index > span.committed_index:
         raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, reason=(
             f"the entry {index} is not in the log, which ends with {span.committed_index}"
@@ -169,11 +176,13 @@ def commit(state: ReaderState, request: ReaderRequest, span: Span) -> Decision:
     return Decision(state._replace(parts=parts), done)
 
 
-def release(state: ReaderState, token: int) -> Decision:
+def release(state: ReaderState, request: ReaderRequest) -> Decision:
     """Give a part back, if this token has it."""
-    if not any(part.token == token and part.holder for part in state.parts):
+    try:
+        released = part_of(state, request)
+    except DLedgerError:
         return Decision(None)
-    parts = [part._replace(holder="") if part.token == token else part for part in state.parts]
+    parts = [part._replace(holder="") if part is released else part for part in state.parts]
     kept = tuple(part for part in parts if part.holder or part.begin < part.end)
     return Decision(state._replace(parts=kept))
 
@@ -184,11 +193,11 @@ def moved(state: ReaderState, index: int, span: Span) -> Decision:
 
     @raise DLedgerError: INDEX_OUT_OF_RANGE: it is beyond the end.
     """
-    there = ReaderState(state.name, state.previous, begin_of(index, span))
+    there = ReaderState(state.name, state.previous, begin_of(index, span), owner=state.owner)
     is_so = not state.is_forgotten and (there.given_index, there.parts) == (state.given_index, state.parts)
     return Decision(None if is_so else there)
 
 
 def forgotten(state: ReaderState) -> Decision:
     """Forget a reader; all its leases end."""
-    return Decision(ReaderState(state.name, state.previous, 0, is_forgotten=True))
+    return Decision(ReaderState(state.name, state.previous, 0, is_forgotten=True, owner=state.owner))

@@ -11,21 +11,20 @@ Rule 3: the time of a lease is that of the leader. A new leader counts each leas
 so a lease may last longer than it says, never shorter. A process whose lease is over can still commit, until
 another one has got its entries.
 Rule 4: what a reader has not done, and the entry that says so, is kept by expiry, up to a bound.
-Rule 5: the leader writes the last entry of a reader again when the log has grown by L{REFRESH_BYTES} after
-it: so a member that starts finds it among the last entries, and one that gets a part of the log has it.
-Rule 6: a renewal counts when it comes, and is answered when nothing earlier about its reader is under way and
+Rule 5: a renewal counts when it comes, and is answered when nothing earlier about its reader is under way and
 this member has proved that it leads: else it could renew a lease whose entries were just given to another
 process, here or by a later leader.
-Rule 7: while damaged entries may be of readers, nothing is known: requests are refused and expiry keeps all
-entries, but those that every other member has deleted, which nobody can give back and no reader needed.
-Rule 8: a reader that nobody has asked for, longer than an option says, is forgotten by the leader. Each
-leader counts that time anew, so it may be longer.
+Rule 6: while the state of the group is not known, requests are refused and expiry keeps all entries, but
+those that every other member has deleted, which nobody can give back and no reader needed.
+Rule 7: a reader
+that nobody has asked for, longer than an option says, is forgotten by the leader. Each leader counts that
+time anew, so it may be longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -33,16 +32,17 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
 from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_state import GroupFold, KnownReader
 from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
 from dledger.node.run.reads import Reads
-from dledger.storage.files.reader_table import KnownReader, ReaderTable
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.ledger.owners import may_use
 from protocols.wire.ledger.readers import (
     READERS_MAX,
     ReaderInfo,
@@ -53,11 +53,6 @@ from protocols.wire.ledger.readers import (
 )
 
 _T = TypeVar("_T")
-#: A change of the reader of a name.
-_Change = Callable[[str], Coroutine[Deferred[object], object, None]]
-
-#: See rule 5.
-REFRESH_BYTES = 8 * 1024 * 1024
 #: Most requests that are under way at once.
 ASKED_MAX = 1024
 #: Most characters of a reason in an answer.
@@ -68,8 +63,12 @@ class ReadLedger(WrittenLedger, Protocol):
     """The part of a ledger that is needed here."""
 
     @property
-    def readers(self) -> ReaderTable | None:
-        """The fold of its reader entries; None: not known."""
+    def group(self) -> GroupFold | None:
+        """What it says of readers; None: not known."""
+
+    @property
+    def why_group_unknown(self) -> str:
+        """Why it is not known; empty if it is."""
 
 
 class LeadView(Protocol):
@@ -149,6 +148,26 @@ class _Leases:
         }
 
 
+class Asker(NamedTuple):
+    """
+    The caller.
+
+    @ivar owner: its account, see L{protocols.wire.ledger.owners}.
+    @ivar is_admin: it may change the group.
+    """
+
+    owner: str
+    is_admin: bool
+
+    def may_ask(self, request: ReaderRequest, state: ReaderState) -> bool:
+        """Whether a reader is its own; an operator moves and forgets those of others, too."""
+        return may_use(state.owner, self.owner) or (self.is_admin and request.does in ("move", "forget"))
+
+
+#: Where nobody has an account.
+NOBODY = Asker("", True)
+
+
 class ReaderDesk:
     """
     Answers the requests of readers at this member.
@@ -184,22 +203,26 @@ class ReaderDesk:
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
 
-    def ask(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
+    def ask(
+        self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest, asker: Asker = NOBODY
+    ) -> None:
         """Answer a request, now or later."""
         if self._asked >= ASKED_MAX or not connection.may_answer:
             count(self._counters.refusals, ResponseCode.LEADER_PENDING_FULL.name)
             connection.answer(ticket, self._refusal(DLedgerError(ResponseCode.LEADER_PENDING_FULL)))
             return
         self._asked += 1
-        Deferred.fromCoroutine(self._answer(connection, ticket, request)).addErrback(self._failed)
+        Deferred.fromCoroutine(self._answer(connection, ticket, request, asker)).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
         assert failure.value is not None
         self._broken(failure.value)
 
-    async def _answer(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
+    async def _answer(
+        self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest, asker: Asker
+    ) -> None:
         try:
-            answer = await self._outcome(request)
+            answer = await self._outcome(request, asker)
         except DLedgerError as error:
             count(self._counters.refusals, error.code.name)
             answer = self._refusal(error)
@@ -218,7 +241,7 @@ class ReaderDesk:
         assert self.append is not None, "a broker's log is never asked for it"
         return await self.append(encode_reader_entry(state._replace(previous=previous)))
 
-    async def _outcome(self, request: ReaderRequest) -> ReaderResponse:
+    async def _outcome(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         """@raise DLedgerError: it is refused, or its outcome is not known."""
         if self.append is None:
             raise DLedgerError(
@@ -236,7 +259,7 @@ class ReaderDesk:
         if request.does == "renew":
             self._leases.heard(request.name, self._leased(request)[1].token)
             return await self._alone(request.name, lambda: self._renew(request))
-        return await self._alone(request.name, lambda: self._decide_now(request))
+        return await self._alone(request.name, lambda: self._decide_now(request, asker))
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
         """The result of C{ask}, which begins when everything earlier about this reader has ended."""
@@ -247,19 +270,17 @@ class ReaderDesk:
             if not turns.outstanding:
                 self.under_way.pop(name, None)
 
-    async def _decide_now(self, request: ReaderRequest) -> ReaderResponse:
+    async def _decide_now(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         await self.reads.read_index()
-        return await self._decide(request)
+        return await self._decide(request, asker)
 
     def _known(self) -> Mapping[str, KnownReader]:
         """@raise DLedgerError: LEADER_NOT_READY, they are not known."""
-        table = self._ledger.readers
-        if table is None:
-            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
-                "damaged entries may name readers; a peer gives them back"
-            ))
+        group = self._ledger.group
+        if group is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
         self._leases.begin(self._core.member.term)
-        return table.at(self._core.committed_index)
+        return group.state.readers
 
     def _leased(self, request: ReaderRequest) -> tuple[ReaderState, ReaderPart]:
         """@raise DLedgerError: NOT_LEADER; LEASE_LOST: nobody has this lease."""
@@ -269,7 +290,7 @@ class ReaderDesk:
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
         self._leases.used(request.name)
-        return known.state, rules.part_of(known.state, request.token)
+        return known.state, rules.part_of(known.state, request)
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
         """See rule 6."""
@@ -285,19 +306,21 @@ class ReaderDesk:
             next_index=state.next_index, committed_index=self._core.committed_index,
         )
 
-    async def _decide(self, request: ReaderRequest) -> ReaderResponse:
+    async def _decide(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         name, known = request.name, self._known().get(request.name)
+        if known is not None and not known.state.is_forgotten and not asker.may_ask(request, known.state):
+            raise DLedgerError(ResponseCode.FORBIDDEN, reason=f"{name} is a reader of another account")
         if known is not None:
             self._leases.used(name)
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
-        decision = self._decision(request, known, span)
+        decision = self._decision(request, known, span, asker.owner)
         if decision.state is None:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
-            before = -1 if known is None else known.index
+            before = -1 if known is None else known.entry_index
             result = await self._write(decision.state, before)
             known = self._known().get(name)
-            if known is None or known.index != result.index:
+            if known is None or known.entry_index != result.index:
                 raise DLedgerError(
                     ResponseCode.LEADER_NOT_READY, reason=f"another decision about {name} came first"
                 )
@@ -310,11 +333,11 @@ class ReaderDesk:
         return self._told(state, part)
 
     def _has_entries(self, index: int) -> bool:
-        table = self._ledger.readers
-        return table is None or table.lag(index, self._core.committed_index) > 0
+        group = self._ledger.group
+        return group is None or group.state.has_entries(index)
 
     def _decision(
-        self, request: ReaderRequest, known: KnownReader | None, span: rules.Span
+        self, request: ReaderRequest, known: KnownReader | None, span: rules.Span, owner: str
     ) -> rules.Decision:
         """@raise DLedgerError: it is refused."""
         name, does = request.name, request.does
@@ -330,7 +353,7 @@ class ReaderDesk:
                     f"the group has {READERS_MAX} readers, which is the most: forget one "
                     "(dledger readers forget)"
                 )
-            state = ReaderState(name, -1, rules.begin_of(request.index, span))
+            state = ReaderState(name, -1, rules.begin_of(request.index, span), owner=owner)
             if does == "move":
                 return rules.Decision(state)
         if does == "take":
@@ -342,20 +365,19 @@ class ReaderDesk:
         if does == "commit":
             return rules.commit(state, request, span)
         if does == "release":
-            return rules.release(state, request.token)
+            return rules.release(state, request)
         return rules.moved(state, request.index, span) if does == "move" else rules.forgotten(state)
 
     # -- for the node -----------------------------------------------------------------------------
 
     def infos(self) -> tuple[ReaderInfo, ...]:
         """The readers that this member knows, by name; empty if they are not known."""
-        table = self._ledger.readers
-        if table is None:
+        group, found = self._ledger.group, list[ReaderInfo]()
+        if group is None:
             return ()
-        committed_index, found = self._core.committed_index, []
-        for name, one in sorted(table.at(committed_index).items()):
+        for name, one in sorted(group.state.readers.items()):
             if not one.state.is_forgotten:
-                lag = table.lag(one.state.next_index, committed_index)
+                lag = group.state.lag(one)
                 lag_bytes = bytes_behind(self._ledger, one.state.next_index - 1) if lag else 0
                 holders = [part.holder for part in one.state.parts if part.holder and part.begin < part.end]
                 found.append(ReaderInfo(name, one.state.next_index, lag, tuple(holders), lag_bytes))
@@ -363,12 +385,11 @@ class ReaderDesk:
 
     def needed_index(self) -> int:
         """Expiry keeps the entries after this index: a reader needs them, within the bound."""
-        table, nothing = self._ledger.readers, 1 << 62
-        if table is None:
+        group, nothing = self._ledger.group, 1 << 62
+        if group is None:
             return self._core.gone_elsewhere_index
         needed = min((
-            min(one.state.next_index, one.index)
-            for one in table.at(self._core.committed_index).values() if not one.state.is_forgotten
+            one.state.next_index for one in group.state.readers.values() if not one.state.is_forgotten
         ), default=nothing)
         if needed == nothing or not self.hold_bytes:
             return needed - 1
@@ -387,44 +408,26 @@ class ReaderDesk:
         return low
 
     def sweep(self) -> None:
-        """Take note of leases; of a leader: write the oldest entry of a reader again, see rule 5."""
-        table = self._ledger.readers
-        if table is None or not self._core.member.is_leader or self.append is None:
+        """Take note of leases; of a leader: forget a reader that nobody uses."""
+        group = self._ledger.group
+        if group is None or not self._core.member.is_leader or self.append is None:
             return
         self._leases.begin(self._core.member.term)
-        known = table.at(self._core.committed_index)
+        known = group.state.readers
         if not known:
             return
         self._leases.keep_those_of(known)
-        live = [(one.index, name) for name, one in known.items() if not one.state.is_forgotten]
-        index, name = min(live, default=(-1, ""))
-        if name and self._is_far_back(index):
-            self._begin_own(name, self._refresh_now)
         if self._expire_ms:
-            unused = [name for _, name in live if self._leases.unused_ms(name) >= self._expire_ms]
-            if unused:
-                self._begin_own(unused[0], self._forget_unused)
+            unused = [name for name, one in known.items() if not one.state.is_forgotten
+                      and self._leases.unused_ms(name) >= self._expire_ms]
+            if unused and unused[0] not in self.under_way:
+                Deferred.fromCoroutine(self._forget(unused[0])).addErrback(self._failed)
 
-    def _is_far_back(self, index: int) -> bool:
-        return index < self._ledger.ledger_begin_index or bytes_behind(self._ledger, index) > REFRESH_BYTES
-
-    def _begin_own(self, name: str, change: _Change) -> None:
-        """Begin a change of a reader that nobody has asked for, unless something is under way."""
-        if name not in self.under_way:
-            Deferred.fromCoroutine(self._own(name, change)).addErrback(self._failed)
-
-    async def _own(self, name: str, change: _Change) -> None:
+    async def _forget(self, name: str) -> None:
         try:
-            await self._alone(name, lambda: change(name))
+            await self._alone(name, lambda: self._forget_unused(name))
         except DLedgerError:
             return  # not now: the next sweep tries again
-
-    async def _refresh_now(self, name: str) -> None:
-        await self.reads.read_index()
-        known = self._known().get(name)
-        if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
-            await self._write(known.state, known.index)
-
 
     async def _forget_unused(self, name: str) -> None:
         await self.reads.read_index()
@@ -433,7 +436,7 @@ class ReaderDesk:
             return
         decision = rules.forgotten(known.state)
         assert decision.state is not None
-        await self._write(decision.state, known.index)
+        await self._write(decision.state, known.entry_index)
         self.log.info(
             "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
             "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,

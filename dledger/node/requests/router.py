@@ -45,13 +45,14 @@ from dledger.node.requests.append_requests import NO_APPENDS, AppendRequests
 from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.questions import CoreQuestions
-from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.readers import Asker, ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.run.inside import MemberInside
 from dledger.node.run.reads import Reads
 from dledger.values.errors import DLedgerError
+from dledger.values.rights import ClientRole
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
@@ -134,6 +135,7 @@ class RequestRouter:
         self._reads = answerers.reads
         self._machine = answerers.machine
         self._snapshots = answerers.snapshots
+        self._readers = answerers.readers
         self._append_for = answerers.appends.append_for
         self._refuse = refusals.refuse
         self._seats: Seats = EndlessSeats()
@@ -142,12 +144,12 @@ class RequestRouter:
         self._speakers = Speakers(config.self_id, inside.core.member, self.door, voice.note)
         self._appends = appends = AppendRequests(
             answerers.appends, answerers.machine, refusals.refuse, voice.report,
-            config.body_bytes_max if takes_appends else NO_APPENDS,
+            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.account_of,
         )
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], _Answer] = {
             AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
-            SubmitRequest: appends.submit, ReaderRequest: answerers.readers.ask, SkipRequest: self._skip,
+            SubmitRequest: appends.submit, ReaderRequest: self._reader, SkipRequest: self._skip,
             GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
         }
         #: What members ask, too, and the core does not answer.
@@ -286,6 +288,11 @@ class RequestRouter:
         else:
             code = ResponseCode.NOT_LEADER
         self._refuse(connection, ticket, request, DLedgerError(code))
+
+    def _reader(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
+        door = self.door
+        is_admin = not door.is_guarded or ClientRole.ADMIN in door.rights(connection).roles
+        self._readers.ask(connection, ticket, request, Asker(door.account_of(connection), is_admin))
 
     def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
         refusal = self.door.refusal_of_change(connection, request)

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.node.test_snapshots -*-
 """
-Snapshots of the state machine between members, and the log after them that may go.
+Snapshots between members: those of the state machine, and the state of the group
+(L{dledger.node.requests.group_states}); and the log after the former that may go.
 
 Rule 1: pieces go to members of the group only, on their own connections, one at a time, within the same quota
 of bytes a second as the log of a follower that is far behind.
@@ -21,6 +22,7 @@ from dledger.core.state.member_state import MemberState
 from dledger.core.status import MemberStatus
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters, MachineStatus, count
+from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
@@ -69,14 +71,17 @@ class SnapshotDesk:
 
     def __init__(
         self, *, config: DLedgerConfig, members: MemberState, machine: Callable[[], HostedMachine | None],
-        now_ms: Callable[[], int], counters: Counters,
+        now_ms: Callable[[], int], counters: Counters, offers: GroupOffers,
     ) -> None:
-        """@param machine: the machine of this member, if there is one."""
+        """
+        @param machine: the machine of this member, if there is one. @param offers: the state of the group.
+        """
         self._config = config
         self._members = members
         self._machine = machine
         self._now_ms = now_ms
         self._counters = counters
+        self._offers = offers
         self._peers: AskedPeers | None = None
         self.log_kept = ""
         self._machines: dict[str, str] = {}
@@ -112,7 +117,7 @@ class SnapshotDesk:
 
     def _answer_to(self, connection: ServerConnection, request: SnapshotRequest) -> SnapshotResponse:
         machine, peer_id = self._machine(), request.local_id
-        if machine is None:
+        if machine is None and request.machine:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member runs no state machine")
         if peer_id not in self._members.peer_ids or connection.peer_id != peer_id:
             raise DLedgerError(
@@ -123,7 +128,13 @@ class SnapshotDesk:
         left = quota.left(self._now_ms())
         if left <= 0 or not connection.may_answer:
             return SnapshotResponse()
-        piece = machine.piece_for(request, min(PIECE_BYTES_MAX, max(left, PIECE_BYTES_MIN)))
+        max_bytes = min(PIECE_BYTES_MAX, max(left, PIECE_BYTES_MIN))
+        if not request.machine:
+            answer = self._offers.piece_for(request, max_bytes)
+            quota.spend(len(answer.data or b""))
+            return answer
+        assert machine is not None
+        piece = machine.piece_for(request, max_bytes)
         quota.spend(len(piece.data))
         return SnapshotResponse(
             index=piece.index, index_term=piece.term, size=piece.size, offset=piece.offset, data=piece.data,
@@ -143,6 +154,13 @@ class SnapshotDesk:
         known = () if self._peers is None else self._peers.connected
         able = [one for one in sorted(known) if not self._problem_of(one)]
         return tuple(sorted(able, key=lambda one: one != self._members.leader_id))
+
+    def state_senders(self) -> tuple[str, ...]:
+        """Ids of the members of ours that may have the state of the group, the leader first."""
+        known = () if self._peers is None else self._peers.connected
+        ours = [one for one in sorted(known) if (told := self.told(one)) is not None
+                and told.wire_version & WIRE_VERSION_MASK]
+        return tuple(sorted(ours, key=lambda one: one != self._members.leader_id))
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
         """See L{dledger.machine.files.fetching.SnapshotSource.ask}."""

@@ -10,8 +10,7 @@ from dledger.base.process.group_flush import Flushable
 from dledger.driver.driver import Ledger
 from dledger.node.run.reads import Readable
 from dledger.node.run.scrubbing import Scrubbable
-from dledger.storage.files.reader_table import ReaderTable
-from dledger.storage.files.time_table import TimeTable
+from dledger.storage.files.state_file import StoredState
 from dledger.storage.start.identity import MemberIdentity
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_room import DeletedSegment
@@ -41,12 +40,14 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
         """Whether appends are refused because the disk is full."""
 
     @property
-    def readers(self) -> ReaderTable | None:
-        """What the ledger knows of its readers; None: not known, as entries are damaged."""
+    def why_group_unknown(self) -> str:
+        """Why the state of the group is not known; empty if it is."""
 
-    @property
-    def times(self) -> TimeTable | None:
-        """What the ledger knows of its time entries; None: not known, as entries are damaged."""
+    def encoded_group(self) -> tuple[int, int, bytes]:
+        """Index and term of the last committed entry, and the state there as bytes. The state is known."""
+
+    def install_group(self, stored: StoredState) -> str:
+        """Take up the state of another member. @return: why it is of no use; empty if it was taken up."""
 
     @property
     def set_aside(self) -> list[KeptFile]:

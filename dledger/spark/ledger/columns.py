@@ -28,7 +28,7 @@ from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.record_headers import Place, sound_headers
 from dledger.spark.ledger.entry_times import TimesOfEntries
-from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, kinds_of
+from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, hidden_in, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import KEY_HEADER
 
@@ -189,7 +189,7 @@ class EntryDecoder(Decoder):
         self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers", "key", "body_text"))
         self._shows_all = options.include_control and "control" not in self._names
         self._place = Place()
-        self._own = OwnRowFinder(options, log)
+        self._own = OwnRowFinder(options)
         self._times = TimesOfEntries(log) if TIME_COLUMN.name in self._names else None
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
@@ -242,7 +242,7 @@ class EntryDecoder(Decoder):
     ) -> pa.RecordBatch:
         told: dict[str, pa.Array | None] = {"body": bodies, "control": kinds, "time": times}
         if bodies is not None and self._options.envelopes:
-            opened = open_bodies(bodies, headers["channel"] == 0)
+            opened = open_bodies(bodies, ~hidden_in(headers))
             told |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
             if "key" in self._names:
                 told["key"] = pc.map_lookup(opened.headers, pa.scalar(KEY_HEADER), "first")

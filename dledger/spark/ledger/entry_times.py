@@ -18,6 +18,7 @@ from dledger.spark.basics.log import Chunk, FixedParts, ReadError, ScannedLog
 from dledger.spark.basics.record_headers import HEADER_DTYPE, check_headers, gather
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import (
     LOOK_BACK_BYTES,
     LOOK_BACK_ENTRIES,
@@ -25,7 +26,6 @@ from protocols.wire.ledger.own.time_entries import (
     TIME_MAGIC,
     decode_time_entry,
 )
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 _SIZE = ENTRY_HEADER_SIZE + TIME_ENTRY_BYTES
 _WORD = np.dtype(">i4")
@@ -64,7 +64,7 @@ class TimesOfEntries:
         if terms:
             self._term = terms[-1]
             self._time_ms = times[-1]
-        is_null = known_terms != headers["term"].astype(np.int64)
+        is_null = (known_terms != headers["term"].astype(np.int64)) | (headers["chain_crc"] == 0)
         return pa.array(known_times * 1000, pa.int64(), mask=is_null).cast(TIME)
 
     def _look_back(self, index: int) -> None:
@@ -102,7 +102,8 @@ def _time_entries(
     @return: number of the record, term and time of each time entry; of a record that may be one, no term.
     """
     assert chunk.data is not None
-    is_like = (headers["channel"] == PRODUCER_CHANNEL) & (np.diff(chunk.starts) == _SIZE) & is_sound
+    is_like = (headers["channel"] == TIME_CHANNEL) & (headers["chain_crc"] != 0) & is_sound
+    is_like &= np.diff(chunk.starts) == _SIZE
     likely = np.flatnonzero(is_like)
     words = gather(chunk.data, chunk.starts[:-1][likely] + ENTRY_HEADER_SIZE, _WORD)
     is_one = np.zeros(chunk.count, dtype=np.bool_)

@@ -333,16 +333,18 @@ class MemberConnection:
                       committed_index=fields["committed_index"], records=memoryview(rest)[at:])
 
     def append_once(
-        self, producer: str, sequence: int, bodies: tuple[bytes, ...]
+        self, producer: str, sequence: int, bodies: tuple[bytes, ...], hidden: tuple[int, ...]
     ) -> AppendOnceResponse:
         """
         Append numbered bodies in one request; after another request on this connection, as members want it
         for large ones.
 
+        @param hidden: numbers of the bodies that readers leave out.
         @raise Trouble: the outcome is not known.
         """
         self.send(AppendOnceRequest(
-            group=self._group, remote_id=self.member_id, producer=producer, sequence=sequence, bodies=bodies
+            group=self._group, remote_id=self.member_id, producer=producer, sequence=sequence, bodies=bodies,
+            hidden=hidden,
         ))
         header, rest = self._frame(RequestCode.APPEND_ONCE)
         try:

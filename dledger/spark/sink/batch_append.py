@@ -6,21 +6,19 @@ Appends the rows of one batch, each once, no matter what happened to earlier att
 
 A sink is a producer of the group (docs/exactly-once.md): its entries, rows and markers, are numbered, and the
 log takes each number once, in order. The number is not a number of a row, because Spark promises no order of
-rows when it runs a batch again.
+rows when it runs a batch again. Markers are hidden entries, and their bodies differ from attempt to attempt.
 
 Rule 1: an attempt asks the group for the last number of the sink, and looks at that entry: a DONE says which
 batch is complete. Else a batch was interrupted: its rows are read and taken away from this one. It never
-reads what is not the sink's, except to find the PIECE in front of the last row of an interrupted batch, and
-the newest entries for batch 0 of a sink that the group does not know: an earlier version may have begun it.
+reads what is not the sink's, except to find the PIECE in front of the last row of an interrupted batch.
 Rule 2: the first request gets the next number. If somebody else was first, nothing was appended, and the
 attempt begins again with rule 1: more of the batch may be there.
 Rule 3: one request is under way at a time. If a later one finds its number taken, another driver appends,
 and this one ends. So at each append the log has exactly what this attempt has read or appended.
-Rule 4: after a request without an outcome the same one is sent again. If the answer is that its number was
-taken, the first entry there is read: it is the marker of this request, with the run of this attempt, or the
-entries are another driver's.
-Rule 5: a member writes a request as one piece: the entries after a PIECE, as far as they have its term, are
-its rows.
+Rule 4: after a request without an outcome the same one is sent again. The log says whether what has its
+numbers is the same: each request begins with a marker of its attempt, so the same is its own.
+Rule 5: a member writes a request as one piece: the entries after a PIECE, as far as they have its term and
+are the sink's, are its rows.
 
 Rows are compared as a multiset, by a digest of each: Spark may run the batch again in another order.
 
@@ -35,13 +33,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 
 from dledger.spark.basics.log import skipped
-from dledger.spark.sink.earlier import STEP_MAX, FoundBatch, find_batch
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.sink_log import (
+    FORGOTTEN,
     BatchOutcome,
     BatchRows,
     OutOfStepError,
-    PlacedBodies,
     SinkError,
     SinkLog,
     TakenOverError,
@@ -52,6 +49,8 @@ from protocols.wire.ledger.push_layout import BODIES_MAX
 
 #: Most rows in one request: besides two markers.
 _FRAME_ROWS_MAX = BODIES_MAX - 2
+#: Most entries that are read at once, to find a marker.
+_STEP_MAX = 65_536
 #: Pause after a request of another run came first, seconds.
 _PAUSE_S = 0.1
 
@@ -82,14 +81,11 @@ class SinkBatch:
     """
     One batch of one sink.
 
-    @ivar search_from: where the group does not know the sink: no marker of it is in front of this index;
-        -1: not known, then batch 0 is searched for if a marker of the sink is among the newest entries.
     @ivar is_new: nobody has used this name of a sink before.
     """
 
     sink: str
     number: int
-    search_from: int = -1
     is_new: bool = False
 
 
@@ -99,12 +95,10 @@ class SinkPatience:
     How an append waits for others.
 
     @ivar sleep: waits this number of seconds.
-    @ivar settle_s: pause after which no request of an earlier version is under way.
     @ivar attempts_max: of attempts that others disturb.
     """
 
     sleep: Callable[[float], None]
-    settle_s: float
     attempts_max: int = 20
 
 
@@ -113,7 +107,6 @@ class BatchAppend:
     One batch of one sink, for one call of L{run}.
 
     @ivar _runs: the runs of this call, the present one last.
-    @ivar _quiet_from: runs of other processes whose markers are in front of this index were waited for.
     """
 
     def __init__(
@@ -133,11 +126,9 @@ class BatchAppend:
         self._new_run = new_run
         self._patience = patience
         self._frame_bytes = frame_bytes
-        self._search_from = batch.search_from
         self._is_new = batch.is_new
         self._is_strict = is_strict
         self._runs: list[str] = []
-        self._quiet_from = -1
         self._appended = 0
 
     def run(self) -> BatchOutcome:
@@ -176,20 +167,22 @@ class BatchAppend:
     def _attempt(self) -> BatchOutcome:
         standing = self._standing()
         if standing.end is not None:
-            self._compare(standing.end)
+            self._compare(standing.end, standing.since)
             return BatchOutcome(appended=self._appended)
-        missing, surplus = self._missing(standing.held)
+        missing = self._missing(standing.held, standing.since)
         sequence, since, is_first = standing.sequence, standing.since, True
         for piece, is_last in _with_last(self._frames(missing)):
             bodies = [self._marker(MarkerKind.PIECE, count=len(piece), since=since), *piece] if piece else []
+            hidden = [0] if piece else []
             if is_last:
+                hidden.append(len(bodies))
                 bodies.append(self._marker(
                     MarkerKind.DONE, count=self._rows.count, digest=self._rows.digest
                 ))
-            since = self._append(sequence, bodies, is_first=is_first)
+            since = self._append(sequence, bodies, tuple(hidden), is_first=is_first)
             sequence, is_first = sequence + len(bodies), False
             self._appended += len(piece)
-        return BatchOutcome(appended=self._appended, doubled=surplus)
+        return BatchOutcome(appended=self._appended)
 
     # -- what is there --------------------------------------------------------------------------
 
@@ -198,12 +191,18 @@ class BatchAppend:
             self._is_new = False  # a second attempt has something to find
             return _Standing(sequence=0)
         last = self._log.last_sequence(self._producer)
-        if last < 0 and (self._batch or self._search_from >= 0 or self._is_near_the_end()):
-            return self._earlier(0, max(self._search_from, 0))
+        if last == FORGOTTEN:
+            self._object_to_forgetting()
+            return _Standing(sequence=0)
         sequence = last + 1
         first = max(self._log.first_index(), 0)
         while last >= 0:
-            index = self._place_of(last)
+            try:
+                index = self._place_of(last)
+            except OutOfStepError as error:
+                if not error.is_expired:
+                    raise
+                return self._expired(sequence)
             if index < first:
                 return self._expired(sequence)
             found = self._near(index, first)
@@ -213,14 +212,10 @@ class BatchAppend:
             return self._from_marker(found, index, sequence, first)
         return _Standing(sequence=sequence)
 
-    def _is_near_the_end(self) -> bool:
-        """Whether the newest entries have a marker of this sink, which the group does not know."""
-        return any(marker.sink == self._sink for _, marker in self._log.newest_markers())
-
     def _place_of(self, sequence: int) -> int:
         """Index of an entry of this sink."""
         # If the entry has gone with a leader that had not committed it, this comes in its place.
-        return self._log.append(self._producer, sequence, [self._marker(MarkerKind.LOOK)]).index
+        return self._log.append(self._producer, sequence, [self._marker(MarkerKind.LOOK)], (0,)).index
 
     def _near(self, index: int, first: int) -> tuple[int, SinkMarker] | None:
         """The marker of this sink at C{index}, or the next one in front of it; None: it has expired."""
@@ -230,7 +225,7 @@ class BatchAppend:
             for at, marker in reversed(self._log.markers(begin, end)):
                 if marker.sink == self._sink:
                     return at, marker
-            end, step = begin, min(2 * step, STEP_MAX)
+            end, step = begin, min(2 * step, _STEP_MAX)
         return None
 
     def _from_marker(
@@ -242,12 +237,10 @@ class BatchAppend:
         at, marker = found
         if marker.batch > self._batch:
             self._comes_late(at, marker)
-        if marker.kind is MarkerKind.BEGIN:
-            return self._earlier(sequence, max(self._search_from, 0))
         if marker.batch < self._batch:
             return _Standing(sequence=sequence)
         if marker.kind is MarkerKind.DONE:
-            return _Standing(sequence=sequence, end=marker)
+            return _Standing(sequence=sequence, since=at, end=marker)
         return self._interrupted(at, marker, index, sequence, first)
 
     def _interrupted(
@@ -256,7 +249,7 @@ class BatchAppend:
         """The rows of a batch that has pieces, the last one at C{at}."""
         since, end = at, index + 1
         held: Counter[int] = Counter()
-        while marker.kind is MarkerKind.PIECE:
+        while True:
             held.update(map(digest_of, self._log.rows_behind(at, marker.count, end)))
             if not marker.since:
                 return _Standing(sequence=sequence, since=since, held=held)
@@ -267,45 +260,6 @@ class BatchAppend:
             if found is None:
                 raise SinkError(f"{self._name}: its marker at index {end} names one at {at}, where none is")
             marker = found[1]
-        # The batch was begun by an earlier version; its rows are in front of this BEGIN.
-        before = find_batch(
-            self._log, self._sink, self._batch, self._runs, begin=at, search_from=max(self._search_from, 0)
-        )
-        self._check_later(before)
-        self._check_bounded(before)
-        return _Standing(sequence=sequence, since=since, held=held + self._held(before, at))
-
-    def _earlier(self, sequence: int, search_from: int) -> _Standing:
-        """The group does not know what the sink has appended: search the log for it."""
-        while True:
-            begin = self._append(sequence, [self._marker(MarkerKind.BEGIN)], is_first=True)
-            sequence += 1
-            found = find_batch(
-                self._log, self._sink, self._batch, self._runs, begin=begin, search_from=search_from
-            )
-            self._check_later(found)
-            if found.end is not None:
-                return _Standing(sequence=sequence, end=found.end)
-            if found.last_foreign <= self._quiet_from:
-                self._check_bounded(found)
-                return _Standing(sequence=sequence, since=begin, held=self._held(found, begin))
-            self._quiet_from = begin
-            self._patience.sleep(self._patience.settle_s)
-            self._runs.append(self._new_run())
-
-    def _held(self, found: FoundBatch, end: int) -> Counter[int]:
-        held: Counter[int] = Counter()
-        for index, marker in found.pieces:
-            held.update(map(digest_of, self._log.rows_behind(index, marker.count, end)))
-        return held
-
-    def _check_later(self, found: FoundBatch) -> None:
-        if found.later is not None:
-            self._comes_late(*found.later)
-
-    def _check_bounded(self, found: FoundBatch) -> None:
-        if not found.is_bounded and (self._batch or found.last_foreign >= 0):
-            self._object_to_expiry()
 
     def _expired(self, sequence: int) -> _Standing:
         self._object_to_expiry()
@@ -320,19 +274,29 @@ class BatchAppend:
             "sinkId for another query"
         )
 
-    def _compare(self, end: SinkMarker) -> None:
+    def _compare(self, end: SinkMarker, index: int) -> None:
         if (end.count, end.digest) == (self._rows.count, f"{self._rows.digest:016x}"):
             return
         self._object(
-            f"{self._name} is in the log with {end.count} rows (digest {end.digest}), and now has "
-            f"{self._rows.count} (digest {self._rows.digest:016x}): sinkId belongs to another query, or the "
-            "query gives other rows when a batch is run again", "the rows that are in the log stay"
+            f"{self._name} is in the log with {end.count} rows (digest {end.digest}), up to index {index}, "
+            f"and now has {self._rows.count} (digest {self._rows.digest:016x}): sinkId belongs to another "
+            "query, or the query gives other rows when a batch is run again",
+            "the rows that are in the log stay"
         )
 
     def _object_to_expiry(self) -> None:
         self._object(
             f"{self._name}: the end of the batch before it has expired, so it is not known whether rows of "
-            "this one have", "the rows that are not in the log are appended"
+            "this one have expired with it", "the rows that are not in the log are appended"
+        )
+
+    def _object_to_forgetting(self) -> None:
+        if not self._batch:
+            return  # Most often it is a new sink.
+        self._object(
+            f"{self._name}: the group does not know the sink, or has forgotten it (producers_expire_hours), "
+            "so it is not known whether an earlier run of this batch has appended rows. Look for them: "
+            "dledger tail --control shows the markers of the sink", "all rows of the batch are appended"
         )
 
     def _object(self, what: str, otherwise: str) -> None:
@@ -342,20 +306,19 @@ class BatchAppend:
 
     # -- appending ------------------------------------------------------------------------------
 
-    def _missing(self, held: Counter[int]) -> tuple[Iterator[bytes], int]:
-        """The rows that the log does not have, and how many it has twice."""
+    def _missing(self, held: Counter[int], index: int) -> Iterator[bytes]:
+        """The rows that the log does not have."""
         if not held:
-            return self._rows.all(), 0
+            return self._rows.all()
         wanted = Counter(map(digest_of, self._rows.all()))
-        foreign = sum(count for digest, count in held.items() if digest not in wanted)
+        foreign = (held - wanted).total()
         if foreign:
             self._object(
-                f"{self._name}: {foreign} rows that an earlier run has appended are not in the batch any "
-                "more: the query gives other rows when a batch is run again",
-                "they stay, and the missing ones follow"
+                f"{self._name}: {foreign} rows that an earlier run has appended, its last marker at index "
+                f"{index}, are not in the batch any more: the query gives other rows when a batch is run "
+                "again", "they stay, and the missing ones follow"
             )
-        surplus = sum((held - wanted).values()) - foreign
-        return self._without(held), surplus
+        return self._without(held)
 
     def _without(self, held: Counter[int]) -> Iterator[bytes]:
         for row in self._rows.all():
@@ -376,29 +339,31 @@ class BatchAppend:
             size += len(row)
         yield piece  # empty, if no row is missing
 
-    def _append(self, sequence: int, bodies: Sequence[bytes], *, is_first: bool) -> int:
+    def _append(
+        self, sequence: int, bodies: Sequence[bytes], hidden: tuple[int, ...], *, is_first: bool
+    ) -> int:
         """Append bodies whose first one is a marker of this run. @return: index of that one."""
         try:
-            placed = self._log.append(self._producer, sequence, bodies)
+            placed = self._log.append(self._producer, sequence, bodies, hidden)
         except OutOfStepError as error:
             if is_first:
                 raise
+            if error.is_expired:
+                raise self._taken_over("long ago") from None
             raise SinkError(f"{self._name}: the log lacks entries that were acknowledged: {error}") from None
-        if placed.is_repeated and not (placed.was_unknown and self._is_ours(placed, bodies)):
+        if placed.is_other:
             if is_first:
-                raise _Disturbed("another run of the sink has begun the batch")
-            raise TakenOverError(
-                f"{self._name}: another run of the sink has begun: two drivers write with the same sinkId. "
-                "This one ends"
-            )
+                raise _Disturbed(f"another run of the sink has begun the batch at index {placed.index}")
+            raise self._taken_over(f"at index {placed.index}")
         if placed.count < len(bodies):
             raise _Disturbed(f"a leader died when it had {placed.count} of {len(bodies)} entries")
         return placed.index
 
-    def _is_ours(self, placed: PlacedBodies, bodies: Sequence[bytes]) -> bool:
-        """Whether the entries that have the numbers of C{bodies} are those: each run has its markers."""
-        found = self._log.markers(placed.index, placed.index + 1)
-        return bool(found) and encode_marker(found[0][1]) == bodies[0]
+    def _taken_over(self, where: str) -> TakenOverError:
+        return TakenOverError(
+            f"{self._name}: another run of the sink has begun {where}: two drivers write with the same "
+            "sinkId. This one ends"
+        )
 
 
 def _with_last(pieces: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], bool]]:

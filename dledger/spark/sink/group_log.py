@@ -4,7 +4,7 @@ The log of a group for the sink: appends at the leader, reads from any member; b
 
 Rule 1: one request is under way at a time, on one connection.
 Rule 2: numbered bodies are sent again until C{timeoutMs} is over, also after an outcome that is not known:
-the log takes each number once. The answer then says that there was such an outcome.
+the log takes each number once, and says of a number that it has whether the bodies are the same.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from dledger.spark.ledger.member_connection import MemberConnection, Trouble
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
-from dledger.spark.sink.sink_log import OutOfStepError, PlacedBodies, SinkError
+from dledger.spark.sink.sink_log import FORGOTTEN, OutOfStepError, PlacedBodies, SinkError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import AppendOnceResponse
+from protocols.wire.ledger.own.own_entries import DIGITS_MASK, slot_channels, slot_of
 from protocols.wire.ledger.producers import SEQUENCE_MAX
 
 #: Refusals of a leader that will take the bodies later.
 _OF_A_LEADER = (ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY)
 #: Answers to a number that no producer has, which say what the last one is.
 _ABOUT_LAST = (*OUT_OF_SEQUENCE, ResponseCode.SEQUENCE_FORGOTTEN)
-#: Bytes of the newest entries in which a sink that the group does not know is looked for. More may be read
-#: where the oldest of them are longer than the others, at most twice as many and one answer of a member.
-NEWEST_BYTES = 8 * 1024 * 1024
 
 
 @attrs.frozen
@@ -63,29 +61,35 @@ class GroupLog:
 
     def last_sequence(self, producer: str) -> int:
         """See L{dledger.spark.sink.sink_log.SinkLog.last_sequence}."""
-        answer, _ = self._asked(producer, SEQUENCE_MAX, (b"",))  # (Its body is never taken.)
+        answer = self._asked(producer, SEQUENCE_MAX, (b"",), ())  # (Its body is never taken.)
         if answer.code not in _ABOUT_LAST:
             raise SinkError(f"group {self._options.group!r} does not report what it knows of {producer!r}")
-        return answer.last_sequence
+        return FORGOTTEN if answer.code is ResponseCode.PRODUCER_FORGOTTEN else answer.last_sequence
 
-    def append(self, producer: str, sequence: int, bodies: Sequence[bytes]) -> PlacedBodies:
+    def append(
+        self, producer: str, sequence: int, bodies: Sequence[bytes], hidden: tuple[int, ...]
+    ) -> PlacedBodies:
         """See L{dledger.spark.sink.sink_log.SinkLog.append}."""
-        answer, was_unknown = self._asked(producer, sequence, tuple(bodies))
+        answer = self._asked(producer, sequence, tuple(bodies), hidden)
         if answer.code in _ABOUT_LAST:
-            raise OutOfStepError(f"{answer.code.name} for number {sequence} of {producer!r}, the last one is "
-                                 f"{answer.last_sequence}")
-        return PlacedBodies(index=answer.index, count=answer.count, is_repeated=answer.is_repeated,
-                      was_unknown=was_unknown)
+            raise OutOfStepError(
+                f"{answer.code.name} for number {sequence} of {producer!r}, the last one is "
+                f"{answer.last_sequence}",
+                is_expired=answer.code is ResponseCode.SEQUENCE_FORGOTTEN,
+            )
+        if answer.code is ResponseCode.SEQUENCE_TAKEN:
+            return PlacedBodies(index=answer.index, count=1, is_other=True)
+        return PlacedBodies(index=answer.index, count=answer.count)
 
     def _asked(
-        self, producer: str, sequence: int, bodies: tuple[bytes, ...]
-    ) -> tuple[AppendOnceResponse, bool]:
-        """The answer of a leader, and whether an attempt before had no known outcome."""
+        self, producer: str, sequence: int, bodies: tuple[bytes, ...], hidden: tuple[int, ...]
+    ) -> AppendOnceResponse:
+        """The answer of a leader."""
         deadline, pause = time.monotonic() + self._options.timeout_ms / 1000, PAUSE_S
         was_unknown = False
         while True:
             try:
-                return self._ask(self._connected(), producer, sequence, bodies), was_unknown
+                return self._ask(self._connected(), producer, sequence, bodies, hidden)
             except _Refused as refused:
                 problem = refused.why
                 was_unknown |= isinstance(refused, _NoOutcome)
@@ -99,23 +103,25 @@ class GroupLog:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _ask(
-        self, leader: MemberConnection, producer: str, sequence: int, bodies: tuple[bytes, ...]
+        self, leader: MemberConnection, producer: str, sequence: int, bodies: tuple[bytes, ...],
+        hidden: tuple[int, ...],
     ) -> AppendOnceResponse:
         try:
-            answer = leader.append_once(producer, sequence, bodies)
+            answer = leader.append_once(producer, sequence, bodies, hidden)
         except Trouble as trouble:
             self._link.leave()
             raise _NoOutcome(f"{leader.member_id}: {trouble}") from None
         code = answer.code
         if code in _ABOUT_LAST:
             return answer
-        if code is ResponseCode.SUCCESS and 1 <= answer.count <= len(bodies) and answer.index >= 0:
+        is_there = code is ResponseCode.SUCCESS and 1 <= answer.count <= len(bodies)
+        if answer.index >= 0 and (is_there or code is ResponseCode.SEQUENCE_TAKEN):
             return answer
         if code in PASSING:
             if code not in _OF_A_LEADER:
                 self._link.leave()
             raise _Refused(f"{leader.member_id} refuses: {code.name}")
-        if code in FINAL:
+        if code in FINAL and code is not ResponseCode.SEQUENCE_TAKEN:
             raise SinkError(self._final(leader.member_id, code, max(map(len, bodies))))
         self._link.leave()
         raise _NoOutcome(f"{leader.member_id} answered {code.name}, count={answer.count}")
@@ -128,6 +134,9 @@ class GroupLog:
                     "(mapped_file_size_for_entry_data) have no room for")
         if code is ResponseCode.FORBIDDEN:
             return f"{what}; the certificate has no role that may append"
+        if code is ResponseCode.PRODUCERS_FULL:
+            return (f"{what}; it remembers as many producers as it can, and takes no new sink until it "
+                    "forgets some (producers_expire_hours)")
         if code is ResponseCode.UNSUPPORTED:
             return f"{what}; a broker alone appends to its log: send it messages"
         return what
@@ -152,34 +161,24 @@ class GroupLog:
             for chunk in self._log.chunks(begin, end, with_data=True) for at, marker in markers_in(chunk)
         ]
 
-    def newest_markers(self) -> list[tuple[int, SinkMarker]]:
-        """See L{dledger.spark.sink.sink_log.SinkLog.newest_markers}. L{NEWEST_BYTES} are looked at."""
-        extent = self._log.extent()
-        end, step, size = extent.end, 1, 0
-        found: list[tuple[int, SinkMarker]] = []
-        while end > extent.begin and size < NEWEST_BYTES:
-            begin = max(end - step, extent.begin)
-            for chunk in self._log.chunks(begin, end, with_data=True):
-                found += [(chunk.first + at, marker) for at, marker in markers_in(chunk)]
-                size += int(chunk.starts[-1])
-                if size >= 2 * NEWEST_BYTES:  # The entries became longer; the next reader begins anew.
-                    break
-            end, step = begin, 2 * step
-        return found
-
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """See L{dledger.spark.sink.sink_log.SinkLog.rows_behind}."""
         rows: list[bytes] = []
-        place, term = Place(), -1
+        place, term, slot = Place(), -1, 0
         for chunk in self._log.chunks(index, min(index + 1 + count, end), with_data=True):
             assert chunk.data is not None
             headers, _ = sound_headers(chunk, self._scan_options, place)
-            term = int(headers["term"][0]) if chunk.first == index else term
-            same = int(np.count_nonzero(headers["term"] == term))  # terms do not fall
+            is_marker = chunk.first == index
+            if is_marker:
+                term, slot = int(headers["term"][0]), slot_of(int(headers["channel"][0]))
+            is_row = (headers["term"] == term) & (headers["chain_crc"] != 0)
+            is_row &= (headers["channel"] & ~DIGITS_MASK) == slot_channels(slot, 0, 1)[0]
+            others = np.flatnonzero(~is_row[is_marker:])
+            after = int(others[0]) + is_marker if len(others) else chunk.count
             edges = chunk.starts.tolist()
             rows += [bytes(chunk.data[edges[at] + ENTRY_HEADER_SIZE : edges[at + 1]])
-                     for at in range(chunk.first == index, same)]
-            if same < chunk.count:
+                     for at in range(is_marker, after)]
+            if after < chunk.count:
                 break
         return rows
 

@@ -2,16 +2,10 @@
 """
 The sink's own entries, which say what of a batch is in the log.
 
-A marker is an entry whose body is L{MARKER_BYTES} long and begins with L{MARKER_MAGIC}: the magic, the CRC-32
-of the rest in hexadecimal, a blank, JSON, blanks up to the length (L{protocols.wire.ledger.own.own_entries}).
-So it can be read in C{dledger tail --control}, and found by its size.
-
-The sink of this version writes C{piece} and C{done}, as numbered entries of its producer, in the requests
-that have the rows. C{begin}, C{rows} and C{end} are those of earlier versions, which numbered nothing; a
-sink that goes on after them writes one more C{begin} (L{dledger.spark.sink.earlier}).
-
-Rule: a body that only begins like a marker is none. The sink itself refuses such rows
-(L{RESERVED_PREFIX}), and in bodies of other writers the CRC does not match by accident.
+Markers are numbered entries of the sink's producer, in the requests that have the rows, and their C{channel}
+has the bit of hidden entries (L{protocols.wire.ledger.own.own_entries}). A body is L{MARKER_BYTES} long: the
+magic, the CRC-32 of the rest in hexadecimal, a blank, JSON, blanks up to the length. So it can be read in
+C{dledger tail --control}, and found by its size.
 
 Knows nothing of batches in progress.
 """
@@ -27,17 +21,14 @@ import numpy as np
 
 from dledger.spark.basics.log import Chunk
 from protocols.wire.checksums import crc32
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.own.own_entries import (
-    MARKER_BYTES,
-    MARKER_MAGIC,
-    MARKER_PREFIX,
-    MARKER_TEXT_AT,
-    is_marker,
-)
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
+from protocols.wire.ledger.own.own_entries import HIDDEN_MAGIC, is_hidden
 
-#: Bodies of rows that begin with this are refused: a later version may begin its markers with it.
-RESERVED_PREFIX = MARKER_PREFIX
+#: Version 1; then the CRC-32 of the rest in hexadecimal, and a blank.
+MARKER_MAGIC = HIDDEN_MAGIC + b"sink/1 "
+_TEXT_AT = len(MARKER_MAGIC) + 9
+#: Length of a marker. An odd number: bodies of a fixed length have it seldom.
+MARKER_BYTES = 333
 _DIGITS = 16
 _NUMBER_MAX = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -51,10 +42,6 @@ class MarkerKind(StrEnum):
     DONE = "done"
     #: Asks for the place of an entry. It says nothing where it is in the log.
     LOOK = "look"
-    #: Of earlier versions.
-    BEGIN = "begin"
-    ROWS = "rows"
-    END = "end"
 
 
 def is_sink_id(text: str) -> bool:
@@ -85,11 +72,10 @@ class SinkMarker:
     @ivar sink: the option C{sinkId}.
     @ivar batch: number of the batch.
     @ivar run: of the process that appended it, 16 random hexadecimal digits.
-    @ivar count: C{piece}, C{rows}: the next C{count} entries of the same term are rows of the batch;
-        C{done}, C{end}: rows of the whole batch.
-    @ivar since: C{piece}: index of the marker of the batch before this one, 0: there is none; C{rows}: no
-        marker of the batch is in front of this index; C{end}: no marker of a later batch is. 0 in others.
-    @ivar digest: C{done}, C{end}: sum of the digests of all rows; else zeros.
+    @ivar count: C{piece}: the next C{count} entries of the same term are rows of the batch; C{done}: rows of
+        the whole batch.
+    @ivar since: C{piece}: index of the marker of the batch before this one, 0: there is none. 0 in others.
+    @ivar digest: C{done}: sum of the digests of all rows; else zeros.
     """
 
     kind: MarkerKind = attrs.field(converter=MarkerKind)
@@ -104,9 +90,16 @@ class SinkMarker:
 def encode_marker(marker: SinkMarker) -> bytes:
     """The body of a marker, L{MARKER_BYTES} long."""
     text = json.dumps(attrs.asdict(marker), separators=(",", ":")).encode()
-    padded = text.ljust(MARKER_BYTES - MARKER_TEXT_AT)
-    assert len(padded) == MARKER_BYTES - MARKER_TEXT_AT, f"a marker of {len(text)} bytes"
+    padded = text.ljust(MARKER_BYTES - _TEXT_AT)
+    assert len(padded) == MARKER_BYTES - _TEXT_AT, f"a marker of {len(text)} bytes"
     return b"%b%08x %b" % (MARKER_MAGIC, crc32(padded), padded)
+
+
+def is_marker(body: bytes | memoryview) -> bool:
+    """Whether a body is one of a marker: its length, its magic and its CRC-32 fit."""
+    if len(body) != MARKER_BYTES or body[: len(MARKER_MAGIC)] != MARKER_MAGIC:
+        return False
+    return bytes(body[len(MARKER_MAGIC) : _TEXT_AT]) == b"%08x " % crc32(body[_TEXT_AT:])
 
 
 def decode_marker(body: bytes | memoryview) -> SinkMarker | None:
@@ -114,7 +107,7 @@ def decode_marker(body: bytes | memoryview) -> SinkMarker | None:
     if not is_marker(body):
         return None
     try:
-        return SinkMarker(**json.loads(bytes(body[MARKER_TEXT_AT:])))
+        return SinkMarker(**json.loads(bytes(body[_TEXT_AT:])))
     except (TypeError, ValueError):
         return None
 
@@ -124,6 +117,9 @@ def markers_in(chunk: Chunk) -> list[tuple[int, SinkMarker]]:
     assert chunk.data is not None
     view, found = memoryview(chunk.data), []
     for at in np.flatnonzero(np.diff(chunk.starts) == ENTRY_HEADER_SIZE + MARKER_BYTES).tolist():
+        header = decode_header(view, int(chunk.starts[at]))
+        if header.channel < 0 or not is_hidden(header.channel, header.chain_crc):
+            continue
         marker = decode_marker(view[int(chunk.starts[at]) + ENTRY_HEADER_SIZE : int(chunk.starts[at + 1])])
         if marker is not None:
             found.append((at, marker))

@@ -52,8 +52,6 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option(name="timeoutMs", field="timeout_ms", read=whole_number(1, _DAY_MS), default="`60000`"),
     Option(name="requestTimeoutMs", field="request_timeout_ms", read=whole_number(1, _DAY_MS),
            default="`10000`"),
-    Option(name="settleMs", field="settle_ms", read=whole_number(0, _DAY_MS), default="`3000`"),
-    Option(name="searchFrom", field="search_from", read=whole_number(0, 2**62), default="-"),
     option_named("failOnDataLoss"),
     option_named("tlsCertificate"),
     option_named("tlsKey"),
@@ -80,7 +78,7 @@ class SinkOptions:
     The options of a sink; see docs/spark.md for each.
 
     @ivar sink_id: empty: not given; then nobody else uses the name of the sink.
-    @ivar batch_id, search_from: -1: not given.
+    @ivar batch_id: -1: not given.
     """
 
     bootstrap: str = ""
@@ -91,8 +89,6 @@ class SinkOptions:
     max_task_bytes: int = 64 * 1024 * 1024
     timeout_ms: int = 60_000
     request_timeout_ms: int = 10_000
-    settle_ms: int = 3_000
-    search_from: int = -1
     fail_on_data_loss: bool = True
     tls_certificate: str = ""
     tls_key: str = ""

@@ -18,6 +18,8 @@ from protocols.wire.ledger.producers import PRODUCER_ID_BYTES_MAX
 
 _DIGEST_MAX = 1 << 64
 _PREFIX = "sink:"
+#: In place of the last sequence.
+FORGOTTEN = -2
 #: Characters of a long name that the id of its producer begins with.
 _NAME_PART = 42
 
@@ -31,7 +33,16 @@ class TakenOverError(SinkError):
 
 
 class OutOfStepError(Exception):
-    """The log has fewer entries of the producer than it reported before: nothing was appended."""
+    """
+    The log has fewer entries of the producer than it reported before, or has deleted the entry: nothing was
+    appended.
+
+    @ivar is_expired: it has deleted it.
+    """
+
+    def __init__(self, reason: str, *, is_expired: bool = False) -> None:
+        super().__init__(reason)
+        self.is_expired = is_expired
 
 
 def digest_of(row: bytes) -> int:
@@ -59,27 +70,33 @@ class PlacedBodies:
 
     @ivar index: of the first one.
     @ivar count: number of the bodies that are, from the first one; they follow each other.
-    @ivar is_repeated: they were there before this request.
-    @ivar was_unknown: an earlier request with the same bodies had no known outcome.
+    @ivar is_other: they are not those of the request, whose numbers they have.
     """
 
     index: int
     count: int
-    is_repeated: bool = False
-    was_unknown: bool = False
+    is_other: bool = False
 
 
 class SinkLog(Protocol):
     """The group's log, as far as a batch needs it."""
 
     def last_sequence(self, producer: str) -> int:
-        """The last sequence of a producer; -1: the group knows none. @raise SinkError: nobody says."""
+        """
+        The last sequence of a producer; -1: it has none; L{FORGOTTEN}: the group may have forgotten it.
 
-    def append(self, producer: str, sequence: int, bodies: Sequence[bytes]) -> PlacedBodies:
+        @raise SinkError: nobody says.
+        """
+
+    def append(
+        self, producer: str, sequence: int, bodies: Sequence[bytes], hidden: tuple[int, ...]
+    ) -> PlacedBodies:
         """
         Append numbered bodies as one piece, or find those that have these numbers.
 
-        @raise OutOfStepError: the entry before is not in the log; nothing was appended.
+        @param hidden: numbers of the bodies that are markers.
+        @raise OutOfStepError: the entry before is not in the log, or the one with this number is not any
+            more; nothing was appended.
         @raise SinkError: they were not taken, or nobody has reported in time whether they were.
         """
 
@@ -93,17 +110,10 @@ class SinkLog(Protocol):
         @raise ReadError: the entries cannot be read.
         """
 
-    def newest_markers(self) -> list[tuple[int, SinkMarker]]:
-        """
-        Markers with their indexes among the newest entries, a bounded number of bytes.
-
-        @raise ReadError: the entries cannot be read.
-        """
-
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """
-        The bodies of at most C{count} entries after C{index}, in front of C{end}, as far as they have the
-        same term.
+        The bodies of at most C{count} entries after the marker at C{index}, in front of C{end}, as far as
+        they have its term, and are entries of its producer that are shown.
 
         @raise ReadError: they cannot be read.
         """
@@ -129,8 +139,6 @@ class BatchOutcome:
     A batch is in the log.
 
     @ivar appended: rows that this call has appended; the others were there.
-    @ivar doubled: rows that an earlier version of the sink has left there twice.
     """
 
     appended: int
-    doubled: int = 0

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from dledger.spark.basics.envelopes import guarded_bodies
-from dledger.spark.sink.markers import RESERVED_PREFIX
 from dledger.spark.sink.sink_log import BatchRows, SinkError, digest_of_all
 
 #: Largest body that a member with segments of the usual size can store.
@@ -89,7 +88,7 @@ def stage(batches: Iterable[pa.RecordBatch], column: str, partition: int, bytes_
     The rows of a task, checked.
 
     @param partition: number of the task's partition, for messages.
-    @raise SinkError: a body is null, too long, or begins like a marker; or all are more than C{bytes_max}.
+    @raise SinkError: a body is null or too long; or all are more than C{bytes_max}.
     """
     lengths: list[bytes] = []
     pieces: list[bytes] = []
@@ -119,9 +118,6 @@ def _check(bodies: pa.BinaryArray, where: str, before: int) -> None:
         (pc.is_null(bodies), "has no body (null): filter such rows, or give them an empty body"),
         (pc.greater(pc.binary_length(bodies), _BODY_BYTES_MAX),
          f"has a body of more than {_BODY_BYTES_MAX} bytes, which no member can store"),
-        (pc.starts_with(bodies, RESERVED_PREFIX.decode()),
-         f"has a body that begins with {RESERVED_PREFIX.decode()!r}, as the markers of the sink do: put "
-         "something in front of it"),
     ):
         at = int(pc.index(found, True).as_py())
         if at >= 0:

@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from dledger.spark.basics.log import ReadError, skipped
+from dledger.spark.basics.log import ReadError
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.member_tls import check_files
 from dledger.spark.ledger.members import parse_bootstrap
@@ -78,17 +78,13 @@ class _Writer(Shipped):
         tasks = [message.staged for message in messages if isinstance(message, TaskRows)]
         options = self._options
         with closing(GroupLog(options)) as log:
-            outcome = BatchAppend(
-                log, rows_of_tasks(tasks), SinkBatch(
-                    sink=self._name, number=batch, search_from=options.search_from, is_new=not options.sink_id
-                ),
+            BatchAppend(
+                log, rows_of_tasks(tasks),
+                SinkBatch(sink=self._name, number=batch, is_new=not options.sink_id),
                 new_run=lambda: secrets.token_hex(8),
-                patience=SinkPatience(sleep=time.sleep, settle_s=options.settle_ms / 1000),
+                patience=SinkPatience(sleep=time.sleep),
                 frame_bytes=options.frame_bytes, is_strict=options.fail_on_data_loss,
             ).run()
-        if outcome.doubled:
-            skipped(f"sink {self._name!r}: {outcome.doubled} rows of batch {batch} are in the log twice: a "
-                    "request of an earlier version of the sink came late")
 
 
 class LogBatchWriter(_Writer, DataSourceArrowWriter):

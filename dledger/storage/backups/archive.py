@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -35,10 +35,15 @@ from dledger.storage.backups.backup_source import (
     check_same_end,
     check_same_group,
     end_of,
-    known_machine,
+    known_before,
     last_record,
 )
-from dledger.storage.backups.machine_copy import SnapshotTaking, TakenMachine, unlisted_snapshots
+from dledger.storage.backups.machine_copy import (
+    MachineFiles,
+    SnapshotTaking,
+    TakenMachine,
+    unlisted_snapshots,
+)
 from dledger.storage.manifests.archive_commit import Commits
 from dledger.storage.manifests.archive_manifest import (
     GENERATIONS,
@@ -53,7 +58,9 @@ from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.backup_manifest import piece_name
 from dledger.storage.manifests.kept_snapshot import (
     MACHINE_DIRECTORY,
+    KeptMachine,
     parsed_snapshot_name,
+    snapshots_of,
     usable_snapshot,
     why_no_start,
 )
@@ -73,7 +80,7 @@ class ArchiveSummary:
     @ivar begin_index, end_index: entries in the archive now, inclusive; -1 for none.
     @ivar segments, total_bytes: in the archive now.
     @ivar open_entries: committed ones that are not in the archive, because their segment is not closed.
-    @ivar snapshot_index, new_snapshot_bytes, machine_problem, refused_snapshots: see
+    @ivar snapshot_index, new_snapshot_bytes, start_problem, refused_snapshots: see
         L{dledger.storage.backups.backup.BackupSummary}.
     """
 
@@ -88,7 +95,7 @@ class ArchiveSummary:
     open_entries: int
     snapshot_index: int
     new_snapshot_bytes: int
-    machine_problem: str
+    start_problem: str
     refused_snapshots: tuple[str, ...]
 
 
@@ -276,27 +283,38 @@ class _Shipping:
             end_index=now.end_index, segments=len(now.pieces), total_bytes=now.size,
             open_entries=max(reader.committed_index - index + 1, 0),
             snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
-            machine_problem=why_no_start(now.machine, now.begin_index, now.end_index),
+            start_problem=why_no_start(now.machine, now.group_state, now.begin_index, now.end_index),
             refused_snapshots=taken.refused,
         )
 
     def _take_machine(self) -> TakenMachine:
-        """Ship snapshots of the machine, then list them. The first run without a segment ships none."""
+        """
+        Ship snapshots of the machine and of the group, then list them. The first run without a segment ships
+        none.
+        """
         now, source = self._manifest, self._source
-        taken = TakenMachine(now.machine)
-        if source.machine is None or not now.pieces:
-            return taken
-        listed = () if now.machine is None else now.machine.snapshots
+        if not now.pieces:
+            return TakenMachine(now.machine)
         sizes = self._place.sizes()
-        taken = SnapshotTaking(
-            files=source.machine, reader=source.reader, begin_index=now.begin_index, end_index=now.end_index,
-            write=self._put_snapshot, pace=self._moved,
-        ).run(one for one in listed if sizes.get(one.name) == one.size)
-        if taken.machine != now.machine:
-            self._manifest = self._commits.commit(
-                attrs.evolve(now, machine=taken.machine, taken_s=self._taken_s))
-        self._remove_snapshots(sizes)
+        group_state = self._taken(now.group_state, source.group_state, sizes)
+        taken = self._taken(now.machine, source.machine, sizes)
+        if (taken.machine, group_state.machine) != (now.machine, now.group_state):
+            self._manifest = self._commits.commit(attrs.evolve(
+                now, machine=taken.machine, group_state=group_state.machine, taken_s=self._taken_s))
+        if source.machine is not None or source.group_state is not None:
+            self._remove_snapshots(sizes)
         return taken
+
+    def _taken(
+        self, kept: KeptMachine | None, files: MachineFiles | None, sizes: Mapping[str, int]
+    ) -> TakenMachine:
+        """Ship what is newer than C{kept}. @param sizes: of the files at the place."""
+        if files is None:
+            return TakenMachine(kept)
+        return SnapshotTaking(
+            files=files, reader=self._source.reader, begin_index=self._manifest.begin_index,
+            end_index=self._manifest.end_index, write=self._put_snapshot, pace=self._moved,
+        ).run(one for one in snapshots_of(kept) if sizes.get(one.name) == one.size)
 
     def _put_snapshot(self, name: str, parts: Iterator[bytes]) -> None:
         written = 0
@@ -331,13 +349,16 @@ class _Shipping:
         """
         state = read_archive(self._place.disk, self._place.directory, reads_all=True)
         manifests = [one for one in (state.manifest, *state.others) if one is not None]
-        listed = [kept for one in manifests if one.machine is not None for kept in one.machine.snapshots]
-        machine = self._manifest.machine
-        oldest = min((one.index for one in machine.snapshots), default=-1) if machine is not None else -1
+        listed = [kept for one in manifests for kept in snapshots_of(one.machine, one.group_state)]
+        now = self._manifest
+        oldest = {
+            is_of_group: min((one.index for one in snapshots_of(kept)), default=-1)
+            for is_of_group, kept in ((False, now.machine), (True, now.group_state))
+        }
         names = [name.rpartition("/")[2] for name in found if name.startswith(f"{MACHINE_DIRECTORY}/")]
         for name in unlisted_snapshots(names, [one.name for one in listed]):
             parsed = parsed_snapshot_name(name.rpartition("/")[2])
-            if parsed is not None and parsed[0] < oldest:
+            if parsed is not None and parsed[0] < oldest["/group-" in name]:
                 self._place.remove(name)
 
     def _begun(self) -> ArchiveManifest:
@@ -352,7 +373,8 @@ class _Shipping:
         first = self._commits.commit(ArchiveManifest(
             generation=0, group=source.group, group_id=source.group_id, member_id=source.member_id,
             data_file_size=source.reader.data_file_size, index_file_size=source.reader.index_file_size,
-            taken_s=self._taken_s, machine=known_machine(None, source),
+            taken_s=self._taken_s, machine=known_before(None, source.machine),
+            group_state=known_before(None, source.group_state),
         ))
         # (one that was cut short took the first name: then the other slot would look like a lost one)
         return first if first.generation == 1 else self._commits.commit(first)
@@ -450,7 +472,8 @@ class _Shipping:
             self._manifest = self._commits.commit(attrs.evolve(
                 before, group=source.group or before.group, group_id=source.group_id or before.group_id,
                 member_id=source.member_id, taken_s=self._taken_s, pieces=(*before.pieces, piece),
-                machine=known_machine(before.machine, source),
+                machine=known_before(before.machine, source.machine),
+                group_state=known_before(before.group_state, source.group_state),
             ))
         except ValueError as error:
             raise StoreError(f"the segment with entry {piece.first_index} does not fit: {error}") from None

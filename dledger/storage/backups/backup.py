@@ -30,10 +30,11 @@ from dledger.storage.backups.backup_source import (
     check_same_end,
     check_same_group,
     end_of,
-    known_machine,
+    known_before,
     last_record,
 )
 from dledger.storage.backups.machine_copy import (
+    MachineFiles,
     SnapshotTaking,
     TakenMachine,
     unlisted_snapshots,
@@ -50,7 +51,9 @@ from dledger.storage.manifests.backup_manifest import (
 )
 from dledger.storage.manifests.kept_snapshot import (
     MACHINE_DIRECTORY,
+    KeptMachine,
     KeptSnapshot,
+    snapshots_of,
     usable_snapshot,
     why_no_start,
 )
@@ -88,7 +91,7 @@ class BackupSummary:
     @ivar snapshot_index: last entry in the snapshot of the state machine that is in the backup now and can be
         used; -1 for none.
     @ivar new_snapshot_bytes: of snapshots, copied by this backup.
-    @ivar machine_problem: why a state machine could not start from the backup; empty if it could.
+    @ivar start_problem: why a state machine could not start from the backup; empty if it could.
     @ivar refused_snapshots: sentences about snapshots of the member that were left out.
     """
 
@@ -100,7 +103,7 @@ class BackupSummary:
     total_bytes: int
     snapshot_index: int
     new_snapshot_bytes: int
-    machine_problem: str
+    start_problem: str
     refused_snapshots: tuple[str, ...]
 
 
@@ -250,36 +253,50 @@ class _Copy:
             if self._piece is not None:
                 self._piece.close()
         new_bytes = self._done
+        self._take_group_state(copied)
         taken, now = self._take_machine(copied)
         usable = usable_snapshot(now.machine, now.begin_index, now.end.index)
         return BackupSummary(
             directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=new_bytes,
             begin_index=now.begin_index, end_index=now.end.index, total_bytes=now.size,
             snapshot_index=-1 if usable is None else usable.index, new_snapshot_bytes=taken.copied_bytes,
-            machine_problem=why_no_start(now.machine, now.begin_index, now.end.index),
+            start_problem=why_no_start(now.machine, now.group_state, now.begin_index, now.end.index),
             refused_snapshots=taken.refused,
         )
 
     def _take_machine(self, pace: CopyPace) -> tuple[TakenMachine, BackupManifest]:
-        """Copy snapshots of the machine, then list them."""
-        now, source = self._manifest, self._source
+        """Copy snapshots of the machine, then list them, and remove those that are not listed."""
+        now = self._manifest
         assert now is not None, "there is a committed entry"
-        listed = () if now.machine is None else now.machine.snapshots
-        taken = TakenMachine(now.machine)
-        if source.machine is not None:
-            taken = SnapshotTaking(
-                files=source.machine, reader=source.reader, begin_index=now.begin_index,
-                end_index=now.end.index, write=self._write_snapshot, pace=pace,
-            ).run(filter(self._has, listed))
+        taken = self._taken(now, now.machine, self._source.machine, pace)
         if taken.machine != now.machine:
             self._manifest = now = attrs.evolve(now, machine=taken.machine, taken_s=self._taken_s)
             self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(now))
         folder = f"{self._directory}/{MACHINE_DIRECTORY}"
         if self._disk.exists(folder):
-            needed = () if now.machine is None else [one.name for one in now.machine.snapshots]
+            needed = [one.name for one in snapshots_of(now.machine, now.group_state)]
             for name in unlisted_snapshots(self._disk.listdir(folder), needed):
                 self._disk.unlink(f"{self._directory}/{name}")
         return taken, now
+
+    def _take_group_state(self, pace: CopyPace) -> None:
+        now = self._manifest
+        assert now is not None, "there is a committed entry"
+        taken = self._taken(now, now.group_state, self._source.group_state, pace)
+        if taken.machine != now.group_state:
+            self._manifest = now = attrs.evolve(now, group_state=taken.machine, taken_s=self._taken_s)
+            self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(now))
+
+    def _taken(
+        self, now: BackupManifest, kept: KeptMachine | None, files: MachineFiles | None, pace: CopyPace
+    ) -> TakenMachine:
+        """Copy what is newer than C{kept}."""
+        if files is None:
+            return TakenMachine(kept)
+        return SnapshotTaking(
+            files=files, reader=self._source.reader, begin_index=now.begin_index,
+            end_index=now.end.index, write=self._write_snapshot, pace=pace,
+        ).run(filter(self._has, snapshots_of(kept)))
 
     def _has(self, one: KeptSnapshot) -> bool:
         """Whether the file of a snapshot is in the backup, with its length."""
@@ -331,6 +348,7 @@ class _Copy:
             index_file_size=source.reader.index_file_size, taken_s=self._taken_s,
             end=end_of(last, last_record(last)),
             pieces=(*(before.pieces if before is not None else ()), piece),
-            machine=known_machine(None if before is None else before.machine, source),
+            machine=known_before(None if before is None else before.machine, source.machine),
+            group_state=known_before(None if before is None else before.group_state, source.group_state),
         )
         self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(self._manifest))

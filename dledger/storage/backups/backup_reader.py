@@ -26,7 +26,12 @@ from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk
 from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
 from dledger.storage.manifests.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
-from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, KeptSnapshot, why_no_start
+from dledger.storage.manifests.kept_snapshot import (
+    MACHINE_DIRECTORY,
+    KeptSnapshot,
+    snapshots_of,
+    why_no_start,
+)
 from dledger.storage.manifests.part_file import is_piece_name
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
@@ -39,7 +44,7 @@ class BackupReport:
     Result of a verification.
 
     @ivar findings: at most one for each piece and each snapshot.
-    @ivar machine_problem: why a state machine could not start from all this; empty if it could, or the group
+    @ivar start_problem: why a state machine could not start from all this; empty if it could, or the group
         has none.
     @ivar snapshots: indexes of the last entries in the sound snapshots of the machine.
     @ivar entries, data_bytes: in sound pieces.
@@ -58,13 +63,13 @@ class BackupReport:
     group_id: str = ""
     taken_s: int = 0
     left_over: list[str] = attrs.Factory(list)
-    machine_problem: str = ""
+    start_problem: str = ""
     snapshots: list[int] = attrs.Factory(list)
 
     @property
     def is_clean(self) -> bool:
         """Whether there are no findings, and a state machine could start."""
-        return not self.findings and not self.machine_problem
+        return not self.findings and not self.start_problem
 
 
 def opened_backup(disk: Disk, directory: str) -> BackupManifest:
@@ -224,7 +229,8 @@ def _verified(
         directory=directory, begin_index=manifest.begin_index, end_index=manifest.end.index,
         group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
         left_over=_left_over(disk, directory, manifest.pieces, _snapshots_of(manifest)),
-        machine_problem=why_no_start(manifest.machine, manifest.begin_index, manifest.end.index),
+        start_problem=why_no_start(manifest.machine, manifest.group_state, manifest.begin_index,
+                                   manifest.end.index),
     )
     done, walk, foreign = 0, _begin_of(manifest), dict[str, str]()
     for piece in manifest.pieces:
@@ -253,12 +259,13 @@ def _verified(
         except StoreError as error:
             report.findings.append(_finding(error, f"{directory}/{one.name}"))
         else:
-            report.snapshots.append(one.index)
+            if one.machine:
+                report.snapshots.append(one.index)
     return report
 
 
 def _snapshots_of(manifest: BackupManifest) -> tuple[KeptSnapshot, ...]:
-    return () if manifest.machine is None else manifest.machine.snapshots
+    return snapshots_of(manifest.machine, manifest.group_state)
 
 
 def _finding(error: StoreError, path: str) -> Finding:

@@ -12,7 +12,7 @@ import os
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.storage.backups.machine_copy import MachineFiles
+from dledger.storage.backups.machine_copy import MachineFiles, group_files
 from dledger.storage.files.reader import LogReader
 from dledger.storage.manifests.backup_manifest import BackupEnd
 from dledger.storage.manifests.kept_snapshot import KeptMachine
@@ -31,6 +31,7 @@ class BackupSource:
     @ivar reader: as it was found now; entries that commit later are of the next backup.
     @ivar group, group_id, member_id: empty where the directory does not say.
     @ivar machine: the snapshots of its state machine; None if it has never run one.
+    @ivar group_state: those of the state of the group; None if it is not one of ours.
     """
 
     reader: LogReader
@@ -39,6 +40,7 @@ class BackupSource:
     group_id: str
     member_id: str
     machine: MachineFiles | None
+    group_state: MachineFiles | None
 
     def close(self) -> None:
         """Release all files."""
@@ -67,7 +69,8 @@ class BackupSource:
         @raise StoreError: it cannot be read.
         """
         try:
-            machine = MachineFiles.open(disk, path)  # before the log, whose end then is after most of them
+            # before the log, whose end then is after most of them
+            machine, group_state = MachineFiles.open(disk, path), group_files(disk, path)
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error}", path=path) from error
         opened: list[MachineFiles | LogReader] = [] if machine is None else [machine]
@@ -86,10 +89,11 @@ class BackupSource:
         data_path = data_path or f"{reader.path}/data"
         if found is None:
             return cls(reader=reader, data_path=data_path, group="", group_id="", member_id="",
-                       machine=machine)
+                       machine=machine, group_state=group_state)
         identity = found[1]
         return cls(reader=reader, data_path=data_path, group=identity.group, member_id=identity.member_id,
-                   group_id=identity.group_id if identity.is_group_known else "", machine=machine)
+                   group_id=identity.group_id if identity.is_group_known else "", machine=machine,
+                   group_state=group_state)
 
 
 def check_same_group(
@@ -204,6 +208,6 @@ def check_begin(source: BackupSource, batch: EntryBatch) -> None:
                          "that is on record", file=path, offset=0, index=batch.first_index)
 
 
-def known_machine(before: KeptMachine | None, source: BackupSource) -> KeptMachine | None:
-    """What a manifest says of the machine, before its snapshots are copied."""
-    return KeptMachine() if before is None and source.machine is not None else before
+def known_before(before: KeptMachine | None, files: MachineFiles | None) -> KeptMachine | None:
+    """What a manifest says of a machine, or of the state of the group, before snapshots are copied."""
+    return KeptMachine() if before is None and files is not None else before

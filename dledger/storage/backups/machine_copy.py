@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_machine_copy -*-
 """
-Copying the snapshots of a member's state machine into a backup or an archive, reading them there, and putting
-one into a new member's directory.
+Copying the snapshots of a member's state machine, and of the state of the group, into a backup or an archive,
+reading them there, and putting one into a new member's directory.
 
 A member that has ever run a machine has a directory C{machine}: by that the manifest knows that the group has
 one. Its snapshots are opened before the log is copied, so the member may replace them meanwhile.
@@ -21,13 +21,18 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.reader import LogReader
 from dledger.storage.files.snapshot_file import (
+    CHUNK_BYTES_MAX,
     SnapshotHead,
     SnapshotRefused,
     checked_bytes,
     head_of_snapshot,
+    read_pieces,
+    write_snapshot,
 )
+from dledger.storage.files.state_file import STATE_NAME, StateFile, StoredState, decode_state, encode_state
 from dledger.storage.manifests.kept_snapshot import (
     MACHINE_DIRECTORY,
     KeptMachine,
@@ -36,7 +41,9 @@ from dledger.storage.manifests.kept_snapshot import (
     snapshot_name,
 )
 from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile
+from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.values.errors import StoreError
+from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import iterate_records
 
@@ -80,6 +87,49 @@ class MachineFiles:
         """Release the files."""
         for _index, _term, file in self.files:
             file.close()
+
+
+def group_files(disk: Disk, member: str) -> MachineFiles | None:
+    """
+    The states of the group that a member has, as snapshots of a machine without a name.
+
+    @param member: its directory.
+    @return: None if the member is not one of ours.
+    @raise OSError: of the disk.
+    """
+    if not disk.exists(f"{member}/{IDENTITY_NAME}"):
+        return None
+    memory, files = MemoryDisk(), {}
+    for stored in StateFile(disk, f"{member}/{STATE_NAME}").read():
+        index, term, _, chain_crc = stored.place
+        if index >= 0 and index not in files:
+            path = snapshot_name(index, term, is_of_group=True)
+            data = encode_state(stored.state, stored.place)
+            parts = (data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX))
+            memory.makedirs(MACHINE_DIRECTORY)
+            head = SnapshotHead(index=index, term=term, chain_crc=chain_crc, machine="", machine_version=1)
+            write_snapshot(memory, path, head, parts, lambda: "")
+            files[index] = index, term, memory.open(path)
+    return MachineFiles(tuple(files[index] for index in sorted(files)))
+
+
+def state_of_group(parts: Iterable[bytes]) -> StoredState:
+    """
+    The state in the parts of a snapshot of the group.
+
+    @raise StoreError: it is of a later version.
+    """
+    memory, path = MemoryDisk(), "group"
+    file = memory.open(path, create=True)
+    size = 0
+    for part in parts:
+        file.pwrite(part, size)
+        size += len(part)
+    file.close()
+    try:
+        return decode_state(b"".join(read_pieces(memory, path)))
+    except (SnapshotRefused, WireError) as error:
+        raise StoreError(str(error)) from error
 
 
 @attrs.frozen

@@ -29,7 +29,12 @@ from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import CopyPace, CopyProgress, no_pace, no_progress
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup
 from dledger.storage.backups.group_setup import force_new_group, prepare_member
-from dledger.storage.backups.machine_copy import snapshot_bytes, why_other_log, write_snapshot_file
+from dledger.storage.backups.machine_copy import (
+    snapshot_bytes,
+    state_of_group,
+    why_other_log,
+    write_snapshot_file,
+)
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.manifests.backup_manifest import BackupManifest
 from dledger.storage.manifests.kept_snapshot import KeptSnapshot, usable_snapshot, why_no_start
@@ -110,6 +115,7 @@ def restore_backup(
                 _check_snapshot(backup, snapshot, batch)
                 _append(store, batch)
             store.record_commit(manifest.end.index)
+            _install_group(source, backup, manifest, store, pace)
             store.clean_close()
         finally:
             store.abandon()
@@ -129,8 +135,27 @@ def restore_backup(
     )
 
 
+def _install_group(
+    source: Disk, backup: str, manifest: BackupManifest, store: FileStore, pace: CopyPace
+) -> None:
+    """
+    Give the member the state of the group. A backup of a Java member has none: Java numbers nothing.
+
+    @raise StoreError: it is damaged, or of another log.
+    """
+    if store.group is not None:
+        return
+    kept, begin_index = manifest.group_state, manifest.begin_index
+    if kept is None:
+        store.begin_group_anew()
+    elif (snapshot := kept.usable(begin_index, manifest.end.index)) is not None:
+        why = store.install_group(state_of_group(snapshot_bytes(source, backup, snapshot, pace)))
+        if why:
+            raise StoreError(f"{backup}/{snapshot.name}: {why}")
+
+
 def _check_start(backup: str, manifest: BackupManifest) -> None:
-    why = why_no_start(manifest.machine, manifest.begin_index, manifest.end.index)
+    why = why_no_start(manifest.machine, manifest.group_state, manifest.begin_index, manifest.end.index)
     if why:
         raise DirectoryError(
             f"{backup}: {why}. Nothing was made. Restore another backup or archive of this group, one that "

@@ -3,8 +3,10 @@
 Checks a chunk that a leader has pushed, without a step of Python for each record.
 
 Rule 1: the bytes must have the checksums that the leader made when it wrote them: rot on its disk, or a
-flipped bit on the way, is not spread. Rule 2: the index units must be those of a follower that has written
-the same entries: index, term, place and size of each record, by its own layout of files. Rule 3: the first
+flipped bit on the way, is not spread.
+Rule 2: the index units must be those of a follower that has written
+the same entries: index, term, place and size of each record, by its own layout of files.
+Rule 3: the first
 and the last record are checked whole; the first continues the C{chainCrc} of this ledger.
 
 A configuration entry must be noticed by its follower, so no chunk may have one.
@@ -16,17 +18,24 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 
+from construct import Int32sb, Struct
+
+from dledger.ledger.group_state import Marked
+from dledger.storage.files.marks import add_mark, configurations_in, marks_of_run
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
+from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
+    CHAIN_CRC_AT,
+    CHAIN_CRC_SIZE,
     CHANNEL_AT,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
@@ -34,15 +43,14 @@ from protocols.wire.ledger.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.runs import column, words
 
-#: Bodies may hold the word of a channel; a chunk in which that occurs more often is refused.
-_WORDS_MAX = 64
 #: Places of bytes in an index unit, and of the size among its fields of 4 bytes.
-_COLUMNS_OF_MAGIC, _COLUMNS_OF_SIZE, _COLUMNS_OF_TERM = range(4), range(12, 16), range(24, 32)
+_COLUMNS_OF_MAGIC, _COLUMNS_OF_TERM = range(4), range(24, 32)
 _LOWEST_OF_INDEX, _SIZE_WORD = 23, 3
 _EVERY_BYTE = bytes(range(256))
+#: C{channel} and C{chain_crc} of a header.
+_PAIR = struct_of(Struct("channel" / Int32sb, "chain_crc" / Int32sb))
 
 
 def _unfit(index: int, what: str) -> DLedgerError:
@@ -57,6 +65,13 @@ def _end_of(chunk: EntryChunk, number: int) -> tuple[int, int]:
     return position, size
 
 
+def _sizes_of(units: bytes) -> array[int]:
+    sizes = array("i", units)[_SIZE_WORD :: INDEX_UNIT_SIZE // 4]
+    if sys.byteorder == "little":
+        sizes.byteswap()
+    return sizes
+
+
 def _check_units(chunk: EntryChunk, position: int) -> None:
     """
     Check the columns of the index units: magic, term, the lowest byte of each index, the sum of the sizes.
@@ -67,9 +82,7 @@ def _check_units(chunk: EntryChunk, position: int) -> None:
     units, count, first = chunk.units, chunk.count, chunk.first_index
     same = (*_COLUMNS_OF_MAGIC, *_COLUMNS_OF_TERM)
     lowest = _EVERY_BYTE[first % 256 :] + _EVERY_BYTE * (count // 256 + 1)
-    sizes = array("i", units)[_SIZE_WORD :: INDEX_UNIT_SIZE // 4]
-    if sys.byteorder == "little":
-        sizes.byteswap()
+    sizes = _sizes_of(units)
     last_position, last_size = _end_of(chunk, count - 1)
     if (
         _end_of(chunk, 0)[0] != position
@@ -98,45 +111,30 @@ def _check_record(chunk: EntryChunk, number: int, chain_crc: int | None) -> int:
     return walk.chain_crc or 0
 
 
-def _numbers_with(chunk: EntryChunk, channel: int) -> list[int] | None:
-    """The records that have this channel, by number; None: too many bodies hold its word to look at all."""
-    word = channel.to_bytes(4, "big")
-    records, units, count = chunk.records, chunk.units, chunk.count
-    size = len(records) // count
-    if all(units[at::INDEX_UNIT_SIZE] == units[at : at + 1] * count for at in _COLUMNS_OF_SIZE):
-        column = records[CHANNEL_AT::size]
-        return [
-            number for number in range(column.find(word[0]), count) if column[number] == word[0]
-            and records[number * size + CHANNEL_AT : number * size + CHANNEL_AT + 4] == word
-        ] if word[0] in column else []
-    numbers: list[int] = []
-    begin, others = _end_of(chunk, 0)[0], 0
-    found = records.find(word)
-    while found >= 0:
-        place = begin + found - CHANNEL_AT
-        number = bisect_left(range(count), place, key=lambda one: _end_of(chunk, one)[0])
-        if number < count and _end_of(chunk, number)[0] == place:
-            numbers.append(number)
-        else:
-            others += 1
-            if others > _WORDS_MAX:
-                return None
-        found = records.find(word, found + 1)
-    return numbers
+def _marks_of(chunk: EntryChunk) -> tuple[Marked, ...]:
+    """
+    The entries that are not plain ones of programs.
 
-
-def _producers_of(chunk: EntryChunk) -> tuple[tuple[int, int, bytes], ...]:
-    """Index, term and body of each producer entry."""
-    numbers = _numbers_with(chunk, PRODUCER_CHANNEL)
-    if numbers is None:
-        raise _unfit(chunk.first_index, "it may hold producer entries, which must be pushed as such")
-    begin, found = _end_of(chunk, 0)[0], []
-    for number in numbers:
-        position, size = _end_of(chunk, number)
-        at = position - begin
-        body = chunk.records[at + ENTRY_HEADER_SIZE : at + size]
-        found.append((chunk.first_index + number, chunk.term, body))
-    return tuple(found)
+    @raise DLedgerError: INCONSISTENT_STATE: a configuration entry is among them.
+    """
+    records, count, size = chunk.records, chunk.count, len(chunk.records) // chunk.count
+    sizes = _sizes_of(chunk.units)
+    if min(sizes) == max(sizes) and 0 not in words(count, "i").unpack(column(records, CHAIN_CRC_AT, size)):
+        marks = marks_of_run(records, count, size, chunk.first_index, chunk.term)
+    else:
+        found: list[Marked] = []
+        starts = [*accumulate(sizes, initial=0)]
+        pairs = b"".join([records[at + CHANNEL_AT : at + CHAIN_CRC_AT + CHAIN_CRC_SIZE]
+                          for at in starts[:-1]])
+        for number, (channel, chain_crc) in enumerate(_PAIR.iter_unpack(pairs)):
+            if channel and chain_crc:
+                begin, end = starts[number] + ENTRY_HEADER_SIZE, starts[number + 1]
+                add_mark(found, chunk.first_index + number, chunk.term, channel,
+                         lambda begin=begin, end=end: records[begin:end])  # type: ignore[misc]
+        marks = tuple(found)
+    if configurations_in(marks):
+        raise _unfit(chunk.first_index, "it has a configuration entry, which must be pushed as such")
+    return marks
 
 
 def check_chunk(
@@ -174,14 +172,12 @@ def check_chunk(
     if count > 1:
         before = chain_crc if count == 2 else _check_record(chunk, count - 2, None)
         chain_crc = _check_record(chunk, count - 1, before)
-    if _numbers_with(chunk, CONFIGURATION_CHANNEL) != []:
-        raise _unfit(first_index, "it may hold a configuration entry, which must be pushed as such")
     runs.append((position, records))
     return Layout(
         runs=runs, records=records, units=units, positions=[],
         end_position=position + len(records), chain_crc=chain_crc,
         terms=[] if chunk.term == last_term else [(first_index, chunk.term)],
-        producers=_producers_of(chunk), sums=(chunk.records_crc, chunk.units_crc),
+        marked=_marks_of(chunk), sums=(chunk.records_crc, chunk.units_crc),
     )
 
 

@@ -13,6 +13,8 @@ Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import attrs
@@ -20,7 +22,9 @@ from construct import Int32sb, Struct
 
 from dledger.base.disk.unreadable import FILLER_WORD
 from dledger.ledger.config import MAX_RECORD_BYTES
+from dledger.ledger.group_state import Marked
 from dledger.storage.files.body_stamps import Stamp
+from dledger.storage.files.marks import add_mark, marks_of_channels, marks_of_run
 from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
@@ -30,7 +34,6 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
-    CHANNEL_AT,
     ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
@@ -38,8 +41,6 @@ from protocols.wire.ledger.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.own.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL, PRODUCER_FIRST_BYTE
 from protocols.wire.ledger.runs import RUN_MIN, run_at
 
 _WORD = struct_of(Struct("word" / Int32sb))
@@ -59,8 +60,7 @@ class Layout(NamedTuple):
     @ivar end_position: stream offset after the last record.
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
-    @ivar configurations: index, term and body of each configuration entry.
-    @ivar producers: index, term and body of each producer entry.
+    @ivar marked: the entries that are not plain ones of programs.
     @ivar sums: of a chunk: the checksums over its records and over its units.
     """
 
@@ -71,8 +71,7 @@ class Layout(NamedTuple):
     end_position: int
     chain_crc: int
     terms: list[tuple[int, int]]
-    configurations: tuple[tuple[int, int, bytes], ...] = ()
-    producers: tuple[tuple[int, int, bytes], ...] = ()
+    marked: tuple[Marked, ...] = ()
     sums: tuple[int, int] | None = None
 
     @property
@@ -100,13 +99,13 @@ def pack_bodies(
     end_position: int,
     previous_chain_crc: int,
     file_size: int,
-    channel: int = 0, producers_at: int = -1, stamp: Stamp | None = None,
+    channels: Sequence[int] = (),
+    stamp: Stamp | None = None,
 ) -> Layout:
     """
     Lay out a leader's new records after C{end_position}.
 
-    @param channel: of every record; 0 for the bodies of clients.
-    @param producers_at: number of the body that is one of a producer entry; -1: none is.
+    @param channels: one for each body; none: 0 for all.
     @param stamp: writes the position of its record into each body, before the checksums are computed.
     @raise DLedgerError: DISK_ERROR, a body is too long for any file.
     """
@@ -119,8 +118,8 @@ def pack_bodies(
     runs: list[tuple[int, bytes]] = []
     index, pos, run_start, chain = first_index, end_position, end_position, previous_chain_crc
     room = file_size - pos % file_size - MIN_BLANK_SIZE
-    word, marked = word_of(chain), first_index + producers_at if producers_at >= 0 else -1
-    for body in bodies:
+    word = word_of(chain)
+    for body, channel in zip(bodies, channels or repeat(0), strict=False):
         length = len(body)
         size = length + 48
         if size > size_max:
@@ -137,8 +136,8 @@ def pack_bodies(
         room -= size
         if stamp is not None:
             body = stamp(body, pos)
-        own = PRODUCER_CHANNEL if index == marked else channel
-        bare = pack(1, size, index, term, pos, own, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
+        crc = (crc32(body) ^ 0x8000_0000) - 0x8000_0000
+        bare = pack(1, size, index, term, pos, channel, 0, crc, length)
         chain = ((crc32(word + bare) or 1) ^ 0x8000_0000) - 0x8000_0000
         word = word_of(chain)
         pieces.append(bare[:36] + word + bare[40:] + body)
@@ -150,7 +149,7 @@ def pack_bodies(
     return Layout(
         [*runs, (run_start, blob)], b"".join([*whole, blob]) if whole else blob, b"".join(units),
         positions=positions, end_position=pos, chain_crc=chain, terms=[(first_index, term)],
-        producers=() if marked < 0 else ((marked, term, bodies[producers_at]),),
+        marked=marks_of_channels(channels, bodies, first_index, term),
     )
 
 
@@ -191,14 +190,14 @@ def _one_record(
     batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
     file_size: int,
 ) -> Layout | None:
-    """As L{check_batch}, for a client's record with both checksums after a known one; None for any other."""
+    """As L{check_batch}, for a record with both checksums after a known one; None for any other."""
     records = batch.records
     size = len(records)
     if size < ENTRY_HEADER_SIZE or size > MAX_RECORD_BYTES or previous_chain_crc is None:
         return None
     *header, term, pos, channel, chain_crc, body_crc, length = ENTRY_HEADER.unpack_from(records)
     if (
-        header != [MAGIC, size, first_index] or pos != end_position or term < last_term or channel
+        header != [MAGIC, size, first_index] or pos != end_position or term < last_term
         or length != size - ENTRY_HEADER_SIZE or size > file_size - pos % file_size - MIN_BLANK_SIZE
         or crc32(memoryview(records)[ENTRY_HEADER_SIZE:]) != body_crc & 0xFFFF_FFFF
         or chain_of(records, previous_chain_crc) != chain_crc
@@ -208,6 +207,8 @@ def _one_record(
         runs=[(pos, records)], records=records, units=INDEX_UNIT.pack(MAGIC, pos, size, first_index, term),
         positions=[pos], end_position=pos + size, chain_crc=chain_crc,
         terms=[] if term == last_term else [(first_index, term)],
+        marked=(Marked(first_index, term, channel, body=records[ENTRY_HEADER_SIZE:] if channel < 0 else b""),)
+        if channel else (),
     )
 
 
@@ -223,8 +224,7 @@ def _any_batch(
     positions: list[int] = []
     terms: list[tuple[int, int]] = []
     runs: list[tuple[int, bytes]] = []
-    configurations: list[tuple[int, int, bytes]] = []
-    producers: list[tuple[int, int, bytes]] = []
+    marked: list[Marked] = []
     expected, position, run_start, cut, offset = first_index, end_position, end_position, 0, 0
     room = file_size - position % file_size - MIN_BLANK_SIZE
     chain = previous_chain_crc
@@ -253,10 +253,9 @@ def _any_batch(
         if term != last_term:
             terms.append((index, term))
             last_term = term
-        if channel == CONFIGURATION_CHANNEL:
-            configurations.append((index, term, records[body_at:end]))
-        elif channel == PRODUCER_CHANNEL:
-            producers.append((index, term, records[body_at:end]))
+        if channel and chain_crc:
+            add_mark(marked, index, term, channel,
+                     lambda at=body_at, end=end: records[at:end])  # type: ignore[misc]
         chain = chain_crc
         units.append(unit_of(1, pos, size, index, term))
         positions.append(pos)
@@ -266,8 +265,7 @@ def _any_batch(
         raise _unfit(expected, f"{total - offset} bytes after the {batch.count} records of a batch")
     runs.append((run_start, records[cut:] if cut else records))
     return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
-                  end_position=position, chain_crc=chain or 0, terms=terms,
-                  configurations=tuple(configurations), producers=tuple(producers))
+                  end_position=position, chain_crc=chain or 0, terms=terms, marked=tuple(marked))
 
 
 def _batch_of_runs(
@@ -275,7 +273,7 @@ def _batch_of_runs(
     file_size: int,
 ) -> Layout | None:
     """
-    As L{check_batch}, for runs of records of one size with single ones between them, as producer entries are;
+    As L{check_batch}, for runs of records of one size with single ones between them, as the log's own are;
     None for any other batch.
     """
     records, count, parts = batch.records, batch.count, list[Layout]()
@@ -318,8 +316,7 @@ def _joined(records: bytes, parts: list[Layout], file_size: int) -> Layout:
         positions=[position for part in parts for position in part.positions],
         end_position=parts[-1].end_position, chain_crc=parts[-1].chain_crc,
         terms=[term for part in parts for term in part.terms],
-        configurations=tuple(one for part in parts for one in part.configurations),
-        producers=tuple(one for part in parts for one in part.producers),
+        marked=tuple(one for part in parts for one in part.marked),
     )
 
 
@@ -335,9 +332,6 @@ def _uniform_batch(
         return None
     if len(records) > room or size > MAX_RECORD_BYTES:
         return None
-    channels = records[CHANNEL_AT::size]
-    if CHANNEL_FIRST_BYTE in channels or PRODUCER_FIRST_BYTE in channels:
-        return None
     found = check_run(
         records, 0, count=count, size=size, index=first_index, position=end_position, term_min=last_term,
         chain_crc=previous_chain_crc,
@@ -348,6 +342,7 @@ def _uniform_batch(
         runs=[(end_position, records)], records=records, units=found.units, positions=list(found.positions),
         end_position=end_position + len(records), chain_crc=found.chain_crc,
         terms=[] if found.term == last_term else [(first_index, found.term)],
+        marked=marks_of_run(records, count, size, first_index, found.term) if found.chain_crc else (),
     )
 
 

@@ -5,7 +5,7 @@ The manifest of an archive: what is in it, and how far the log in it goes.
     archive-0.json, archive-1.json    the manifest, in two slots
     generations/<generation>.json     the manifest of each generation; the last two of them
     data/<position>-<end position>    a I{piece}: all records of one closed segment, without the blank
-    machine/snapshot-<index>-<term>   of a machine, see L{dledger.storage.manifests.kept_snapshot}
+    machine/...                       snapshots, see L{dledger.storage.manifests.kept_snapshot}
 
 Rule 1: a file counts when a sound manifest lists it, with its length and SHA-256. Any other file in C{data}
 is what a run that was cut short has left.
@@ -43,7 +43,7 @@ from dledger.storage.manifests.document import (
     field_in,
     place_in,
 )
-from dledger.storage.manifests.kept_snapshot import KeptMachine, machine_in
+from dledger.storage.manifests.kept_snapshot import KeptMachine, snapshots_in
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
@@ -103,6 +103,7 @@ class ArchiveManifest:
     @ivar taken_s: time of the last run that added something, in seconds since 1970.
     @ivar pieces: in the order of the log; none in the first manifest. No entry is missing between them.
     @ivar machine: None: no member that has shipped anything has run a state machine.
+    @ivar group_state: None: none of them was of ours.
     @ivar is_recorded: it was written below C{generations}, too; programs of before rule 4 did not.
     """
 
@@ -115,6 +116,7 @@ class ArchiveManifest:
     taken_s: int
     pieces: tuple[ArchivePiece, ...] = ()
     machine: KeptMachine | None = None
+    group_state: KeptMachine | None = None
     is_recorded: bool = True
 
     @property
@@ -147,7 +149,7 @@ class ArchiveManifest:
         return BackupManifest(
             group=self.group, group_id=self.group_id, member_id=self.member_id, taken_s=self.taken_s,
             data_file_size=self.data_file_size, index_file_size=self.index_file_size, pieces=self.pieces,
-            end=self.pieces[-1].end, machine=self.machine,
+            end=self.pieces[-1].end, machine=self.machine, group_state=self.group_state,
         )
 
 
@@ -170,7 +172,8 @@ def decode_archive_manifest(data: bytes) -> ArchiveManifest:
         data_file_size=place_in(content, "data_file_size", POSITION_MAX),
         index_file_size=place_in(content, "index_file_size", POSITION_MAX),
         taken_s=field_in(content, "taken_s", int), pieces=tuple(map(_piece_in, pieces_in(content))),
-        machine=machine_in(content), is_recorded=content.get("is_recorded") is True,
+        machine=snapshots_in(content, "machine"),
+        group_state=snapshots_in(content, "group_state"), is_recorded=content.get("is_recorded") is True,
     )
     if manifest.pieces:
         check_pieces(manifest.data_file_size, manifest.index_file_size, manifest.pieces)

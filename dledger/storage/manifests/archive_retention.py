@@ -6,8 +6,8 @@ Rule 1: only first segments go, and never the newest one.
 Rule 2: a file is removed when no manifest lists it, neither the one that counts nor the one that would count
 if that one were damaged. So two manifests are written before the first file goes, and a run that is cut short
 leaves files that none lists, which the next one removes.
-Rule 3: where the group has a state machine, no segment goes after the last entry of the snapshot from which a
-machine could start: it needs these entries. Without such a snapshot it needs all.
+Rule 3: no segment goes after the last entry of the state of the group, and of the snapshot from which a state
+machine could start: these entries are needed. Without such a snapshot all are.
 Rule 4: an archive with a damaged manifest, or without a file that is to stay, is left as it is.
 """
 
@@ -63,7 +63,7 @@ class ExpirySummary:
 
     @ivar is_dry_run: nothing was changed.
     @ivar expired_segments, expired_entries, expired_bytes: no manifest lists them any more.
-    @ivar needed_segments: would go, too, but the state machine needs them to start.
+    @ivar needed_segments: would go, too, but the state machine or the state of the group needs them.
     @ivar left_over: further files that were removed, which no manifest listed before.
     @ivar begin_index, end_index, segments, total_bytes: what stays; -1 for no entry.
     """
@@ -140,11 +140,12 @@ def _expire(place: ArchivePlace, retention: ArchiveRetention, now_s: float, dele
 
 
 def _unneeded(manifest: ArchiveManifest, old: tuple[ArchivePiece, ...]) -> tuple[ArchivePiece, ...]:
-    """Those of the first pieces that a state machine does not need."""
-    if manifest.machine is None:
-        return old
-    usable = manifest.machine.usable(manifest.begin_index, manifest.end_index)
-    return tuple(piece for piece in old if usable is not None and piece.last_index <= usable.index)
+    """Those of the first pieces that neither a state machine nor the state of the group needs."""
+    for kept in (manifest.machine, manifest.group_state):
+        if kept is not None:
+            usable = kept.usable(manifest.begin_index, manifest.end_index)
+            old = tuple(piece for piece in old if usable is not None and piece.last_index <= usable.index)
+    return old
 
 
 def _before(kept: ArchiveManifest, names: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ The manifest of a backup: what is in its directory, and how far the log in it go
 
     backup.json                       the manifest
     data/<position>-<end position>    a I{piece}: whole records of one segment, without blanks
-    machine/snapshot-<index>-<term>   of a machine, see L{dledger.storage.manifests.kept_snapshot}
+    machine/...                       snapshots, see L{dledger.storage.manifests.kept_snapshot}
 
 The log in a backup grows by pieces and by nothing else: no piece is written a second time. A file counts as
 soon as the manifest lists it, and the manifest is replaced as a whole when all files in it are on stable
@@ -30,7 +30,7 @@ from dledger.storage.manifests.document import (
     field_in,
     place_in,
 )
-from dledger.storage.manifests.kept_snapshot import KeptMachine, machine_in
+from dledger.storage.manifests.kept_snapshot import KeptMachine, snapshots_in
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
@@ -105,6 +105,7 @@ class BackupManifest:
     @ivar end: the last entry.
     @ivar pieces: in the order of the log, at least one. No entry is missing between them.
     @ivar machine: None: no member of which it was taken has run a state machine.
+    @ivar group_state: None: no member of which it was taken was one of ours.
     """
 
     group: str
@@ -116,6 +117,7 @@ class BackupManifest:
     end: BackupEnd
     pieces: tuple[Piece, ...]
     machine: KeptMachine | None = None
+    group_state: KeptMachine | None = None
 
     @property
     def begin_index(self) -> int:
@@ -216,7 +218,8 @@ def _manifest_in(content: JsonObject) -> BackupManifest:
             position=place_in(end, "position", POSITION_MAX), chain_crc=field_in(end, "chain_crc", int),
             record_sha256=digest_in(end, "record_sha256"),
         ),
-        machine=machine_in(content),
+        machine=snapshots_in(content, "machine"),
+        group_state=snapshots_in(content, "group_state"),
     )
 
 

@@ -1,9 +1,12 @@
 # -*- test-case-name: tests.storage.test_machine_copy -*-
 """
-The snapshots of the state machine that a backup or an archive holds beside the log, as its manifest lists
-them.
+The snapshots that a backup or an archive holds beside the log, as its manifest lists them: of the state
+machine, and of the state of the group (L{dledger.ledger.group_state}).
 
-    machine/snapshot-<index>-<term>    as the member has it, see L{dledger.storage.files.snapshot_file}
+    machine/snapshot-<index>-<term>    of the machine, as the member has it
+    machine/group-<index>-<term>       of the group: a snapshot of a machine without a name
+
+Both have the format of L{dledger.storage.files.snapshot_file}.
 
 Rule 1: a snapshot is I{usable} if the log beside it goes on after its last entry, and reaches that entry.
 Rule 2: at most L{KEPT} are listed: the newest usable one, and one that the log has not reached yet. That one
@@ -20,16 +23,16 @@ from dledger.storage.manifests.document import MalformedManifest, digest_in, fie
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 
-#: Directory of the snapshots, in a member's directory, a backup and an archive.
+#: Directory of the snapshots, in a backup and an archive. A member has those of its machine there.
 MACHINE_DIRECTORY = "machine"
 #: Most snapshots in a manifest.
 KEPT = 2
-_NAME = re.compile(r"snapshot-(\d{1,19})-(\d{1,19})")
+_NAME = re.compile(r"(?:snapshot|group)-(\d{1,19})-(\d{1,19})")
 
 
-def snapshot_name(index: int, term: int) -> str:
+def snapshot_name(index: int, term: int, *, is_of_group: bool = False) -> str:
     """Path of a snapshot, below the directory of a member, a backup or an archive."""
-    return f"{MACHINE_DIRECTORY}/snapshot-{index}-{term}"
+    return f"{MACHINE_DIRECTORY}/{'group' if is_of_group else 'snapshot'}-{index}-{term}"
 
 
 def parsed_snapshot_name(name: str) -> tuple[int, int] | None:
@@ -44,7 +47,8 @@ class KeptSnapshot:
     A snapshot that is listed.
 
     @ivar index, term, chain_crc: of the last entry in the state; C{chain_crc} 0 if that has none.
-    @ivar machine, machine_version: name and version of the machine.
+    @ivar machine, machine_version: name and version of the machine; the name is empty for the state of the
+        group.
     @ivar size: of the file, in bytes.
     @ivar sha256: of the file, in hexadecimal digits.
     """
@@ -60,13 +64,13 @@ class KeptSnapshot:
     @property
     def name(self) -> str:
         """Path of the file, below the directory of the backup."""
-        return snapshot_name(self.index, self.term)
+        return snapshot_name(self.index, self.term, is_of_group=not self.machine)
 
 
 @attrs.frozen
 class KeptMachine:
     """
-    The group has a state machine.
+    The group has a state machine; or, of the state of the group: a member of ours was copied.
 
     @ivar snapshots: by rising index; at most L{KEPT}.
     """
@@ -79,6 +83,11 @@ class KeptMachine:
         return fitting[-1] if fitting else None
 
 
+def snapshots_of(*kept: KeptMachine | None) -> tuple[KeptSnapshot, ...]:
+    """All that are listed."""
+    return tuple(one for machine in kept if machine is not None for one in machine.snapshots)
+
+
 def usable_snapshot(
     machine: KeptMachine | None, begin_index: int, end_index: int
 ) -> KeptSnapshot | None:
@@ -86,10 +95,21 @@ def usable_snapshot(
     return None if machine is None else machine.usable(begin_index, end_index)
 
 
-def why_no_start(machine: KeptMachine | None, begin_index: int, end_index: int) -> str:
+def why_no_start(
+    machine: KeptMachine | None, group: KeptMachine | None, begin_index: int, end_index: int
+) -> str:
     """
-    Why a state machine could not start from these entries and snapshots; empty if it could, or there is none.
+    Why a state machine, or producers and readers, could not go on with these entries and snapshots; empty if
+    they could.
     """
+    why = _why_no_machine(machine, begin_index, end_index)
+    if group is None or begin_index <= 0 or group.usable(begin_index, end_index) is not None:
+        return why
+    return (why or f"the log begins with entry {begin_index}, and there is no state of the group that these "
+            "entries continue: producers and readers would be refused")
+
+
+def _why_no_machine(machine: KeptMachine | None, begin_index: int, end_index: int) -> str:
     if machine is None or begin_index <= 0 or machine.usable(begin_index, end_index) is not None:
         return ""
     later = [one.index for one in machine.snapshots if one.index > end_index]
@@ -99,14 +119,14 @@ def why_no_start(machine: KeptMachine | None, begin_index: int, end_index: int) 
             "machine could not start from it")
 
 
-def machine_in(content: JsonObject) -> KeptMachine | None:
-    """The field C{machine} of a manifest. @raise ValueError: it is missing or malformed."""
-    found = content.get("machine", "")
+def snapshots_in(content: JsonObject, name: str) -> KeptMachine | None:
+    """The field C{machine} or C{group_state} of a manifest. @raise ValueError: it is missing or malformed."""
+    found = content.get(name, "")
     if found is None:
         return None
     snapshots = found.get("snapshots") if isinstance(found, dict) else None
     if not isinstance(snapshots, list) or len(snapshots) > KEPT:
-        raise MalformedManifest(f"machine is {str(found)[:100]!r}")
+        raise MalformedManifest(f"{name} is {str(found)[:100]!r}")
     kept = tuple(map(_snapshot_in, snapshots))
     if any(after.index <= before.index for before, after in zip(kept, kept[1:], strict=False)):
         raise MalformedManifest("its snapshots are not in order")

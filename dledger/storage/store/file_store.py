@@ -23,18 +23,17 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_state import GroupFold
 from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
-from dledger.ledger.producers import SequenceTable
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
-from dledger.storage.files.reader_table import ReaderTable
+from dledger.storage.files.marks import configurations_in
 from dledger.storage.files.records import Layout, pack_bodies
-from dledger.storage.files.time_table import TimeTable
+from dledger.storage.files.state_file import StoredState
 from dledger.storage.start.configurations import (
     MEMBERS_NAME,
-    ConfigurationFound,
     ConfigurationList,
     begin_joining,
     read_memberships,
@@ -53,9 +52,9 @@ from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.hole_mending import HoleMending
-from dledger.storage.store.producer_list import ProducerList
 from dledger.storage.store.record_writer import RecordWriter
 from dledger.storage.store.scrub import SegmentScrub
+from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_cuts import StoreCuts, StoreParts
 from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store.store_reads import StoreReads
@@ -64,7 +63,8 @@ from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
+from protocols.wire.ledger.own.configuration import encode_configuration
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL
 
 
 class FileStore:
@@ -98,12 +98,12 @@ class FileStore:
         self.identity = MemberIdentity(config, disk, ledger.guard)
         path, told = f"{config.self_path}/{MEMBERS_NAME}", self._marks.also_told(self.identity.told_by_log)
         self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard, told)
-        self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
-        self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
+        self._state = StateKeeper(ledger, self._reads, self._marks)
+        self._room = StoreRoom(ledger, self._marks, self._state.before_expiry)
         self._records = RecordWriter(ledger, self._room)
         self.parts = StoreParts(
             ledger=ledger, data=self._data, index=self._index, marks=self._marks, reads=self._reads,
-            sums=self._sums, members=self._members, producers=self._producers, room=self._room,
+            sums=self._sums, members=self._members, state=self._state, room=self._room,
             flush=self._flush,
         )
         self._cuts = StoreCuts(self.parts, self._write)
@@ -139,7 +139,7 @@ class FileStore:
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
                 is_told_by_log=has_list))
             store._members.keep_those_in(store._ledger, store.term_of)
-            store._producers.begin()
+            store._state.begin(is_foreign=not had_mark and directory.has_files)
             return store
         except OSError as error:
             lock.close()
@@ -205,7 +205,7 @@ class FileStore:
 
     def _hole_shrank(self) -> None:
         """Compare the last record with the one before it, if that has come back."""
-        self._producers.hole_shrank()
+        self._state.hole_shrank()
         ledger = self._ledger
         if ledger.is_end_proven or ledger.holes.end_index >= ledger.end_index - 1:
             return
@@ -259,19 +259,31 @@ class FileStore:
         return self._members.known
 
     @property
-    def producers(self) -> SequenceTable | None:
-        """See L{dledger.core.state.ports.LedgerView.producers}."""
-        return self._producers.table
+    def group(self) -> GroupFold | None:
+        """See L{dledger.core.state.ports.LedgerView.group}."""
+        return self._state.fold
 
     @property
-    def readers(self) -> ReaderTable | None:
-        """What the ledger knows of its readers; None: not known, as entries are damaged."""
-        return self._producers.readers
+    def why_group_unknown(self) -> str:
+        """See L{StateKeeper.why_unknown}."""
+        return self._state.why_unknown
+
+    def encoded_group(self) -> tuple[int, int, bytes]:
+        """See L{StateKeeper.encoded}."""
+        return self._state.encoded()
+
+    def install_group(self, stored: StoredState) -> str:
+        """See L{StateKeeper.install}."""
+        return self._state.install(stored)
+
+    def begin_group_anew(self) -> None:
+        """See L{StateKeeper.begin_unnumbered}."""
+        self._state.begin_unnumbered()
 
     @property
-    def times(self) -> TimeTable | None:
-        """What the ledger knows of its time entries; None: not known, as entries are damaged."""
-        return self._producers.times
+    def last_program_index(self) -> int:
+        """See L{StateKeeper.last_program_index}."""
+        return self._state.last_program_index
 
     # -- append ----------------------------------------------------------------------------------
 
@@ -281,16 +293,16 @@ class FileStore:
         if len(body) > self._ledger.config.body_bytes_max:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="too many members for a data file",
                                body_bytes=len(body), allowed=self._ledger.config.body_bytes_max)
-        return self.append_bodies((body,), term, channel=CONFIGURATION_CHANNEL)
+        return self.append_bodies((body,), term, channels=(CONFIGURATION_CHANNEL,))
 
     def append_bodies(
-        self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0, producers_at: int = -1
+        self, bodies: tuple[bytes, ...], term: int, *, channels: Sequence[int] = ()
     ) -> tuple[int, ...]:
         """
         Write bodies as entries after the end.
 
         @param term: term of every entry; not below that of the last entry.
-        @param channel, producers_at: see L{pack_bodies}.
+        @param channels: see L{pack_bodies}.
         @return: stream offset of each record.
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
@@ -302,10 +314,10 @@ class FileStore:
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
-            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
-            producers_at=producers_at, stamp=None if channel else ledger.stamps.begin(),
+            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channels=channels,
+            stamp=ledger.stamps.begin(),
         )
-        self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
+        self._write(first, term, layout)
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
         self._reads.remember(whole, bodies)
         ledger.stamps.written()
@@ -331,28 +343,30 @@ class FileStore:
             previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
         )
         terms = layout.terms
-        self._write(first, terms[-1][1] if terms else ledger.end_term, layout, layout.configurations)
+        self._write(first, terms[-1][1] if terms else ledger.end_term, layout)
         one_term = not terms or (len(terms) == 1 and terms[0][0] == first)
         if one_term and layout.sums is None:
             self._reads.remember(entries)
         else:
             self._reads.forget_batches()
 
-    def _write(
-        self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
-    ) -> None:
-        """@param listed: list these configuration entries before; then all is durable on return."""
-        ledger, announced = self._ledger, self._producers.read(layout) if layout.producers else ()
+    def _write(self, first: int, term: int, layout: Layout, *, lists: bool = True) -> None:
+        """@param lists: list configuration entries before; then all is durable on return."""
+        ledger, marked = self._ledger, layout.marked
         if ledger.guard.broken:
             ledger.guard.check()
+        listed = configurations_in(marked) if marked and lists else ()
         try:
             self._room.make(first, layout)
-            if listed:
-                self._members.note(listed)
+            if marked:
+                self._state.take(marked)
             try:
+                if listed:
+                    self._members.note(listed)
                 self._records.write(first, layout)
             except DLedgerError:
                 self._members.cut(first)
+                self._state.cut(first)
                 raise
         except OSError as error:  # (as guard.storing, which would take two calls more)
             raise ledger.guard.fail(f"writing failed: {error}") from error
@@ -367,8 +381,7 @@ class FileStore:
         ledger.is_end_proven = True
         self._reads.written(layout, first, term_before)
         self._sums.written(first, count, term, layout, is_listed=bool(listed))
-        if announced or listed or term != term_before:
-            self._producers.written(layout, term_before, announced, [index for index, _, _ in listed])
+        self._state.written(first, marked)
         if listed:
             self._flush.sync()
 
@@ -389,7 +402,7 @@ class FileStore:
         @raise StoreError: a write or fsync failed.
         """
         self._cuts.truncate_to(entry, anew=anew, told=told)
-        self._producers.hole_shrank()
+        self._state.hole_shrank()
 
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see; the next flush or checkpoint writes it."""
@@ -397,6 +410,7 @@ class FileStore:
         assert committed_index <= ledger.end_index, (committed_index, ledger.end_index)
         if committed_index > ledger.committed_index:
             ledger.committed_index = committed_index
+            self._state.commit(committed_index)
 
     def end_repair(self) -> None:
         """Clear the repairing mark, durably, with all that was brought back."""
@@ -405,20 +419,23 @@ class FileStore:
 
     def prepare_flush(self) -> LedgerFlush | None:
         """See L{StoreFlush.prepare_flush}."""
-        return self._producers.with_file(self._flush.prepare_flush())
+        return self._state.with_file(self._flush.prepare_flush())
 
     def finish_flush(self, job: LedgerFlush) -> None:
         """See L{StoreFlush.finish_flush}."""
+        self._state.flush_ended()
         self._flush.finish_flush(job)
 
     def flush_failed(self, reason: str) -> StoreError:
         """See L{StoreFlush.flush_failed}."""
+        self._state.flush_ended()
         return self._flush.flush_failed(reason)
 
     def check_point(self, *, force: bool = False) -> None:
         """See L{StoreFlush.check_point}."""
         self.identity.check_point()
         self._flush.check_point(force=force)
+        self._state.check_point()
 
     def kept_files(self) -> list[KeptFile]:
         """
@@ -461,7 +478,7 @@ class FileStore:
         self._sums.close()
         # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
         if not self._ledger.guard.broken and self._flush.write_checkpoint():
-            self._producers.save()
+            self._state.save()
             self._marks.close_clean()
         self.abandon()
 

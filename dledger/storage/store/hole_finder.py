@@ -59,23 +59,54 @@ class HoleFinder:
     def is_vouched(self, index: int) -> bool:
         """
         Whether the header of the record after a hole is the one that was written: the index has its place,
-        size and term, the record after it continues from its C{chainCrc}, and nobody uses the channel.
+        size and term, the record after it continues from its C{chainCrc}, and it continues from the record
+        before. That is in the hole, but its header may have kept its C{chainCrc}, or all else. Where it is
+        lost, the C{channel} must be 0. Java's records have no C{chainCrc}, and their C{channel} does
+        not count.
 
         @raise StoreError: the files cannot be read.
         """
-        ledger, scanner = self._ledger, self._scanner
+        ledger = self._ledger
         with ledger.guard.storing("reading failed"):
-            unit = scanner.agreed_unit(index)
-            following = scanner.agreed_unit(index + 1) if index < ledger.end_index else None
-            if unit is None or (following is None and index < ledger.end_index):
-                return False
-            fields = ENTRY_HEADER.unpack(ledger.data.pread(ENTRY_HEADER_SIZE, unit[1]))
-            header = b"" if following is None else ledger.data.pread(ENTRY_HEADER_SIZE, following[1])
-        channel, chain_crc = fields[5], fields[6]
+            header, following = self._header(index), self._header(index + 1)
+            kept = self._kept_before(index)
+        if header is None or (following is None and index < ledger.end_index):
+            return False
+        chain_crc = _chain_crc(header)
         if following is None:
-            return bool(channel == 0 and ledger.is_end_proven and chain_crc == ledger.chain_crc)
-        recorded = ENTRY_HEADER.unpack(header)[6]
-        return bool(channel == 0 and (not recorded or recorded == chain_of(header, chain_crc)))
+            continues = ledger.is_end_proven and chain_crc == ledger.chain_crc
+        else:
+            continues = _chain_crc(following) in (0, chain_of(following, chain_crc))
+        if not continues or not chain_crc:
+            return continues
+        if chain_crc in (chain_of(header, one) for one in kept):
+            return True
+        return _channel(header) == 0 and self._header(index - 1) is None
+
+    def _kept_before(self, index: int) -> list[int]:
+        """What the C{chainCrc} of the record before an entry may have been."""
+        before, above = self._header(index - 1, is_agreed=False), self._header(index - 2)
+        if before is None:
+            return []
+        kept = [_chain_crc(before)]
+        if above is not None or index == 1:
+            kept.append(chain_of(before, 0 if above is None else _chain_crc(above)))
+        return kept
+
+    def _header(self, index: int, *, is_agreed: bool = True) -> bytes | None:
+        """
+        The header of an entry, where the index has it.
+
+        @param is_agreed: only if the index says the same of it.
+        """
+        ledger, scanner = self._ledger, self._scanner
+        if not max(ledger.begin_index, 0) <= index <= ledger.end_index:
+            return None
+        unit = scanner.agreed_unit(index) if is_agreed else scanner.unit(index)
+        if unit is None or unit[1] < 0 or not ledger.data.has(ledger.data.base(unit[1])):
+            return None
+        header = ledger.data.pread(ENTRY_HEADER_SIZE, unit[1])
+        return header if len(header) == ENTRY_HEADER_SIZE else None
 
     def wider(self, hole: Hole, *, is_bare: bool) -> None:
         """
@@ -186,3 +217,11 @@ class HoleFinder:
         last_index, end_position = (ledger.end_index + 1, ledger.end_position) if target is None else target
         return Hole(first_index=index, last_index=last_index - 1, position=position,
                     end_position=end_position)
+
+
+def _channel(header: bytes) -> int:
+    return int(ENTRY_HEADER.unpack(header)[5])
+
+
+def _chain_crc(header: bytes) -> int:
+    return int(ENTRY_HEADER.unpack(header)[6])

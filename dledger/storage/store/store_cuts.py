@@ -10,19 +10,19 @@ Rule 3: committed entries are never cut, and a cut of more than L{CUT_BYTES_MAX}
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 
 from dledger.base.disk.segment import SegmentList
 from dledger.ledger.membership import Membership
+from dledger.storage.files.marks import configurations_in
 from dledger.storage.files.records import Layout, check_batch
-from dledger.storage.start.configurations import ConfigurationFound, ConfigurationList
+from dledger.storage.start.configurations import ConfigurationList
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import End, OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
-from dledger.storage.store.producer_list import ProducerList
+from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_flush import StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import StoreRoom
@@ -40,10 +40,8 @@ CUT_BYTES_MAX = 1024 * 1024
 class WriteRecords(Protocol):
     """Writes records after the end, see L{dledger.storage.store.file_store.FileStore}."""
 
-    def __call__(
-        self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = (), /
-    ) -> None:
-        """@param listed: configuration entries to list before."""
+    def __call__(self, first: int, term: int, layout: Layout, *, lists: bool = True) -> None:
+        """@param lists: list configuration entries before."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +55,7 @@ class StoreParts:
     reads: StoreReads
     sums: ChunkSums
     members: ConfigurationList
-    producers: ProducerList
+    state: StateKeeper
     room: StoreRoom
     flush: StoreFlush
 
@@ -74,7 +72,7 @@ class StoreCuts:
         self._reads = parts.reads
         self._sums = parts.sums
         self._members = parts.members
-        self._producers = parts.producers
+        self._state = parts.state
         self._room = parts.room
         self._flush = parts.flush
         self._write = write
@@ -132,7 +130,7 @@ class StoreCuts:
         ledger = self._ledger
         if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
             last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
-            self._write(keep + 1, last_term, layout, layout.configurations)
+            self._write(keep + 1, last_term, layout)
             return self._flush.sync()
         term, position, chain = self._before(keep + 1)
         written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
@@ -181,7 +179,7 @@ class StoreCuts:
         self._reads.cut(keep + 1)
         self._sums.cut(keep + 1)
         self._members.cut(keep + 1)
-        self._producers.cut(keep + 1)
+        self._state.cut(keep + 1)
         if layout is not None:
             self._write_after_cut(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
@@ -207,7 +205,7 @@ class StoreCuts:
         )
         with self._storing("starting anew failed"):
             self._room.require(self._data.step + self._index.step)
-            self._producers.before_expiry(ledger.committed_index)
+            self._state.before_expiry(ledger.committed_index)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
             end = End(index=-1, term=-1, position=header.pos)
@@ -224,16 +222,16 @@ class StoreCuts:
         self._reads.begin_anew(index)
         self._sums.begin_anew()
         self._members.begin_anew(index, ledger.committed_index, told)
-        self._producers.begin_anew(index)
+        self._state.begin_anew(index)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         self._write_after_cut(index, header.term, layout)
         self._flush.sync()
 
     def _write_after_cut(self, first: int, term: int, layout: Layout) -> None:
         """As L{_write}, when there is no way back. @raise StoreError: it failed, also for want of room."""
-        self._members.note_after_cut(layout.configurations)
+        self._members.note_after_cut(configurations_in(layout.marked))
         try:
-            self._write(first, term, layout)
+            self._write(first, term, layout, lists=False)
         except StoreError:
             raise
         except DLedgerError as error:  # the ledger is smaller than before, and there is still no room

@@ -165,24 +165,36 @@ class StoreReads:
             end_index = self._readable_to(first_index, end_index)
         position, size = self._unit(first_index)[1:3]
         limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)
-        low = first_index
         high = min(self._ledger.end_index, end_index, first_index + max_bytes // ENTRY_HEADER_SIZE)
-        while low < high:
-            middle = (low + high + 1) // 2
-            with self._storing("reading the index failed"):
-                unit = self.scanner.unit(middle)
-            if unit is None:
-                unit = self._unit(middle)
-            if unit[1] + unit[2] <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        _, last, size, _, term = self._unit(low)
+        low, last, size, term = self._last_before(limit, first_index, high)
         with self._storing("reading failed"):
             data = self._data.pread(last + size - position, position)
         if len(data) < last + size - position:
             raise self._damaged(first_index, position, "the file is truncated")
         return EntryBatch(first_index=first_index, count=low - first_index + 1, term=term, records=data)
+
+    def _last_before(self, limit: int, first_index: int, last_index: int) -> tuple[int, int, int, int]:
+        """
+        The last of these entries whose record ends at C{limit} or before it; the first one, if none does.
+
+        @return: its index, and the position, the size and the term of its record.
+        """
+        while True:
+            low, high = first_index, last_index
+            while low < high:
+                middle = (low + high + 1) // 2
+                with self._storing("reading the index failed"):
+                    unit = self.scanner.unit(middle)
+                if unit is None:
+                    unit = self._unit(middle)
+                if unit[1] + unit[2] <= limit:
+                    low = middle
+                else:
+                    high = middle - 1
+            _, position, size, _, term = self._unit(low)
+            if position + size <= limit or low == first_index:
+                return low, position, size, term
+            last_index = low - 1  # (Its unit was wrong, and is right now.)
 
     def holds(self, entry: EntryBatch) -> bool:
         """See L{dledger.core.state.ports.LedgerView.holds}."""

@@ -64,9 +64,12 @@ class StoreRoom:
     """
 
     def __init__(
-        self, ledger: OpenLedger, marks: MarkWriter, before_expiry: Callable[[int], None]
+        self, ledger: OpenLedger, marks: MarkWriter, before_expiry: Callable[[int], bool]
     ) -> None:
-        """@param before_expiry: called with the last index of a file that is about to be deleted."""
+        """
+        @param before_expiry: called with the last index of a file that is about to be deleted; whether it
+            may go.
+        """
         self._ledger = ledger
         self._before_expiry = before_expiry
         self._marks = marks
@@ -218,8 +221,7 @@ class StoreRoom:
                 if not why:
                     break
                 path = ledger.data.path(ledger.data.offsets[0])
-                self._before_expiry(last_index)
-                if not self._moves_begin(ledger.data.offsets[1]):
+                if not self._before_expiry(last_index) or not self._moves_begin(ledger.data.offsets[1]):
                     break
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]

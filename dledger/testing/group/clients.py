@@ -123,7 +123,7 @@ class SimClient:
         self._followed = 0
         self._highest = self.kept = 0
         self._habits = cluster.random(f"habits {name}")
-        self._by_number = ByNumber(name, self._habits, self._body)
+        self._by_number = ByNumber(name, self._habits, self._body, others=cluster.random(f"others {name}"))
         self._is_exact = bool(load.exact) and self._rng.random() < load.exact
         total = load.appends + load.gets + load.follows + load.submits + load.queries
         self._append_below = load.appends / total
@@ -268,7 +268,9 @@ class SimClient:
         expected_end = self._cluster.invariants.last_committed
 
         def told(appended: Appended) -> None:
-            require(appended.index == expected_end + 1, 7,
+            between = range(expected_end + 1, appended.index)
+            is_next = all(map(self._cluster.invariants.is_hidden, between))
+            require(expected_end < appended.index and is_next, 7,
                     f"{self.name} appended after {expected_end}, and is at {appended.index}")
             self.kept += 1
             self._appended(calls, [appended])

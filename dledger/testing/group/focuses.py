@@ -24,6 +24,8 @@ from dledger.testing.group.short_logs import LATE, LOST_POWER, SHORT_LOGS
 
 #: Share of the seeds that draw a focus.
 FOCUSED = 0.5
+#: Share of all seeds that draw L{LAST}, before that: so the draws of the other ones are those without it.
+LAST_FOCUSED, LAST = 0.04, "wiped-members-and-many-producers"
 
 _ASYNC: Mapping[str, object] = {"flush_disk_type": "async"}
 _SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
@@ -288,11 +290,28 @@ FOCUSES: Mapping[str, tuple[float, Focus]] = {
     "options-that-change": (1, Focus(
         faults=("reconfigure", "reconfigure", "stop", "kill_all", "change_members"), pace_s=1.2, group=_OURS,
     )),
+    # Members get the state of the group from others, in pieces, while its producers come and are forgotten.
+    LAST: (0, Focus(
+        settings={
+            **_SYNC, "mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
+            "check_point_interval": 1000, "peer_push_quota": 8000, "readers_hold_bytes": 3000,
+            "producers_expire_hours": 3,
+        },
+        faults=("wipe_late", "wipe_late", "wipe_late", "wipe_late", "wipe_late", "wipe", "outlast", "outlast",
+                "kill", "kill_inside", "jump_clock", "jump_clock", "jump_clock", "transfer", "isolate"),
+        pace_s=1.0,
+        load={**_MUCH, "clients": 3, "think_us": 50_000, "exact": 1.0, "single": 0.7, "numbered": 0.2,
+              "body_bytes_max": 60},
+        readers={"names": 1, "processes": 1, "lease_s": 0.5, "orders": 0.05, "share": 0},
+        group={**_OURS, "clients_wire": "binary"},
+    )),
 }
 
 
 def focus_name_of(seed: int) -> str:
     """The focus that a seed draws; empty: the seed's own mix."""
+    if random.Random(f"{seed} last focus").random() < LAST_FOCUSED:
+        return LAST
     rng = random.Random(f"{seed} focus")
     if rng.random() >= FOCUSED:
         return ""

@@ -14,7 +14,7 @@ from sys import intern
 
 import attrs
 
-from dledger.testing.search.group import Bounds, Broken, GroupState, SearchedGroup
+from dledger.testing.search.group import Bounds, Broken, SearchedGroup, SearchedState
 from dledger.testing.search.local import MEMBER_IDS
 
 #: A way: the way before the last move, and that move in words; None at the beginning.
@@ -64,7 +64,7 @@ def explore(
     group, found = SearchedGroup(bounds), SearchResult(states=1)
     first = group.first()
     seen = {group.key(first)}
-    level: list[tuple[GroupState, Way]] = [(first, None)]
+    level: list[tuple[SearchedState, Way]] = [(first, None)]
     while level and not found.broken and len(seen) < states_max:
         level = _next_level(group, level, seen, found, states_max)
         found.states = len(seen)
@@ -78,11 +78,11 @@ def explore(
 
 
 def _next_level(
-    group: SearchedGroup, level: list[tuple[GroupState, Way]], seen: set[int], found: SearchResult,
+    group: SearchedGroup, level: list[tuple[SearchedState, Way]], seen: set[int], found: SearchResult,
     states_max: int,
-) -> list[tuple[GroupState, Way]]:
+) -> list[tuple[SearchedState, Way]]:
     """The new states one move after those of C{level}."""
-    following: list[tuple[GroupState, Way]] = []
+    following: list[tuple[SearchedState, Way]] = []
     level.reverse()
     while level:
         state, way = level.pop()  # its memory is free then

@@ -101,7 +101,7 @@ class Flying(NamedTuple):
     number: int
 
 
-class GroupState(NamedTuple):
+class SearchedState(NamedTuple):
     """
     A state of the group.
 
@@ -155,18 +155,18 @@ class SearchedGroup:
         self.bounds = bounds
         self.table = LocalTable(tuple(bounds.config(number) for number in _MEMBERS))
 
-    def first(self) -> GroupState:
+    def first(self) -> SearchedState:
         """Three new members."""
         first = tuple(self.table.first(number) for number in _MEMBERS)
         bounds = self.bounds
-        return GroupState(
+        return SearchedState(
             (first[0], first[1], first[2]), ((),) * len(_PAIRS), (), (), (-1,) * bounds.terms_max,
             (bounds.crashes, bounds.breaks, bounds.late, bounds.twice, bounds.changes),
         )
 
     # -- what may happen ----------------------------------------------------------------------------
 
-    def moves(self, state: GroupState) -> Iterator[Move]:
+    def moves(self, state: SearchedState) -> Iterator[Move]:
         """Everything that may happen next."""
         for number in _MEMBERS:
             yield from self._own_moves(state, number)
@@ -188,7 +188,7 @@ class SearchedGroup:
                 if self.table.states[state.members[sender]].is_leader:
                     yield self._break(state, at, sender, receiver)
 
-    def _break(self, state: GroupState, at: int, sender: int, receiver: int) -> Move:
+    def _break(self, state: SearchedState, at: int, sender: int, receiver: int) -> Move:
         """The connection from C{sender} to C{receiver} is replaced; pushes and answers on it are lost."""
         pushes = state.pushes[:at] + ((),) + state.pushes[at + 1 :]
         others = tuple(one for one in state.others
@@ -196,7 +196,7 @@ class SearchedGroup:
         what = f"the connection to {MEMBER_IDS[receiver]} breaks"
         return Move(what, sender, Event("reconnected", receiver), pushes, others, _spent(state.left, 1))
 
-    def _own_moves(self, state: GroupState, number: int) -> Iterator[Move]:
+    def _own_moves(self, state: SearchedState, number: int) -> Iterator[Move]:
         bounds, left = self.bounds, state.left
         known = self.table.states[state.members[number]]
         kinds = []
@@ -220,7 +220,7 @@ class SearchedGroup:
                 yield Move("late-push", number, Event("late-push", peer), state.pushes, state.others,
                            _spent(left, 2))
 
-    def _changes(self, state: GroupState, number: int, known: LocalState) -> Iterator[Move]:
+    def _changes(self, state: SearchedState, number: int, known: LocalState) -> Iterator[Move]:
         """Every change that the leader does not refuse now. It never removes itself."""
         for peer, member_id in enumerate(MEMBER_IDS):
             for at, change in enumerate(SEARCHED_CHANGES):
@@ -234,7 +234,7 @@ class SearchedGroup:
                     yield Move(f"{change} {member_id}", number, event, state.pushes, state.others,
                                _spent(state.left, 4))
 
-    def _crash(self, state: GroupState, number: int, kind: str) -> Move:
+    def _crash(self, state: SearchedState, number: int, kind: str) -> Move:
         """All connections of a crashed member break."""
         pushes = tuple(() if number in pair else queue
                        for pair, queue in zip(_PAIRS, state.pushes, strict=True))
@@ -242,7 +242,7 @@ class SearchedGroup:
                        or (one.is_request and one.receiver != number))
         return Move(kind, number, Event(kind), pushes, others, _spent(state.left, 0))
 
-    def _deliveries(self, state: GroupState) -> Iterator[Move]:
+    def _deliveries(self, state: SearchedState) -> Iterator[Move]:
         left = state.left
         for at, queue in enumerate(state.pushes):
             if queue:
@@ -269,7 +269,7 @@ class SearchedGroup:
 
     # -- the state after a move ---------------------------------------------------------------------------
 
-    def after(self, state: GroupState, move: Move) -> GroupState:
+    def after(self, state: SearchedState, move: Move) -> SearchedState:
         """
         The state after a move.
 
@@ -289,7 +289,7 @@ class SearchedGroup:
             after = after._replace(others=tuple(one for one in after.others if one.is_request))
         return after
 
-    def _moved(self, state: GroupState, move: Move) -> GroupState:
+    def _moved(self, state: SearchedState, move: Move) -> SearchedState:
         if move.event is None:
             return state._replace(others=move.others)
         number = move.member
@@ -310,7 +310,8 @@ class SearchedGroup:
         committed, leaders = self._checked(state, number, before, now, members)
         if step.succeeded >= len(committed):
             raise Broken(f"4: an append of entry {step.succeeded} was answered before its commit")
-        return GroupState((members[0], members[1], members[2]), pushes, others, committed, leaders, move.left)
+        three = members[0], members[1], members[2]
+        return SearchedState(three, pushes, others, committed, leaders, move.left)
 
     def _follow_up(self, state: int, event: Event) -> int:
         step = self.table.step(state, event)
@@ -370,7 +371,7 @@ class SearchedGroup:
     # -- invariants ---------------------------------------------------------------------------------
 
     def _checked(
-        self, state: GroupState, number: int, before: LocalState, now: LocalState, members: list[int]
+        self, state: SearchedState, number: int, before: LocalState, now: LocalState, members: list[int]
     ) -> tuple[tuple[SearchedEntry, ...], tuple[int, ...]]:
         """The committed entries and the leaders after a step. @raise Broken: an invariant does not hold."""
         committed, leaders = state.committed, state.leaders
@@ -437,7 +438,7 @@ class SearchedGroup:
 
     # -- keys ---------------------------------------------------------------------------------------
 
-    def key(self, state: GroupState) -> int:
+    def key(self, state: SearchedState) -> int:
         """The same for states that differ in the names of the members only."""
         states = self.table.states
         first, second, third = (states[one].signature for one in state.members)
@@ -451,7 +452,7 @@ class SearchedGroup:
             if [ordered[place] for place in renaming] == [first, second, third]
         )
 
-    def _key_as(self, state: GroupState, at: int, renaming: tuple[int, ...]) -> int:
+    def _key_as(self, state: SearchedState, at: int, renaming: tuple[int, ...]) -> int:
         states, hashes = self.table.states, self.table.message_hashes
         members = sorted((renaming[number], states[state.members[number]].hashes[at]) for number in _MEMBERS)
         pushes = sorted(

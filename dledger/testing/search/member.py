@@ -14,7 +14,7 @@ a configuration entry also by the members that it names.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -33,9 +33,9 @@ from dledger.driver.driver import Driver
 from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
+from dledger.ledger.group_state import GroupFold, GroupState
 from dledger.ledger.holes import Hole
 from dledger.ledger.membership import Membership
-from dledger.ledger.producers import SequenceTable
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, Response
 
@@ -186,9 +186,14 @@ class SearchedLedger:
         return batch_of(first_index, self.entries[first_index : last + 1])
 
     @property
-    def producers(self) -> SequenceTable:
-        """None."""
-        return SequenceTable()
+    def group(self) -> GroupFold:
+        """Nothing is known beside the entries."""
+        return GroupFold(GroupState())
+
+    @property
+    def last_program_index(self) -> int:
+        """Never asked for."""
+        return len(self.entries) - 1
 
     def chunk_from(self, index: int) -> None:
         """It has no chunks."""
@@ -202,10 +207,10 @@ class SearchedLedger:
         return index < len(self.entries) and entries_in(entry)[0] == self.entries[index]
 
     def append_bodies(
-        self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
+        self, bodies: tuple[bytes, ...], term: int, *, channels: Sequence[int] = ()
     ) -> tuple[int, ...]:
         """Write after the end."""
-        assert producers_at < 0, "the clients of the search are no producers"
+        assert not channels or channels[0] < 0, "the clients of the search are no producers"
         first = len(self.entries)
         self.entries += (SearchedEntry(term, self.self_id),) * len(bodies)
         return tuple(self.position_of(first + at) for at in range(len(bodies)))

@@ -100,13 +100,9 @@ WIRE_FLAG_DISK_FULL = 0x100
 WIRE_FLAG_MEMBERSHIP = 0x400
 #: The state machine of the sender runs, and the sender may lead.
 WIRE_FLAG_MACHINE_RUNS = 1 << 24
-#: The sender knows open runs of producers (L{protocols.wire.ledger.producers}).
-WIRE_FLAG_OPEN_RUNS = 1 << 25
-#: The sender knows time entries (L{protocols.wire.ledger.own.time_entries}).
-WIRE_FLAG_TIMES = 1 << 26
 #: The C{wire_version} in every answer of this program to a heartbeat, without the flags that depend on its
 #: state.
-HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP | WIRE_FLAG_OPEN_RUNS | WIRE_FLAG_TIMES
+HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
 #: The place of the flush time of the sender in C{wire_version}, and the mask of its six bits.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

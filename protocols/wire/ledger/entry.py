@@ -40,8 +40,8 @@ ENTRY_HEADER_SIZE = 48
 assert ENTRY_HEADER.size == ENTRY_HEADER_SIZE
 #: Position of C{chain_crc} in a record, and its size, in bytes.
 CHAIN_CRC_AT, CHAIN_CRC_SIZE = 36, 4
-#: Position of C{channel}.
-CHANNEL_AT = 32
+#: Position of C{channel}, and its bit for entries of a producer that readers leave out.
+CHANNEL_AT, HIDDEN = 32, 0x4000_0000
 
 INDEX_UNIT_DECLARATION = Struct(
     "magic" / Int32sb,

@@ -157,6 +157,14 @@ def decode_envelope(body: bytes) -> Envelope | None:
     return Envelope(body[begin:], time_ms if flags else None, headers)
 
 
+def without_time(body: bytes) -> bytes | Envelope:
+    """What two attempts to append one body have in common: of an envelope all but its time."""
+    if not body.startswith(ENVELOPE_MAGIC):
+        return body
+    envelope = decode_envelope(body)
+    return body if envelope is None else envelope._replace(time_ms=None)
+
+
 _BARE = envelope_head(None, {})
 
 

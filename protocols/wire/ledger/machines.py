@@ -148,9 +148,11 @@ class QueryResponse(Response):
 @value_class(kw_only=True)
 class SnapshotRequest(Request):
     """
-    A member asks another one for a piece of a snapshot of its state machine. C{local_id} names the asker.
+    A member asks another one for a piece of a snapshot of its state machine, or of the state of the group.
+    C{local_id} names the asker.
 
-    @ivar machine, machine_version: of the machine that the asker runs.
+    @ivar machine, machine_version: of the machine that the asker runs; empty: the state of the group is
+        asked for.
     @ivar oldest_version: of snapshots that this machine takes; -1: only its own.
     @ivar index, index_term: last entry in the snapshot, and its term; -1: the newest one.
     @ivar offset: where the piece begins in the file, bytes.

@@ -186,12 +186,14 @@ class AppendOnceRequest(Request):
     @ivar producer: its id, 1 to 64 bytes of UTF-8.
     @ivar sequence: of the first body; those of the others follow. The first one of a producer is 0.
     @ivar bodies: one per entry. A remoting frame carries exactly one.
+    @ivar hidden: numbers of the bodies that readers leave out, rising from 0.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
     producer: str = ""
     sequence: int = 0
     bodies: tuple[bytes, ...] = ()
+    hidden: tuple[int, ...] = ()
 
 
 @value_class(kw_only=True)
@@ -200,7 +202,8 @@ class AppendOnceResponse(AppendResponse):
     @ivar count: number of bodies that are answered, from the first one: SUCCESS may answer fewer than were
         sent, the rest is sent again.
     @ivar is_repeated: they were in the log before.
-    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN, SEQUENCE_TAKEN: the last one of the producer;
+        else -1. With SEQUENCE_TAKEN C{index} is that of the first body that is there.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
@@ -222,6 +225,7 @@ class ReaderRequest(Request):
         that the group does not know, see L{dledger.node.requests.reader_rules.begin_of}.
     @ivar lease_ms: to take: how long the part is kept without a word from its process, milliseconds.
     @ivar share: to take: entries of the part at most; 0: the part goes on with the log.
+    @ivar secret: to take, renew, commit and release: known to the process alone, by which it is known again.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.READER
@@ -232,6 +236,7 @@ class ReaderRequest(Request):
     index: int = 0
     lease_ms: int = 0
     share: int = 0
+    secret: str = ""
 
 
 @value_class(kw_only=True)

@@ -62,6 +62,8 @@ from protocols.wire.ledger.push_layout import (
     BODY_LENGTH_DECLARATION,
     CHUNK_SUMS_DECLARATION,
     CHUNK_TYPE,
+    HIDDEN_BODIES_MAX,
+    HIDDEN_BODY_DECLARATION,
     JSON_ONLY,
     KINDS,
     PEER_DECLARATION,
@@ -96,6 +98,7 @@ _RESPONSE_CODES = {int(code): code for code in ResponseCode}
 
 _PEER = struct_of(PEER_DECLARATION)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
+_HIDDEN_BODY = struct_of(HIDDEN_BODY_DECLARATION)
 _CHUNK_SUMS = struct_of(CHUNK_SUMS_DECLARATION)
 
 #: A message beyond the base: numbers of its fixed part, then pieces of texts and payload.
@@ -245,13 +248,24 @@ def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 def _write_append_once_request(message: AppendOnceRequest) -> _Written:
     producer_length, producer = text_bytes(message.producer)
     count, pieces = _write_append_request(AppendRequest(bodies=message.bodies))
-    return (producer_length, message.sequence, *count), [producer, *pieces]
+    hidden = [_HIDDEN_BODY.pack(number) for number in message.hidden]
+    return (producer_length, message.sequence, len(hidden), *count), [producer, *hidden, *pieces]
 
 
 def _read_append_once_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
-    producer_length, sequence, count = numbers
+    producer_length, sequence, hidden_count, count = numbers
     producer = rest.optional_text(producer_length, "producer")
-    return {"producer": producer or "", "sequence": sequence, "bodies": rest.bodies(count, BODIES_MAX)}
+    if not 0 <= hidden_count <= HIDDEN_BODIES_MAX:
+        raise WireError(f"native frame: hidden_count={hidden_count} outside 0..{HIDDEN_BODIES_MAX}")
+    hidden = tuple(
+        _HIDDEN_BODY.unpack(rest.take(_HIDDEN_BODY.size, "hidden"))[0] for _ in range(hidden_count)
+    )
+    if any(not before < number < count for before, number in zip((-1, *hidden), hidden, strict=False)):
+        raise WireError(f"native frame: hidden={hidden} of {count} bodies")
+    return {
+        "producer": producer or "", "sequence": sequence, "hidden": hidden,
+        "bodies": rest.bodies(count, BODIES_MAX),
+    }
 
 
 def _write_append_once_response(message: AppendOnceResponse) -> _Written:

@@ -37,6 +37,8 @@ JSON_ONLY = frozenset({
 
 #: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.
 BODIES_MAX = 65536
+#: Most bodies of one APPEND_ONCE that readers leave out.
+HIDDEN_BODIES_MAX = 64
 PEERS_MAX = 1024
 
 # Every fixed part starts with these fields.
@@ -72,6 +74,7 @@ PEER_DECLARATION = Struct(
 )
 APPEND_REQUEST_DECLARATION = Struct(*_BASE, "count" / Int32sb)  # then "count" lengths, then the bodies
 BODY_LENGTH_DECLARATION = Struct("body_length" / Int32sb)
+HIDDEN_BODY_DECLARATION = Struct("number" / Int32sb)  # of a body that readers leave out
 APPEND_RESPONSE_DECLARATION = Struct(
     *_BASE, *_CODE, "index" / Int64sb, "pos" / Int64sb, "count" / Int32sb
 )
@@ -79,7 +82,8 @@ APPEND_ONCE_REQUEST_DECLARATION = Struct(
     *_BASE,
     "producer_length" / Int16sb,
     "sequence" / Int64sb,
-    "count" / Int32sb,  # then the id of the producer, then as in APPEND
+    "hidden_count" / Int16sb,
+    "count" / Int32sb,  # then the id of the producer, "hidden_count" numbers of bodies, then as in APPEND
 )
 APPEND_ONCE_RESPONSE_DECLARATION = Struct(
     *_BASE,

@@ -2,9 +2,9 @@
 """
 Reader entries: how far the programs of one name have read the log, and who of them reads now.
 
-A reader entry is a record like any other, so Java and its tools read it as an entry. It has the C{channel} of
-producer entries, and another magic. Each one holds all that is known of one reader, and the index of the
-reader entry before it: it counts only if that is still the last one (L{dledger.storage.files.reader_table}).
+A reader entry is a record like any other, so Java and its tools read it as an entry. Each one holds all that
+is known of one reader, and the index of the reader entry before it: it counts only if that is still the last
+one (L{dledger.ledger.readers}).
 
 Source: none, this is ours; docs/readers.md.
 """
@@ -21,6 +21,7 @@ from construct import Int8ub, Int16ub, Int32sb, Int32ub, Int64sb, Struct
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.owners import OWNER_BYTES_MAX
 
 READER_MAGIC = 0x52444E4D  # "RDNM"
 READER_ENTRY_VERSION = 1
@@ -45,13 +46,15 @@ READER_ENTRY_DECLARATION = Struct(
     "given_index" / Int64sb,  # the entries from here on are given to no process yet
     "is_forgotten" / Int8ub,  # 0 or 1
     "parts" / Int16ub,  # their number
-    "name_length" / Int16ub,  # bytes of the name, which follows; then the parts
+    "name_length" / Int16ub,  # bytes of the name, which follows
+    "owner_length" / Int16ub,  # bytes of the account, which follows the name; then the parts
 )
 READER_PART_DECLARATION = Struct(
     "begin" / Int64sb,  # first entry that is not done
     "end" / Int64sb,  # after its last one
     "token" / Int64sb,  # index of the reader entry that gave it to its process; -1: this one
     "lease_ms" / Int32sb,
+    "proof" / Int64sb,  # of the secret of its process; 0: it has none
     "holder_length" / Int16ub,  # bytes of the id of the process, which follows; 0: given back
 )
 _HEADER = struct_of(READER_ENTRY_DECLARATION)
@@ -67,6 +70,7 @@ class ReaderPart(NamedTuple):
     @ivar end: after the last one; L{NO_END}: it goes on with the log. C{begin == end}: all are done.
     @ivar token: fencing token, index of the entry that gave it; -1 in an entry that is not written yet.
     @ivar holder: id of the process; empty: given back.
+    @ivar proof: of its secret, see L{protocols.wire.ledger.owners.proof_of}.
     """
 
     begin: int
@@ -74,6 +78,7 @@ class ReaderPart(NamedTuple):
     token: int
     lease_ms: int
     holder: str
+    proof: int = 0
 
 
 class ReaderState(NamedTuple):
@@ -83,6 +88,7 @@ class ReaderState(NamedTuple):
     @ivar previous: index of its entry before; -1: none.
     @ivar given_index: the entries from here on are given to no process; L{NO_END} if a part has no end.
     @ivar parts: in order, without overlap, below C{given_index}.
+    @ivar owner: the account that began it, see L{protocols.wire.ledger.owners}; empty: none.
     """
 
     name: str
@@ -90,6 +96,7 @@ class ReaderState(NamedTuple):
     given_index: int
     parts: tuple[ReaderPart, ...] = ()
     is_forgotten: bool = False
+    owner: str = ""
 
     @property
     def next_index(self) -> int:
@@ -127,23 +134,18 @@ def reader_name_problem(name: str, what: str = "the name of a reader") -> str:
 
 def encode_reader_entry(state: ReaderState) -> bytes:
     """The body of a reader entry."""
-    raw = state.name.encode()
+    raw, account = state.name.encode(), state.owner.encode()
     assert 0 < len(raw) <= READER_NAME_BYTES_MAX and len(state.parts) <= READER_PARTS_MAX, state
-    pieces = [raw]
-    for begin, end, token, lease_ms, holder in state.parts:
+    pieces = [raw, account]
+    for begin, end, token, lease_ms, holder, proof in state.parts:
         who = holder.encode()
-        pieces += [_PART.pack(begin, end, token, lease_ms, len(who)), who]
+        pieces += [_PART.pack(begin, end, token, lease_ms, proof, len(who)), who]
     head = _HEADER.pack(
         READER_MAGIC, READER_ENTRY_VERSION, 0, state.previous, state.given_index, state.is_forgotten,
-        len(state.parts), len(raw),
+        len(state.parts), len(raw), len(account),
     )
     rest = head[_CRC_FROM:] + b"".join(pieces)
     return head[: _CRC_FROM - 4] + crc32(rest).to_bytes(4, "big") + rest
-
-
-def is_reader_entry(body: bytes) -> bool:
-    """Whether the body of a producer entry is one of a reader entry instead."""
-    return body[:4] == READER_MAGIC.to_bytes(4, "big")
 
 
 def decode_reader_entry(body: bytes) -> ReaderState:
@@ -154,32 +156,34 @@ def decode_reader_entry(body: bytes) -> ReaderState:
     """
     if len(body) < _HEADER.size:
         raise WireError(f"reader entry: {len(body)} bytes, at least {_HEADER.size} are needed")
-    magic, version, crc, previous, given_index, is_forgotten, count, length = _HEADER.unpack_from(body)
+    magic, version, crc, previous, given_index, is_forgotten, *lengths = _HEADER.unpack_from(body)
+    count, length, owner_length = lengths
     if magic == READER_MAGIC and version != READER_ENTRY_VERSION:
         raise WireError(f"reader entry: version={version}, this program reads {READER_ENTRY_VERSION}: "
                         "upgrade this member")
     if magic != READER_MAGIC or crc32(memoryview(body)[_CRC_FROM:]) != crc:
         raise WireError("reader entry: its magic or its checksum does not fit")
     name, at = _text(body, _HEADER.size, length)
+    owner, at = _text(body, at, owner_length)
     parts: list[ReaderPart] = []
     behind = 0
     for _ in range(count):
         if at + _PART.size > len(body):
             raise WireError(f"reader entry: {len(parts)} parts of {count}")
-        begin, end, token, lease_ms, length = _PART.unpack_from(body, at)
+        begin, end, token, lease_ms, proof, length = _PART.unpack_from(body, at)
         holder, at = _text(body, at + _PART.size, length)
         if not behind <= begin <= end <= given_index or token < -1 or lease_ms < 0 or (
             holder and reader_name_problem(holder)
         ):
             raise WireError(f"reader entry: a part of {begin} to {end} after {behind} is malformed")
         behind = end
-        parts.append(ReaderPart(begin, end, token, lease_ms, holder))
+        parts.append(ReaderPart(begin, end, token, lease_ms, holder, proof))
     problem = reader_name_problem(name)
     if problem or at != len(body) or count > READER_PARTS_MAX or is_forgotten > 1 or (
-        previous < -1 or not 0 <= given_index <= NO_END
+        previous < -1 or not 0 <= given_index <= NO_END or owner_length > OWNER_BYTES_MAX
     ):
         raise WireError(f"reader entry: {problem or 'malformed'}")
-    return ReaderState(name, previous, given_index, tuple(parts), bool(is_forgotten))
+    return ReaderState(name, previous, given_index, tuple(parts), bool(is_forgotten), owner)
 
 
 def _text(body: bytes, at: int, length: int) -> tuple[str, int]:

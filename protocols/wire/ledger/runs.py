@@ -17,7 +17,7 @@ from itertools import chain
 from struct import Struct
 
 from protocols.wire.checksums import crc32
-from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
+from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE, HIDDEN, MAGIC
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.
 RUN_MIN = 64
@@ -92,9 +92,9 @@ def column(view: bytes, at: int, size: int) -> bytes:
     return bytes(found)
 
 
-def has_channel(view: bytes, size: int) -> bool:
-    """Whether a record is of another channel than 0."""
-    return any(any(view[CHANNEL_AT + byte :: size]) for byte in range(4))
+def has_hidden(view: bytes, size: int) -> bool:
+    """Whether the C{channel} of a record may say that readers leave it out."""
+    return max(view[CHANNEL_AT::size]) >= HIDDEN >> 24
 
 
 def bodies_of_run(view: bytes, size: int) -> list[bytes]:

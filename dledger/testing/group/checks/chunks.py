@@ -19,7 +19,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL
 
 
 @attrs.define

@@ -28,7 +28,9 @@ import attrs
 
 NEVER = 1 << 62
 #: Configuration and producer entries begin with these; a leader may write the same one again.
-_OF_LEADERS = (b"DLCF\0\0\0", b"PRDC\0\0\0", b"MCHN\0\0\0", b"RDNM\0\0\0", b"TIME\0\0\0")
+_OF_LEADERS = (
+    b"DLCF\0\0\0", b"SESS\0\1", b"MCHN\0\0\0", b"RDNM\0\0\0", b"TIME\0\0\0", b"AGES\0\0\0",
+)
 #: Kinds of calls that report the last of some entries, and so that there is none after it.
 _LAST = ("end", "state")
 

@@ -24,7 +24,7 @@ from dledger.testing.group.checks.require import InvariantError, require
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
-from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     PushEntryRequest,
@@ -34,7 +34,8 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, decode_configuration
+from protocols.wire.ledger.own.configuration import decode_configuration
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, is_hidden
 
 _EVERYTHING = 1 << 40
 
@@ -64,6 +65,7 @@ class GroupInvariants:
     @ivar records: (index, term) to the record that any member ever held there, and the term before it.
     @ivar committed: index to the term of the entry that was committed there.
     @ivar committed_in: index to the term of the leader that committed it.
+    @ivar has_forgotten: acknowledged entries may have been lost, and members may know more to be committed.
     @ivar known_index: the highest index that a client may know to be in the log: an append was answered with
         it, or a linearizable read.
     """
@@ -77,7 +79,7 @@ class GroupInvariants:
         self.last_committed = -1
         self.known_index = -1
         self.is_sync = is_sync
-        self._has_forgotten = False
+        self.has_forgotten = False
         self._wiped: set[str] = set()
         self.configurations: dict[tuple[int, int], Membership] = {}
         self._start = Membership(voters=dict.fromkeys(member_ids, "any:1"))
@@ -105,7 +107,7 @@ class GroupInvariants:
 
     def forget_committed(self, known_index: int) -> None:
         """Committed entries after C{known_index} may be lost; a mark on a disk may still have them."""
-        self._has_forgotten = True
+        self.has_forgotten = True
         begins = [seen.mirror.begin_index for seen in self.seen.values()]
         known_index = max(known_index, *(begin - 1 for begin in begins))
         self.committed = {index: term for index, term in self.committed.items() if index <= known_index}
@@ -115,6 +117,11 @@ class GroupInvariants:
     def mirror(self, member_id: str) -> Mirror:
         """The content of a member's store, as of its last event."""
         return self.seen[member_id].mirror
+
+    def is_hidden(self, index: int) -> bool:
+        """Whether readers leave out a committed entry."""
+        header = decode_header(self.records[index, self.committed[index]][0])
+        return is_hidden(header.channel, header.chain_crc)
 
     def body_of(self, index: int) -> bytes:
         """Body of the committed entry at C{index}."""
@@ -199,7 +206,7 @@ class GroupInvariants:
 
     def _deleted(self, mirror: Mirror, begin: int, term: int) -> None:
         """Retention has deleted entries, which it does to committed ones only, forgotten here or not."""
-        if self._has_forgotten:
+        if self.has_forgotten:
             for index in range(mirror.begin_index, min(begin, mirror.end_index + 1)):
                 self.committed.setdefault(index, mirror.term_of(index))
                 self.committed_in.setdefault(index, term)

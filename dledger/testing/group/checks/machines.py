@@ -43,7 +43,8 @@ from dledger.testing.group.checks.sim_machines import (
 )
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
-from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
+from protocols.wire.ledger.own.machine_entries import decode_skip
+from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, is_hidden
 
 #: Skipped entries of which nobody knows whether a state was made with them, at most, for a check of a result.
 OPEN_MAX = 6
@@ -63,11 +64,11 @@ class Fold:
     lasts: list[int] = attrs.Factory(list)
     writes: dict[bytes, list[int]] = attrs.Factory(dict)
 
-    def add(self, body: bytes) -> None:
-        """The next entry. @param body: empty: the machine is not passed it."""
+    def add(self, body: bytes | None) -> None:
+        """The next entry. @param body: None: the machine is not passed it."""
         index = len(self.chains)
         chain, last = (self.chains[-1], self.lasts[-1]) if index else (0, -1)
-        if body and index not in self.without and not is_refused(body) and not is_poison(body):
+        if body is not None and index not in self.without and not is_refused(body) and not is_poison(body):
             chain, last = mixed(chain, index, body), index
             self.writes.setdefault(register_of(body), []).append(index)
         self.chains.append(chain)
@@ -105,7 +106,7 @@ class MachineRules:
     orders: list[tuple[int, int]] = attrs.Factory(list)
     versions: dict[str, int] = attrs.Factory(dict)
     has_differed: bool = False
-    _bodies: list[bytes] = attrs.Factory(list)
+    _bodies: list[bytes | None] = attrs.Factory(list)
     _poisons: list[int] = attrs.Factory(list)
     _folds: dict[frozenset[int], Fold] = attrs.Factory(dict)
     _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
@@ -198,7 +199,7 @@ class MachineRules:
             return
         if index >= 0:
             self._scan(index)
-        is_right = index >= 0 and (index in frailty.failed or is_poison(self._bodies[index]))
+        is_right = index >= 0 and (index in frailty.failed or is_poison(self._bodies[index] or b""))
         require(is_right and runner.applied_index < index, 10,
                 f"the machine of {member_id} failed after {runner.applied_index}: {runner.reason}")
 
@@ -227,7 +228,7 @@ class MachineRules:
         self.results += 1
         self._scan(index)
         is_skipped = reason.startswith("skipped") and index in self._ordered()
-        require(is_skipped or is_refused(self._bodies[index]), 10,
+        require(is_skipped or is_refused(self._bodies[index] or b""), 10,
                 f"the command at {index} is answered as refused: {reason}")
 
     def shown(self, register: bytes, last: int, value: int, chain: int) -> None:
@@ -270,12 +271,13 @@ class MachineRules:
             at = len(self._bodies)
             require(at in invariants.committed, 10, f"the entry {at} was applied, and is not committed")
             record = invariants.records[at, invariants.committed[at]][0]
-            body = record[ENTRY_HEADER.size :]
-            if decode_header(record).channel:
-                if is_machine_entry(body):
+            header, body = decode_header(record), record[ENTRY_HEADER.size :]
+            if is_hidden(header.channel, header.chain_crc):
+                if header.channel == MACHINE_CHANNEL:
                     self.orders.append((at, decode_skip(body)))
-                body = b""
-            elif is_poison(body):
+                self._bodies.append(None)
+                continue
+            if is_poison(body):
                 self._poisons.append(at)
             self._bodies.append(body)
 

@@ -16,6 +16,8 @@ import attrs
 #: A log begins anew with a later entry; a snapshot of another member has come, or was taken up; a cut went
 #: below entries that could not be read.
 ANEW, RECEIVED, INSTALLED, CUT_BELOW_HOLE = "anew", "received", "installed", "cut below a hole"
+#: A piece of the state of the group has come from another member; a state is known again.
+STATE_PIECE, STATE_TAKEN = "a piece of the state", "state taken up"
 
 
 @attrs.define

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from dledger.client.answers.values import Entry
-from dledger.storage.files.reader_table import ReaderTable
+from dledger.ledger.group_state import GroupFold
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import (
     NO_END,
     ReaderInfo,
@@ -31,7 +31,6 @@ from protocols.wire.ledger.readers import (
     ReaderState,
     decode_reader_entry,
     decode_readers,
-    is_reader_entry,
 )
 
 #: A part of a lease: clocks of members and clients differ by less.
@@ -152,9 +151,9 @@ class ReaderRules:
         invariants = self.invariants
         for index in range(self._next, invariants.last_committed + 1):
             record = invariants.records[index, invariants.committed[index]][0]
-            body = record[ENTRY_HEADER.size :]
-            if decode_header(record).channel == PRODUCER_CHANNEL and is_reader_entry(body):
-                self._count(index, decode_reader_entry(body))
+            header = decode_header(record)
+            if header.channel == READER_CHANNEL and header.chain_crc:
+                self._count(index, decode_reader_entry(record[ENTRY_HEADER.size :]))
         self._next = invariants.last_committed + 1
         return invariants.last_committed
 
@@ -185,27 +184,18 @@ class ReaderRules:
 
     # -- members ------------------------------------------------------------------------------
 
-    def check_table(
-        self, member_id: str, table: ReaderTable | None, committed_index: int, begin_index: int = 0
-    ) -> None:
-        """
-        What a member knows up to a committed entry is what the log says. A start may know more of a reader,
-        from its file, which is newer than its mark; and who began its log anew may lack what was before.
-
-        @param begin_index: of the log of the member.
-        """
-        if table is None or self.fold() < committed_index:
+    def check_state(self, member_id: str, group: GroupFold | None) -> None:
+        """What a member knows up to a committed entry is what the log says."""
+        if group is None or self.fold() < group.state.index:
             return  # (The log may be lost that the member knows to be committed.)
-        shown = table.at(committed_index)
+        index, shown = group.state.index, group.state.readers
         for name in self._known.keys() | shown.keys():
             known, other = self._known.get(name, _Known()), shown.get(name)
-            told = None if other is None else (other.index, other.state)
-            one = known.at(max(committed_index, -1 if other is None else other.index))
+            told = None if other is None else other[:2]
+            one = known.at(index)
             if other is None and (one is None or one[1].is_forgotten):
                 continue
-            if one is not None and one[0] < begin_index and (told is None or told in known.states):
-                continue
-            require(one == told, 12, f"{member_id} at {committed_index}: reader {name} is {told}, not {one}")
+            require(one == told, 12, f"{member_id} at {index}: reader {name} is {told}, not {one}")
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -315,9 +305,8 @@ class ReaderRules:
         require(not passed, 12, f"{told}, and left out {passed}")
 
     def is_owed(self, index: int) -> bool:
-        """Whether an entry is surely one of a program: it has a body, and no channel."""
-        record = self.invariants.records[index, self.invariants.committed[index]][0]
-        return len(record) > ENTRY_HEADER.size and not decode_header(record).channel
+        """Whether an entry is one of a program."""
+        return not self.invariants.is_hidden(index)
 
     def done_by(self, name: str, index: int) -> bool:
         """Whether all entries up to one are done by a reader, if the group knows it."""
@@ -329,6 +318,4 @@ class ReaderRules:
 def check_readers(rules: ReaderRules | None, invariants: GroupInvariants, member: CheckedMember) -> None:
     """What a member knows of its readers is what the log says (12)."""
     if rules is not None and not isinstance(invariants, ApartInvariants):
-        begin_index = invariants.mirror(member.member_id).begin_index
-        rules.check_table(
-            member.member_id, member.ledger.readers, member.core.committed_index, begin_index)
+        rules.check_state(member.member_id, member.ledger.group)

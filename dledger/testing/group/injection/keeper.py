@@ -268,7 +268,7 @@ class CopyKeeper:
 
     def _begins(self, copy: KeptCopy, config: DLedgerConfig, disk: SimDisk) -> bool:
         """Rule 5. @return: whether there is a new member."""
-        problem = verify_backup(self.disk, copy.directory).machine_problem
+        problem = verify_backup(self.disk, copy.directory).start_problem
         try:
             told = restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
         except DirectoryError as error:

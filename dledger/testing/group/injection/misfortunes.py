@@ -141,9 +141,13 @@ class Misfortunes:
 
     def _is_state_elsewhere(self, member: SimMember) -> bool:
         """
-        Whether another member can make the state of the machines for all: it has a snapshot, or its log from
-        the beginning, and its log comes to where those of the others begin.
+        Whether another member knows the state of the group, and another one can make the state of the
+        machines for all: it has a snapshot, or its log from the beginning, and its log comes to where those
+        of the others begin.
         """
+        if not any(one.is_up and one.ledger.group is not None
+                   for one in self._cluster.active if one is not member):
+            return False
         if self._cluster.world.machines is None:
             return True
         others = [one for one in self._cluster.active if one is not member]

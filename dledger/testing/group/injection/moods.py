@@ -145,7 +145,7 @@ class Moods:
         rules = self._cluster.world.machines
         assert rules is not None, "these members run no machine"
         desk, told = rules.hosted[member.member_id].desk, partial(self._answered, member)
-        member.call(lambda _: desk.answer(request, lambda: True).addCallbacks(
+        member.call(lambda _: desk.answer(request, lambda: True, "").addCallbacks(
             told, lambda failure: failure.trap(DLedgerError, CancelledError) and None
         ).addErrback(self._broken))
 

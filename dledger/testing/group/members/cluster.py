@@ -25,7 +25,6 @@ from dledger.storage.files.term_file import encode_term
 from dledger.testing.group.checks.history import History, check
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
-from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import check_readers
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.equal_files import FileJudge, holes_to_mend
@@ -50,6 +49,8 @@ SETTLE_MAX_US = 300 * SECOND_US
 CALLS_END_US = 12 * SECOND_US
 #: Longest time for all machines to come to the end of the log.
 MACHINES_END_US = 60 * SECOND_US
+#: Longest time for all members to know the state of the group.
+STATES_END_US = 60 * SECOND_US
 
 #: Slower than the defaults: an idle second costs less, and time-outs stay in proportion.
 TIMING: Mapping[str, int] = {
@@ -244,6 +245,7 @@ class SimCluster:
         known = [member.core.committed_index for member in self.members.values() if member.is_up]
         self.invariants.forget_committed(max(known, default=-1))
         self.history.forget()
+        self.world.groups.forget()
         if self.world.machines is not None:
             self.world.machines.forget()
         if self.world.readers is not None:
@@ -393,10 +395,11 @@ class SimCluster:
         for member in self.members.values():
             member.disk.disarm()  # a fault that lasted beyond the others is none of the judge's
         self._judge_machines()
+        self._judge_states()
         for member in self.members.values():
             self.invariants.expired(member)
             if member.is_up:
-                check_producers(self.invariants, member)
+                self.world.groups.check(self.invariants, member)
                 self.world.times.check(self.invariants, member)
                 check_readers(self.world.readers, self.invariants, member)
         FileJudge(self).compare()
@@ -444,6 +447,23 @@ class SimCluster:
             self.run(0.5)
         told = f"{behind()}, {self.describe()}"
         require(not behind() and self.is_converged(), 10, f"machines are not at the end: {told}")
+
+    def _judge_states(self) -> None:
+        """
+        Every member without damage knows what its group knows: the others have given it. Nobody asks Java's
+        members for it, nor those that look like them.
+        """
+        if self.options.hides_wire_version:
+            return
+        deadline_us = self.clock.now_us + STATES_END_US
+
+        def without() -> dict[str, str]:
+            return {member.member_id: member.ledger.why_group_unknown for member in self.active
+                    if member.is_up and member.ledger.group is None and not member.ledger.holes}
+
+        while without() and self.clock.now_us < deadline_us:
+            self.run(0.5)
+        require(not without(), 11, f"members do not know the state of the group: {without()}")
 
     def describe(self) -> str:
         """The state of every member in a few words."""

@@ -24,11 +24,11 @@ from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.group.checks.chunks import ChunkRules
+from dledger.testing.group.checks.group_folds import GroupRules
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.moments import Moments
 from dledger.testing.group.checks.naming import NameRules
-from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.checks.times import TimeRules
@@ -48,9 +48,6 @@ from dledger.values.option_values import with_values
 
 #: A process stops for no longer because of its slow reads in one event.
 LAG_MAX_US = 3_000_000
-#: Producers that a simulated ledger remembers: fewer than a schedule has, and more than come while a client
-#: repeats one append.
-PRODUCERS_MAX = 28
 #: Number in docs/invariants.md.
 ENDS = 17
 #: Mean time of a call of a state machine, microseconds.
@@ -87,6 +84,7 @@ class World:
     chunks: ChunkRules = attrs.Factory(ChunkRules)
     machines: MachineRules | None = None
     readers: ReaderRules | None = None
+    groups: GroupRules = attrs.Factory(GroupRules)
     times: TimeRules = attrs.Factory(TimeRules)
     names: NameRules = attrs.Factory(NameRules)
     moments: Moments = attrs.Factory(Moments)
@@ -229,11 +227,9 @@ class SimMember:
             TracedWatchedDriver(core, ledger, terms, around, member=self, trace=trace))
         self.persisted_term = core.member.term
         self.persisted_vote = core.member.voted_for
-        if ledger.producers is not None:
-            ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
         self.records.after_start()
-        check_producers(self.world.invariants, self)
+        self.world.groups.check(self.world.invariants, self)
         self.world.times.check(self.world.invariants, self)
         check_readers(self.world.readers, self.world.invariants, self)
         return self.driver
@@ -327,8 +323,11 @@ class SimMember:
         if death is None:
             self.world.bugs.tell()
             lag_us = min(self.disk.lag_us, LAG_MAX_US)
-            if self.world.machines is not None and self.service.node is not None:
-                self.world.machines.check(self.member_id, self.boots, self.service.node, self.disk)
+            node = self.service.node
+            if node is not None:
+                self.world.groups.look(self.member_id, self.boots, node, self.world.moments)
+                if self.world.machines is not None:
+                    self.world.machines.check(self.member_id, self.boots, node, self.disk)
             self.disk.lag_us = 0
             if lag_us and self.is_up and not self.process.is_frozen:
                 self.process.freeze()

@@ -19,8 +19,8 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.group_folds import fold, held_records
 from dledger.testing.group.checks.invariants import GroupInvariants
-from dledger.testing.group.checks.producer_folds import LastEntry, fold
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.watching.words import BeforeStep
 from protocols.ledger.connection import ServerConnection
@@ -120,6 +120,11 @@ class OutcomeRules:
                 self.now_ms, self._awake_ms, proposal, behind, is_given)
             behind += len(proposal.bodies) + 1
 
+    def origin_of(self, token: int) -> ev.Origin | None:
+        """The producer of an append, and the number of its first body; None: it has none."""
+        asked = self.asked.get(token)
+        return asked.proposal.origin if asked is not None and asked.proposal is not None else None
+
     def requested(self, tokens: Sequence[int]) -> None:
         """Reads came."""
         for token in tokens:
@@ -173,7 +178,8 @@ class OutcomeRules:
                 return
         else:
             expected = proposal.expected_end
-            self._says(answer, f"it was to be after {expected}", expected in (None, first - 1))
+            between = range(first if expected is None else expected + 1, first)
+            self._says(answer, f"it was to be after {expected}", all(map(invariants.is_hidden, between)))
             is_new = first + answer.count - 1 > self.before.committed_index
             leads_on = state.role is Role.LEADER and state.term == answer.term
             self._says(answer, "it was committed before", is_new or not leads_on)
@@ -188,14 +194,12 @@ class OutcomeRules:
 
     def _is_a_gap(self, answer: fx.AnswerAppend, proposal: ev.Proposal) -> None:
         mirror, origin = self.invariants.mirror(self.member.member_id), proposal.origin
-        if origin is None or mirror.lost:
+        records = None if origin is None or mirror.lost else held_records(self.invariants, mirror)
+        if origin is None or records is None:
             return
-        records, begin = self.invariants.records, mirror.begin_index
-        last = fold(records[begin + at, term][0] for at, term in enumerate(mirror.terms))
-        known: LastEntry | None = last.get(origin.producer)
-        if known is not None:
-            self._says(answer, f"the last one is {known}",
-                       answer.last_sequence == known.sequence < origin.sequence - 1)
+        known = fold(records).producers.get(origin.producer)
+        last = -1 if known is None else len(known.places) - 1
+        self._says(answer, f"the last one is {last}", answer.last_sequence == last < origin.sequence - 1)
 
     # -- reads ------------------------------------------------------------------------------------
 

@@ -17,15 +17,16 @@ import attrs
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark
+from dledger.storage.files.state_file import STATE_NAME, decode_state
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.storage.start.configurations import MEMBERS_NAME, encode_memberships
 from dledger.storage.start.identity import IDENTITY_NAME, Identity, decode_identity
-from dledger.storage.store.producer_list import PRODUCERS_NAME
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
+from dledger.testing.group.checks.group_folds import stored_problem
 from dledger.testing.group.checks.invariants import GroupInvariants
-from dledger.testing.group.checks.producer_folds import file_problem
 from dledger.testing.group.checks.require import require
+from protocols.wire.errors import WireError
 
 #: Number in docs/invariants.md.
 RECORDS = 20
@@ -83,7 +84,7 @@ class RecordRules:
         self._looks = 0
         self.failed = 0
         self._apart = 0
-        self._producers = b""
+        self._state = b""
         self._stale_index = -1  # up to here a loss of power may have brought rows of former chunks back
 
     @property
@@ -117,7 +118,7 @@ class RecordRules:
         is_undisturbed = disk.errors + disk.refusals == self.failed and not disk.is_armed
         if is_undisturbed:
             self._look_at_lists()
-        self._look_at_producers()
+        self._look_at_state()
         identity = decode_identity(disk.durable_content(self._path(IDENTITY_NAME)) or b"")
         if identity is not None and is_undisturbed:
             name = state.group_name
@@ -152,16 +153,20 @@ class RecordRules:
             self._says("a chunk", chunk, held, is_right or chunk.last_index <= self._stale_index)
             index = chunk.last_index + 1
 
-    def _look_at_producers(self) -> None:
-        """The file of producers says what the log says up to its index."""
-        member, table = self._member, self._member.ledger.producers
-        content = self._content(PRODUCERS_NAME)
-        if content is None or content == self._producers or table is None:
+    def _look_at_state(self) -> None:
+        """The states in the file say what the log says up to their entries."""
+        member, content = self._member, self._content(STATE_NAME)
+        if content is None or content == self._state or member.ledger.group is None:
             return
-        self._producers = content
+        self._state = content
         mirror = self._invariants.mirror(member.member_id)
-        problem = file_problem(content, mirror, self._invariants.records, table.producers_max)
-        self._says("producers", problem, "right", not problem)
+        for slot in (content[: len(content) // 2], content[len(content) // 2 :]):
+            try:
+                stored = decode_state(slot)
+            except WireError:
+                continue  # (It is being written, or was when the power went.)
+            problem = stored_problem(stored, self._invariants, mirror)
+            self._says("the group", problem, "right", not problem)
 
     def _look_at_mark(self, mark: CommitMark | None, *, is_undisturbed: bool) -> None:
         """It says no more than is so, and says it soon."""
@@ -199,6 +204,7 @@ class RecordRules:
         """A process will start: read the records first."""
         self.found = None
         self._apart = 0
+        self._state = b""
         self._settled.clear()
         self.failed = self._member.disk.errors + self._member.disk.refusals
         if not self._is_judged or self._invariants.mirror(self._member.member_id).lost:

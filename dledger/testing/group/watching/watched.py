@@ -20,10 +20,10 @@ from dledger.node.node import Node
 from dledger.node.run.store import Store
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
+from dledger.testing.group.checks.group_folds import GroupRules
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.moments import Moments
 from dledger.testing.group.checks.naming import NameRules
-from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.checks.times import TimeRules
@@ -56,6 +56,7 @@ class WatchedWorld(Protocol):
     invariants: GroupInvariants
     chunks: ChunkRules
     readers: ReaderRules | None
+    groups: GroupRules
     times: TimeRules
     names: NameRules
     words: WordRules
@@ -162,8 +163,8 @@ class WatchedDriver(Driver):
             world.invariants.stepped(member, state)
             world.names.check(world.invariants, member)
             if is_elected:
-                check_producers(world.invariants, member)
-                world.times.check(world.invariants, member, is_elected=True)
+                world.groups.check(world.invariants, member)
+                world.times.check(world.invariants, member)
                 check_readers(world.readers, world.invariants, member)
         return effects
 
@@ -207,6 +208,7 @@ class WatchedDriver(Driver):
         self._waiters.look(member.member_id, member.node.desks.reads, self.watched.committed_index)
         if self._ticks % BOUNDED_TICKS == 0:
             member.records.look()
+            member.world.groups.check_state(member.world.invariants, member)
 
     def _step(self, happened: ev.Input) -> None:
         super()._step(happened)
@@ -217,14 +219,17 @@ class WatchedDriver(Driver):
 
     def answered_append(self, answer: fx.AnswerAppend) -> None:
         """Check the answer to a proposal."""
-        bodies = self.appends.pop(answer.token, None)
+        bodies, origin = self.appends.pop(answer.token, None), self.outcomes.origin_of(answer.token)
         who = self.member.member_id
         require(bodies is not None, 7, f"{who} answered append {answer.token} twice")
         assert bodies is not None
         is_right = 0 < answer.count <= len(bodies) if answer.is_repeated else answer.count == len(bodies)
         require(is_right, 7, f"{who} answered {answer.count} of {len(bodies)}")
         if answer.code is ResponseCode.SUCCESS:
-            self.member.world.invariants.acknowledged(self.member, answer.first_index, bodies[: answer.count])
+            invariants = self.member.world.invariants
+            invariants.acknowledged(self.member, answer.first_index, bodies[: answer.count])
+            if origin is not None:
+                self.member.world.groups.answered(invariants, origin, answer.first_index, answer.count)
         self.outcomes.appended(answer, is_stopping=self._is_stopping)
 
     def answered_read(self, answer: fx.AnswerRead) -> None:

@@ -52,6 +52,7 @@ from protocols.wire.ledger.java.json_entries import entries_of_json, json_int, j
 from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
     AppendResponse,
     LedgerMessage,
     PushEntryRequest,
@@ -120,6 +121,11 @@ def _push_type(value: object, name: str) -> PushType:
     if push_type is None:
         raise BodyError(f"{name}={shown(value)} is not one of {', '.join(PushType.__members__)}")
     return push_type
+
+
+def _hidden(value: object, name: str) -> tuple[int, ...] | None:
+    """The numbers of hidden bodies, of a request with one body."""
+    return (0,) if to_bool(value, name) else None
 
 
 def _vote_result(value: object, name: str) -> VoteResult | None:
@@ -246,6 +252,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),
         _text_key(name="producer", field="producer"),
         _exact_long_key(name="sequence", field="sequence"),
+        _Key(name="isHidden", field="hidden", read=_hidden, write=bool),
     ),
     RequestCode.SUBMIT: (
         _bytes_key(name="command", field="command"),
@@ -265,6 +272,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _exact_long_key(name="index", field="index"),
         _int_key(name="leaseMs", field="lease_ms"),
         _int_key(name="share", field="share"),
+        _text_key(name="secret", field="secret"),
     ),
     RequestCode.SNAPSHOT: (
         _text_key(name="machine", field="machine"),
@@ -475,6 +483,8 @@ def decode_request(
         _read_push(document, fields)
     request = shape.message(**fields)
     assert isinstance(request, Request)
+    if isinstance(request, AppendOnceRequest) and len(request.hidden) > len(request.bodies):
+        raise BodyError("isHidden is true, and there is no body")
     check_bounds(request)
     return request
 

@@ -2,9 +2,8 @@
 """
 The body of a configuration entry: the members of a group, as an entry of its log reports them.
 
-A configuration entry is a record like any other, so Java and its tools read it as an entry. Two things
-distinguish it: the C{channel} of its header is L{CONFIGURATION_CHANNEL} (Java and our stores write 0 for
-every body of a client, so no append can make such an entry), and its body begins with a header of its own.
+A configuration entry is a record like any other, so Java and its tools read it as an entry. The C{channel} of
+its header distinguishes it (L{protocols.wire.ledger.own.own_entries}).
 
 The text is JSON: C{{"learners":{"n3":"host:port"},"voters":{"n0":"host:port"}}}.
 
@@ -23,8 +22,7 @@ from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.memberships import MemberLists, member_lists
 
-#: C{channel} of a configuration entry: "DLCF".
-CONFIGURATION_CHANNEL = 0x444C4346
+CONFIGURATION_MAGIC = 0x444C4346  # "DLCF"
 CONFIGURATION_VERSION = 1
 
 CONFIGURATION_DECLARATION = Struct(
@@ -34,14 +32,12 @@ CONFIGURATION_DECLARATION = Struct(
     "length" / Int32sb,  # bytes of the text, which follows
 )
 _HEADER = struct_of(CONFIGURATION_DECLARATION)
-#: The first byte of the channel: one column of the headers of a batch says whether it has such an entry.
-CHANNEL_FIRST_BYTE = CONFIGURATION_CHANNEL >> 24
 
 
 def encode_configuration(voters: Mapping[str, str], learners: Mapping[str, str]) -> bytes:
     """The body of a configuration entry. No member is in both lists."""
     text = write_object({"learners": dict(sorted(learners.items())), "voters": dict(sorted(voters.items()))})
-    return _HEADER.pack(CONFIGURATION_CHANNEL, CONFIGURATION_VERSION, crc32(text), len(text)) + text
+    return _HEADER.pack(CONFIGURATION_MAGIC, CONFIGURATION_VERSION, crc32(text), len(text)) + text
 
 
 def decode_configuration(body: bytes) -> MemberLists:
@@ -54,7 +50,7 @@ def decode_configuration(body: bytes) -> MemberLists:
         raise WireError(f"configuration: {len(body)} bytes, at least {_HEADER.size} are needed")
     magic, version, crc, length = _HEADER.unpack_from(body)
     text = body[_HEADER.size :]
-    if magic != CONFIGURATION_CHANNEL or length != len(text) or crc32(text) != crc:
+    if magic != CONFIGURATION_MAGIC or length != len(text) or crc32(text) != crc:
         raise WireError("configuration: magic, length or checksum does not fit")
     if version != CONFIGURATION_VERSION:
         raise WireError(f"configuration: version={version}, this program reads {CONFIGURATION_VERSION}: "

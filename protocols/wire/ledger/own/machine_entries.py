@@ -2,9 +2,8 @@
 """
 Machine entries: orders to the state machines of all members, written into the log.
 
-A machine entry is a record like any other, so Java and its tools read it as an entry. It has the C{channel}
-of producer entries, and another magic; earlier versions of ours pass over it. There is one order so far: an
-entry that the machines cannot apply is skipped.
+A machine entry is a record like any other, so Java and its tools read it as an entry. There is one order so
+far: an entry that the machines cannot apply is skipped.
 
 Source: none, this is ours; docs/machines.md.
 """
@@ -37,11 +36,6 @@ def encode_skip(index: int) -> bytes:
     """The body of the entry that says: no machine applies the entry at C{index}."""
     rest = _ENTRY.pack(0, 0, 0, SKIP, index)[_CRC_FROM:]
     return _ENTRY.pack(MACHINE_ENTRY_MAGIC, MACHINE_ENTRY_VERSION, crc32(rest), SKIP, index)
-
-
-def is_machine_entry(body: bytes) -> bool:
-    """Whether the body of an entry of that channel is one of a machine entry."""
-    return body[:4] == MACHINE_ENTRY_MAGIC.to_bytes(4, "big")
 
 
 def decode_skip(body: bytes) -> int:

@@ -1,81 +1,95 @@
 # -*- test-case-name: tests.wire.test_own_entries -*-
 """
-The log's own entries: those that no program has appended. Every reader leaves them out by the one rule of
-L{own_kind}, unless it is asked to show them.
+Whose an entry is: the C{channel} of its record says so, and nothing else does.
 
-An entry is the log's own if
+ - 0: a program's that has not numbered it. Its body may be empty.
+ - negative: the log's own. A member wrote it for itself; the low byte is its kind, see L{OWN_KINDS}.
+ - positive: a producer's. 22 bits are the I{slot} of the producer, which a session entry before has bound to
+   its id (L{protocols.wire.ledger.own.session_entries}), 8 bits the low digits of the number that this entry
+   has, as a check. The bit L{HIDDEN} marks what the producer wrote for itself: markers of the Spark sink.
 
- - its C{channel} is not 0: members wrote it for themselves (Java and our stores write 0 for every body of a
-   client); or
- - its body is empty, and the entry before has another term: a leader wrote it, so that earlier entries commit
-   at once; or
- - its body is a marker of the Spark sink: its length, its magic and a CRC-32 fit.
+Readers, state machines, Spark and counts leave out what is I{hidden}: the log's own entries, and those with
+that bit (L{is_hidden}).
 
-A program's empty body that begins a later term is taken for the leader's: the two have the same bytes.
+A channel counts only in a record with a C{chainCrc}. Java leaders record none, so an entry of theirs is
+a program's with any C{channel}. Java copies both words of our records as they are.
 
-Source: none, this is ours; docs/readers.md and docs/spark.md.
+Source: none, this is ours; docs/wire-format.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
-from protocols.wire.checksums import crc32
-from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
-from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_MAGIC
-from protocols.wire.ledger.own.time_entries import TIME_MAGIC
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL
-from protocols.wire.ledger.readers import READER_MAGIC
+from protocols.wire.ledger.entry import HIDDEN as HIDDEN
 
-#: Markers of the sink begin so, of any version.
-MARKER_PREFIX = b"dledger-sink/"
-#: Version 1; then the CRC-32 of the rest in hexadecimal, and a blank.
-MARKER_MAGIC = MARKER_PREFIX + b"1 "
-MARKER_TEXT_AT = len(MARKER_MAGIC) + 9
-#: Length of a marker. An odd number: bodies of a fixed length have it seldom.
-MARKER_BYTES = 333
+#: The sign of a C{channel}: the log's own.
+_OWN = -0x8000_0000
+#: The body of a producer's hidden entry begins with this, so that no damage to a C{channel} hides another
+#: one.
+HIDDEN_MAGIC = b"dledger-"
+_SLOT_SHIFT = 8
+#: Highest slot. The lowest is 1, so that no entry of a producer has the channel 0.
+SLOT_MAX = (1 << 22) - 1
+#: The low digits of a number that its entry carries.
+DIGITS_MASK = 0xFF
 
 
 class OwnKind(StrEnum):
-    """What one of the log's own entries is."""
+    """What an entry is that no reader is shown unless it asks."""
 
-    CONFIGURATION = "configuration"
-    PRODUCER = "producer"
-    READER = "reader"
-    MACHINE = "machine"
-    TIME = "time"
     TERM_START = "term start"
+    CONFIGURATION = "configuration"
+    SESSION = "session"
+    READER = "reader"
+    TIME = "time"
+    MACHINE = "machine"
+    AGE = "age"
     SINK_MARKER = "sink marker"
-    #: Members of a later version wrote it, or it is damaged.
+    #: Members of a later version wrote it.
     UNKNOWN = "unknown"
 
 
-#: What an entry with a C{channel} is, by its channel and the first four bytes of its body.
-KINDS_BY_WORDS = {
-    (CONFIGURATION_CHANNEL, CONFIGURATION_CHANNEL): OwnKind.CONFIGURATION,
-    (PRODUCER_CHANNEL, PRODUCER_CHANNEL): OwnKind.PRODUCER,
-    (PRODUCER_CHANNEL, READER_MAGIC): OwnKind.READER,
-    (PRODUCER_CHANNEL, MACHINE_ENTRY_MAGIC): OwnKind.MACHINE,
-    (PRODUCER_CHANNEL, TIME_MAGIC): OwnKind.TIME,
+TERM_START_CHANNEL = _OWN | 1
+CONFIGURATION_CHANNEL = _OWN | 2
+SESSION_CHANNEL = _OWN | 3
+READER_CHANNEL = _OWN | 4
+TIME_CHANNEL = _OWN | 5
+MACHINE_CHANNEL = _OWN | 6
+AGE_CHANNEL = _OWN | 7
+
+#: The log's own entries, by their channels.
+OWN_KINDS: Mapping[int, OwnKind] = {
+    TERM_START_CHANNEL: OwnKind.TERM_START,
+    CONFIGURATION_CHANNEL: OwnKind.CONFIGURATION,
+    SESSION_CHANNEL: OwnKind.SESSION,
+    READER_CHANNEL: OwnKind.READER,
+    TIME_CHANNEL: OwnKind.TIME,
+    MACHINE_CHANNEL: OwnKind.MACHINE,
+    AGE_CHANNEL: OwnKind.AGE,
 }
 
 
-def is_marker(body: bytes | memoryview) -> bool:
-    """Whether a body is a marker of the sink."""
-    if len(body) != MARKER_BYTES or body[: len(MARKER_MAGIC)] != MARKER_MAGIC:
-        return False
-    return bytes(body[len(MARKER_MAGIC) : MARKER_TEXT_AT]) == b"%08x " % crc32(body[MARKER_TEXT_AT:])
+def is_hidden(channel: int, chain_crc: int) -> bool:
+    """Whether readers leave an entry out, by two words of its record."""
+    return chain_crc != 0 and (channel < 0 or channel >= HIDDEN)
 
 
-def own_kind(channel: int, body: bytes | memoryview, *, begins_term: bool) -> OwnKind | None:
-    """
-    What an entry of the log's own is; None: a program has appended it.
+def own_kind(channel: int, chain_crc: int) -> OwnKind | None:
+    """What a hidden entry is; None: it is not hidden."""
+    if not is_hidden(channel, chain_crc):
+        return None
+    return OWN_KINDS.get(channel, OwnKind.UNKNOWN) if channel < 0 else OwnKind.SINK_MARKER
 
-    @param begins_term: the entry before has another term. False if there is none, or its term is not known:
-        what may be a program's is never left out.
-    """
-    if not channel:
-        if not body:
-            return OwnKind.TERM_START if begins_term else None
-        return OwnKind.SINK_MARKER if is_marker(body) else None
-    return KINDS_BY_WORDS.get((channel, int.from_bytes(body[:4], "big")), OwnKind.UNKNOWN)
+
+def slot_channels(slot: int, number: int, count: int) -> list[int]:
+    """The channels of C{count} entries of a producer that follow each other. @param number: of the first."""
+    assert 0 < slot <= SLOT_MAX, slot
+    base = slot << _SLOT_SHIFT
+    return [base | (one & DIGITS_MASK) for one in range(number, number + count)]
+
+
+def slot_of(channel: int) -> int:
+    """The slot of a producer's entry; its C{channel} is positive."""
+    return channel >> _SLOT_SHIFT & SLOT_MAX

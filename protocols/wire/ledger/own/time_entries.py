@@ -2,9 +2,9 @@
 """
 Time entries: when the leader wrote the entries after them.
 
-A time entry is a record like any other, so Java and its tools read it as an entry. It has the C{channel} of
-producer entries, and another magic. It gives its time to the entries after it, up to the next time entry, as
-far as they have its term: what another leader writes has no time until that one writes a time entry.
+A time entry is a record like any other, so Java and its tools read it as an entry. It gives its time to the
+entries after it, up to the next time entry, as far as they have its term and a C{chainCrc}: what another
+leader writes has no time until that one writes a time entry, and what a Java leader writes has none.
 
 Source: none, this is ours; docs/times.md.
 """
@@ -43,11 +43,6 @@ def encode_time_entry(time_ms: int) -> bytes:
     """The body of a time entry. @param time_ms: milliseconds since 1970, 0 to L{TIME_MS_MAX}."""
     assert 0 <= time_ms <= TIME_MS_MAX, time_ms
     return _ENTRY.pack(TIME_MAGIC, TIME_ENTRY_VERSION, crc32(time_ms.to_bytes(8, "big")), time_ms)
-
-
-def is_time_entry(body: bytes) -> bool:
-    """Whether the body of an entry of that channel is one of a time entry."""
-    return body[:4] == TIME_MAGIC.to_bytes(4, "big")
 
 
 def decode_time_entry(body: bytes) -> int:

@@ -1,0 +1,554 @@
+# -*- test-case-name: tests.base.test_group_state -*-
+"""
+What a group knows beside its entries: its producers, its readers, the time of its last entries. It is a fold
+of the entries whose C{channel} is not 0 (L{protocols.wire.ledger.own.own_entries}), so every member has the
+same at the same entry.
+
+L{GroupState} is that of a committed entry. L{GroupFold} has it, and on top the entries after it that are not
+committed: a leader judges by both, a cut takes back the latter.
+
+Rule 1: of a producer the log takes the number after its last one alone. So of all attempts to append a body
+one log has one at most: a leader that judges by its own log finds every earlier attempt that its log has.
+Rule 2: an entry that does not fit is refused before it is written: one of a slot without a session, one whose
+digits are not those of the next number, a second session of a slot or of a producer, an own entry of a kind
+that this program does not know. A fold that left one out would shift all numbers after it.
+Rule 3: a reader
+entry counts only if it was made from the state of its reader that counts now: it names the entry of that. So
+of two decisions that were made from one state, the second one in the log is void, whoever made it.
+Rule 4:
+producers are forgotten by age entries alone, and by no other producer.
+
+Values are replaced, never changed: a copy of the tables is a copy of the state.
+
+Source: Raft thesis, 6.3.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
+from protocols.wire.ledger.own.own_entries import (
+    AGE_CHANNEL,
+    DIGITS_MASK,
+    HIDDEN,
+    OWN_KINDS,
+    READER_CHANNEL,
+    SESSION_CHANNEL,
+    SLOT_MAX,
+    TIME_CHANNEL,
+    slot_of,
+)
+from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
+from protocols.wire.ledger.own.time_entries import decode_time_entry
+from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reader_entry
+
+#: Runs of entries that are remembered of one producer.
+RUNS_MAX = 16
+#: Bytes that all producers together may take: each counts with its id and this much more.
+PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
+#: Indexes of hidden entries that are remembered, so that they do not count as lag.
+HIDDEN_MAX = 4096
+
+
+class UnfitEntry(Exception):
+    """An entry does not follow from the entries before it; the reason says which, and what to do."""
+
+
+class Marked(NamedTuple):
+    """
+    Entries of one C{channel} that follow each other in the log: one of the log's own, or some of one
+    producer.
+
+    @ivar channel: of the first one. Those of a producer have digits that follow each other.
+    @ivar body: of one of the log's own.
+    """
+
+    first_index: int
+    term: int
+    channel: int
+    entries: int = 1
+    body: bytes = b""
+
+
+class NumberedRun(NamedTuple):
+    """
+    Entries of a producer that follow each other in the log. @ivar number, first_index: of the first one.
+    """
+
+    number: int
+    first_index: int
+    entries: int
+
+    @property
+    def end_index(self) -> int:
+        """After the last one."""
+        return self.first_index + self.entries
+
+
+class Producer(NamedTuple):
+    """
+    A producer.
+
+    @ivar last: the last of its numbers that the log has; -1: none yet.
+    @ivar used_ms: the age of the group at its last entry.
+    @ivar runs: its last runs of entries, in order.
+    @ivar owner: see L{protocols.wire.ledger.owners}.
+    """
+
+    name: str
+    slot: int
+    used_ms: int
+    last: int = -1
+    runs: tuple[NumberedRun, ...] = ()
+    owner: str = ""
+
+    def wrote(self, index: int, count: int, age_ms: int) -> Producer:
+        """With C{count} more entries, from C{index} on."""
+        runs = self.runs
+        if runs and runs[-1].end_index == index:
+            number, first, before = runs[-1]
+            runs = (*runs[:-1], NumberedRun(number, first, before + count))
+        else:
+            runs = (*runs[1 - RUNS_MAX :], NumberedRun(self.last + 1, index, count))
+        return Producer(self.name, self.slot, age_ms, self.last + count, runs, self.owner)
+
+
+class NotedTime(NamedTuple):
+    """A time entry, and its place. @ivar time_ms: milliseconds since 1970."""
+
+    entry_index: int
+    term: int
+    time_ms: int
+
+
+class KnownReader(NamedTuple):
+    """
+    A reader, by the last entry of it that counts.
+
+    @ivar entry_index: of that entry.
+    @ivar state: C{token} of its parts is never -1.
+    @ivar hidden_before: number of hidden entries before its next one, see L{GroupState.lag}.
+    """
+
+    entry_index: int
+    state: ReaderState
+    hidden_before: int
+
+
+class Known(Enum):
+    """What the log says about an append."""
+
+    NEW = auto()
+    REPEATED = auto()
+    GAP = auto()
+    FORGOTTEN = auto()
+    UNKNOWN_PRODUCER = auto()
+    FORGOTTEN_PRODUCER = auto()
+    FULL = auto()
+    FOREIGN = auto()
+
+
+class Verdict(NamedTuple):
+    """
+    The answer about an append.
+
+    @ivar first_index, found: REPEATED: index of its first body, and number of its bodies that are known to
+        follow each other there.
+    @ivar last: of the numbers of the producer; -1: it has none.
+    """
+
+    known: Known
+    first_index: int = -1
+    found: int = 0
+    last: int = -1
+
+
+#: What an entry of the log's own says, if it changes the state.
+_Said = tuple[Session, ...] | ReaderState | AgeEntry | int | None
+
+
+def _said(marked: Marked) -> _Said:
+    """@raise UnfitEntry: it is malformed, or of a later version."""
+    channel = marked.channel
+    try:
+        if channel == SESSION_CHANNEL:
+            return decode_session_entry(marked.body)
+        if channel == READER_CHANNEL:
+            return decode_reader_entry(marked.body)
+        if channel == TIME_CHANNEL:
+            return decode_time_entry(marked.body)
+        if channel == AGE_CHANNEL:
+            return decode_age_entry(marked.body)
+    except WireError as error:
+        raise UnfitEntry(f"entry {marked.first_index}: {error}") from None
+    if channel not in OWN_KINDS:
+        raise UnfitEntry(f"entry {marked.first_index} is of the kind {channel & 0x7FFF_FFFF}, which this "
+                         "program does not know: upgrade this member")
+    return None
+
+
+class _Layer:
+    """
+    A table of producers, over another one or over none.
+
+    Invariant: each producer has one slot, and each slot that is not free has one producer.
+
+    @ivar age_ms, clock_ms: the age of the group, and the highest clock in an age entry; -1: there is none.
+    @ivar time: the last time entry.
+    @ivar producer_bytes: of all producers, see L{PRODUCER_BYTES_MAX}.
+    @ivar has_forgotten: whether a producer was ever forgotten.
+    """
+
+    age_ms = 0
+    clock_ms = -1
+    time: NotedTime | None = None
+    producer_bytes = 0
+    has_forgotten = False
+
+    def producer(self, name: str) -> Producer | None:
+        """The producer of this id."""
+        raise NotImplementedError
+
+    def in_slot(self, slot: int) -> Producer | None:
+        """The producer with this slot."""
+        raise NotImplementedError
+
+    def put(self, producer: Producer) -> None:
+        """It is so from now on."""
+        raise NotImplementedError
+
+    def drop(self, producer: Producer) -> None:
+        """It is forgotten."""
+        raise NotImplementedError
+
+    def all(self) -> Iterable[Producer]:
+        """All producers."""
+        raise NotImplementedError
+
+    def take(self, marked: Marked, said: _Said) -> None:
+        """@raise UnfitEntry: it does not fit; nothing has changed."""
+        channel = marked.channel
+        if channel > 0:
+            self._numbered(marked)
+        elif channel == TIME_CHANNEL:
+            assert isinstance(said, int)
+            self.time = NotedTime(marked.first_index, marked.term, said)
+        elif channel == SESSION_CHANNEL:
+            assert isinstance(said, tuple)
+            self._bind(marked, said)  # type: ignore[arg-type]
+        elif channel == AGE_CHANNEL:
+            assert isinstance(said, AgeEntry)
+            self._grow_older(said)
+
+    def _numbered(self, marked: Marked) -> None:
+        producer = self.in_slot(slot_of(marked.channel))
+        if producer is None:
+            raise UnfitEntry(f"entry {marked.first_index} is of the slot {slot_of(marked.channel)}, which no "
+                             "session entry before it has bound")
+        if (producer.last + 1 ^ marked.channel) & DIGITS_MASK:
+            raise UnfitEntry(
+                f"entry {marked.first_index} of the producer {producer.name!r} ends with the digits "
+                f"{marked.channel & DIGITS_MASK}, the number after its last one is {producer.last + 1}"
+            )
+        self.put(producer.wrote(marked.first_index, marked.entries, self.age_ms))
+
+    def _bind(self, marked: Marked, sessions: tuple[Session, ...]) -> None:
+        slots, names = {one.slot for one in sessions}, {one.producer for one in sessions}
+        for slot, name, _ in sessions:
+            if self.in_slot(slot) is not None or self.producer(name) is not None:
+                raise UnfitEntry(f"entry {marked.first_index} begins a session of {name!r} in the slot "
+                                 f"{slot}: one of the two has a session")
+        if len(slots) < len(sessions) or len(names) < len(sessions):
+            raise UnfitEntry(
+                f"entry {marked.first_index} begins two sessions of one producer, or in one slot"
+            )
+        for slot, name, owner in sessions:
+            producer = Producer(name, slot, self.age_ms, owner=owner)
+            self.put(producer)
+            self.producer_bytes += cost_of(name, owner)
+
+    def _grow_older(self, entry: AgeEntry) -> None:
+        if self.clock_ms >= 0:
+            self.age_ms += min(max(entry.clock_ms - self.clock_ms, 0), AGE_STEP_MS)
+        self.clock_ms = max(self.clock_ms, entry.clock_ms)
+        for producer in [one for one in self.all() if one.used_ms + entry.limit_ms <= self.age_ms]:
+            self.drop(producer)
+            self.producer_bytes -= cost_of(producer.name, producer.owner)
+            self.has_forgotten = True
+
+
+def cost_of(name: str, owner: str) -> int:
+    """Bytes that a producer counts with."""
+    return PRODUCER_BYTES + len(name.encode()) + len(owner.encode())
+
+
+class GroupState(_Layer):
+    """
+    What the entries up to a committed one say.
+
+    @ivar index: of that entry; -1: no entry yet.
+    @ivar producers: by id.
+    @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
+        Only the last L{READERS_MAX} of these are kept.
+    @ivar hidden: number of hidden entries.
+    """
+
+    def __init__(self) -> None:
+        self.index = -1
+        self.producers: dict[str, Producer] = {}
+        self._names: dict[int, str] = {}
+        self.readers: dict[str, KnownReader] = {}
+        self.hidden = 0
+        self.last_hidden = array("q")
+
+    def restored(self, producers: Iterable[Producer], readers: Iterable[KnownReader]) -> None:
+        """The producers and readers are these: it was read from a file."""
+        for producer in producers:
+            self.put(producer)
+            self.producer_bytes += cost_of(producer.name, producer.owner)
+        self.readers.update((reader.state.name, reader) for reader in readers)
+
+    def producer(self, name: str) -> Producer | None:
+        """See L{_Layer.producer}."""
+        return self.producers.get(name)
+
+    def in_slot(self, slot: int) -> Producer | None:
+        """See L{_Layer.in_slot}."""
+        name = self._names.get(slot)
+        return None if name is None else self.producers[name]
+
+    def put(self, producer: Producer) -> None:
+        """See L{_Layer.put}."""
+        self.producers[producer.name] = producer
+        self._names[producer.slot] = producer.name
+
+    def drop(self, producer: Producer) -> None:
+        """See L{_Layer.drop}."""
+        del self.producers[producer.name], self._names[producer.slot]
+
+    def all(self) -> Iterable[Producer]:
+        """See L{_Layer.all}."""
+        return self.producers.values()
+
+    def take(self, marked: Marked, said: _Said) -> None:
+        """See L{_Layer.take}."""
+        super().take(marked, said)
+        if marked.channel < 0 or marked.channel >= HIDDEN:
+            self.hidden += marked.entries
+            self.last_hidden.extend(range(marked.first_index, marked.first_index + marked.entries))
+            del self.last_hidden[:-HIDDEN_MAX]  # (So it does not depend on starts.)
+        if isinstance(said, ReaderState):
+            self._decided(marked.first_index, said)
+
+    def _decided(self, index: int, state: ReaderState) -> None:
+        known = self.readers.get(state.name)
+        if known is not None and state.previous != known.entry_index:
+            return
+        if known is None and state.previous >= 0:
+            return  # It follows a state that nobody remembers: it was made before that was forgotten.
+        self.readers.pop(state.name, None)
+        self.readers[state.name] = KnownReader(
+            index, with_tokens(state, index), self.hidden_before(state.next_index)
+        )
+        gone = [name for name, one in self.readers.items() if one.state.is_forgotten]
+        for name in gone[: max(0, len(gone) - READERS_MAX)]:
+            del self.readers[name]
+
+    def hidden_before(self, index: int) -> int:
+        """
+        Number of hidden entries before C{index}. Those that are not remembered one by one all count as before
+        it, which is too many where it is far back.
+        """
+        return self.hidden - len(self.last_hidden) + bisect_left(self.last_hidden, index)
+
+    def lag(self, reader: KnownReader) -> int:
+        """Entries of programs that a reader has not done."""
+        behind = self.index + 1 - reader.state.next_index
+        return max(0, behind - (self.hidden - reader.hidden_before)) if behind > 0 else 0
+
+    def has_entries(self, index: int) -> bool:
+        """Whether programs have entries from C{index} on."""
+        return self.index + 1 - index > self.hidden - self.hidden_before(index)
+
+    def copy(self) -> GroupState:
+        """The same, which does not change."""
+        other = GroupState()
+        for name in ("age_ms", "clock_ms", "time", "has_forgotten", "index", "hidden", "producer_bytes"):
+            setattr(other, name, getattr(self, name))
+        other.producers = self.producers.copy()
+        other.readers = self.readers.copy()
+        other._names = self._names.copy()
+        other.last_hidden = self.last_hidden[:]
+        return other
+
+
+class _Ahead(_Layer):
+    """The entries that are not committed, over those that are."""
+
+    def __init__(self, below: GroupState) -> None:
+        self._below = below
+        self.age_ms = below.age_ms
+        self.clock_ms = below.clock_ms
+        self.time = below.time
+        self.producer_bytes = below.producer_bytes
+        self.has_forgotten = below.has_forgotten
+        self._producers: dict[str, Producer | None] = {}
+        self._slots: dict[int, Producer | None] = {}
+
+    def producer(self, name: str) -> Producer | None:
+        """See L{_Layer.producer}."""
+        return self._producers[name] if name in self._producers else self._below.producer(name)
+
+    def in_slot(self, slot: int) -> Producer | None:
+        """See L{_Layer.in_slot}."""
+        return self._slots[slot] if slot in self._slots else self._below.in_slot(slot)
+
+    def put(self, producer: Producer) -> None:
+        """See L{_Layer.put}."""
+        self._producers[producer.name] = self._slots[producer.slot] = producer
+
+    def drop(self, producer: Producer) -> None:
+        """See L{_Layer.drop}."""
+        self._producers[producer.name] = self._slots[producer.slot] = None
+
+    def all(self) -> Iterable[Producer]:
+        """See L{_Layer.all}."""
+        yield from (one for one in self._producers.values() if one is not None)
+        yield from (one for one in self._below.all() if one.name not in self._producers)
+
+
+class GroupFold:
+    """
+    Invariant: C{state} has the entries up to the last one that was reported as committed, C{_ahead} those of
+    C{_tail} besides, which are all that follow it in the log.
+    """
+
+    def __init__(self, state: GroupState) -> None:
+        self.state = state
+        self._tail: deque[tuple[Marked, _Said]] = deque()
+        self._ahead = _Ahead(state)
+        self._next_slot = 1
+
+    @property
+    def time(self) -> NotedTime | None:
+        """The last time entry of the log, committed or not."""
+        return self._ahead.time
+
+    @property
+    def clock_ms(self) -> int:
+        """The highest clock in an age entry, committed or not; -1: there is none."""
+        return self._ahead.clock_ms
+
+    def take(self, marks: Sequence[Marked]) -> None:
+        """
+        These entries are about to be written.
+
+        @raise UnfitEntry: one does not fit; nothing has changed.
+        """
+        taken = 0
+        try:
+            for marked in marks:
+                said = _said(marked) if marked.channel < 0 else None
+                self._ahead.take(marked, said)
+                self._tail.append((marked, said))
+                taken += 1
+        except UnfitEntry:
+            if taken:
+                self.cut(marks[0].first_index)
+            raise
+
+    def commit(self, committed_index: int) -> None:
+        """The entries up to here are committed."""
+        tail = self._tail
+        if not tail or tail[0][0].first_index > committed_index:
+            self.state.index = max(self.state.index, committed_index)
+            return
+        while tail and tail[0][0].first_index <= committed_index:
+            marked, said = tail.popleft()
+            rest = marked.first_index + marked.entries - 1 - committed_index
+            if rest > 0:
+                done = marked.entries - rest
+                channel = marked.channel & ~DIGITS_MASK | marked.channel + done & DIGITS_MASK
+                tail.appendleft((marked._replace(first_index=committed_index + 1, channel=channel,
+                                                 entries=rest), said))
+                marked = marked._replace(entries=done)
+            self.state.take(marked, said)
+        self.state.index = committed_index
+        if not tail:
+            self._ahead = _Ahead(self.state)
+
+    def cut(self, first_gone: int) -> None:
+        """The entries from C{first_gone} on are gone. None of them was committed."""
+        kept = []
+        for marked, said in self._tail:
+            if marked.first_index < first_gone:
+                kept.append((marked._replace(entries=min(marked.entries, first_gone - marked.first_index)),
+                             said))
+        self._tail = deque(kept)
+        self._ahead = _Ahead(self.state)
+        for marked, said in kept:
+            self._ahead.take(marked, said)
+
+    def producer(self, name: str) -> Producer | None:
+        """A producer, with the entries that are not committed."""
+        return self._ahead.producer(name)
+
+    def may_have_forgotten(self, name: str) -> bool:
+        """Whether entries of a producer that is not known may be in the log all the same."""
+        return self._ahead.has_forgotten and self._ahead.producer(name) is None
+
+    def judge(self, name: str, number: int, count: int, owner: str = "") -> Verdict:
+        """
+        How many of C{count} bodies of a producer the log has.
+
+        @param number: of the first one, 0 or more.
+        @param owner: of the bodies.
+        """
+        producer = self._ahead.producer(name)
+        if producer is None:
+            if number:
+                is_sure = not self._ahead.has_forgotten
+                return Verdict(Known.UNKNOWN_PRODUCER if is_sure else Known.FORGOTTEN_PRODUCER)
+            is_full = self._ahead.producer_bytes + cost_of(name, owner) > PRODUCER_BYTES_MAX
+            return Verdict(Known.FULL if is_full else Known.NEW)
+        if not may_use(producer.owner, owner):
+            return Verdict(Known.FOREIGN)
+        last = producer.last
+        if number > last:
+            return Verdict(Known.NEW if number == last + 1 else Known.GAP, last=last)
+        for run in reversed(producer.runs):
+            if run.number <= number:
+                skipped = number - run.number
+                return Verdict(Known.REPEATED, run.first_index + skipped, min(count, run.entries - skipped),
+                               last)
+        return Verdict(Known.FORGOTTEN, last=last)
+
+    def free_slots(self, count: int) -> list[int]:
+        """
+        Slots that no producer has.
+
+        @return: C{count} of them; fewer only if all are taken.
+        """
+        found: list[int] = []
+        for _ in range(SLOT_MAX):
+            if len(found) == count:
+                break
+            if self._ahead.in_slot(self._next_slot) is None:
+                found.append(self._next_slot)
+            self._next_slot = self._next_slot % SLOT_MAX + 1
+        return found
+
+
+def with_tokens(state: ReaderState, index: int) -> ReaderState:
+    """A state as the entry at C{index} says it: parts that it gives have its index as their token."""
+    return state._replace(parts=tuple(
+        part if part.token >= 0 else part._replace(token=index) for part in state.parts
+    ))

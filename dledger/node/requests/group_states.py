@@ -1,0 +1,245 @@
+# -*- test-case-name: tests.node.test_group_states -*-
+"""
+The state of the group between members: a member whose log begins after its own, or that has none, gets
+another one's.
+
+    ask one member: pieces in order --whole, checked--> wait until its entry is committed here --> taken up
+        |  no answer, a refusal, damage: after a pause the next member, from the beginning
+        |  its quota is used up: after a pause the same member, where it was
+
+Rule 1: one piece is under way at a time, on the connection of a member, within the quota of bytes a second of
+a follower that is far behind.
+Rule 2: a state is taken up only if the log has the entry that it names,
+committed, with the same bytes; and no state is given that a member does not have by its own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.ledger.group_state import GroupFold
+from dledger.storage.files.state_file import StoredState, decode_state
+from dledger.values.errors import DLedgerError
+from protocols.wire.checksums import crc32
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
+
+#: Bytes of a state at most: three times those of the largest that a leader admits.
+STATE_BYTES_MAX = 192 * 1024 * 1024
+#: Most encoded states that a member keeps: that of another index does not end a transfer that is under way.
+OFFERS_MAX = 2
+#: Seconds for which an encoded state is kept for the member that has asked for a piece of it.
+OFFERED_S = 60.0
+#: Seconds without a state before another member is asked, and between two attempts.
+PAUSE_S = 1.0
+
+
+class SharedLedger(Protocol):
+    """The part of a ledger that is needed here."""
+
+    @property
+    def group(self) -> GroupFold | None:
+        """The state; None: not known."""
+
+    @property
+    def why_group_unknown(self) -> str:
+        """Why it is not known."""
+
+    @property
+    def committed_index(self) -> int:
+        """Its last entry that is known to be committed."""
+
+    def encoded_group(self) -> tuple[int, int, bytes]:
+        """Index and term of the last committed entry, and the state there as bytes. The state is known."""
+
+    def install_group(self, stored: StoredState) -> str:
+        """Take up a state. @return: why it is of no use, or not yet; empty if it was taken up."""
+
+
+@attrs.define
+class _Offer:
+    """An encoded state. @ivar asked_s: when a piece of it was asked for last."""
+
+    index: int
+    term: int
+    data: bytes
+    asked_s: float = 0.0
+
+
+class GroupOffers:
+    """
+    Gives pieces of this member's state.
+
+    Invariant: it holds L{OFFERS_MAX} encoded states at most, each of another entry.
+    """
+
+    def __init__(self, ledger: SharedLedger, seconds: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._seconds = seconds
+        self._offers: dict[tuple[int, int], _Offer] = {}
+
+    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotResponse:
+        """
+        A piece of the state.
+
+        @raise DLedgerError: LEADER_NOT_READY: it is not known here; INDEX_LESS_THAN_LOCAL_BEGIN: the one
+            that was begun is no longer there; UNEXPECTED_ARGUMENT: it has no such piece.
+        """
+        if self._ledger.group is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
+        offer = self._newest() if request.index < 0 else self._offers.get((request.index, request.index_term))
+        if offer is None:
+            raise DLedgerError(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, reason=(
+                f"the state after the entry {request.index} is not offered any more"
+            ))
+        if not 0 <= request.offset < len(offer.data):
+            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=(
+                f"the state has {len(offer.data)} bytes, none at {request.offset}"
+            ))
+        offer.asked_s = self._seconds()
+        data = offer.data[request.offset : request.offset + max_bytes]
+        return SnapshotResponse(
+            index=offer.index, index_term=offer.term, size=len(offer.data), offset=request.offset, data=data,
+            crc=crc32(data),
+        )
+
+    def sweep(self) -> None:
+        """Drop what nobody asks for any more."""
+        since_s = self._seconds() - OFFERED_S
+        self._offers = {place: offer for place, offer in self._offers.items() if offer.asked_s >= since_s}
+
+    def _newest(self) -> _Offer:
+        """That of the last committed entry."""
+        index, term, data = self._ledger.encoded_group()
+        while len(self._offers) >= OFFERS_MAX and (index, term) not in self._offers:
+            del self._offers[min(self._offers, key=lambda place: self._offers[place].asked_s)]
+        return self._offers.setdefault((index, term), _Offer(index, term, data))
+
+
+class GroupFetch:
+    """
+    Gets the state from other members while this one has none.
+
+    Invariant: one question is under way at most.
+
+    @ivar progress: how far it is, for people; empty: nothing is needed.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, ledger: SharedLedger, *, self_id: str, senders: Callable[[], Sequence[str]],
+        ask: Callable[[str, SnapshotRequest], Deferred[SnapshotResponse]],
+    ) -> None:
+        """@param senders: ids of the members that can be asked, the leader first."""
+        self._ledger = ledger
+        self._self_id = self_id
+        self._senders = senders
+        self._ask = ask
+        self._asked: Deferred[SnapshotResponse] | None = None
+        self._peer_id = ""
+        self._turn = 0
+        self._next_s = -1.0
+        self._data = bytearray()
+        self._whole: tuple[int, int, int] | None = None  # index, term and size of the state
+        self._stored: StoredState | None = None
+        self.progress = ""
+
+    def sweep(self, now_s: float) -> None:
+        """Begin, or try again. @param now_s: of the monotonic clock."""
+        if self._ledger.group is not None:
+            if self.progress:
+                self._begin_again()
+                self.progress = ""
+                self._next_s = -1.0
+            return
+        if self._next_s < 0:
+            self._next_s = now_s + PAUSE_S
+        if self._asked is not None or now_s < self._next_s:
+            return
+        self._next_s = now_s + PAUSE_S
+        if self._stored is not None:
+            self._take_up(self._stored)
+        elif self._whole is not None:
+            self._ask_next()
+        elif senders := self._senders():
+            self._peer_id = senders[self._turn % len(senders)]
+            self._turn += 1
+            self._begin_again()
+            self._ask_next()
+        else:
+            self.progress = "no member can be asked for the state of the group"
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        if self._asked is not None:
+            self._asked.cancel()
+
+    def _begin_again(self) -> None:
+        self._data.clear()
+        self._whole = self._stored = None
+
+    def _ask_next(self) -> None:
+        index, term, _ = self._whole or (-1, -1, 0)
+        asked = self._asked = self._ask(self._peer_id, SnapshotRequest(
+            index=index, index_term=term, offset=len(self._data)
+        ))
+        asked.addCallbacks(self._answered, self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self._asked = None
+        self._refused(failure.getErrorMessage())
+
+    def _refused(self, why: str) -> None:
+        self._begin_again()
+        self.progress = f"{self._peer_id} sends no state of the group: {why}"
+
+    def _answered(self, answer: SnapshotResponse) -> None:
+        self._asked = None
+        if self._ledger.group is not None:
+            return
+        if answer.code is not ResponseCode.SUCCESS:
+            return self._refused(f"{answer.code.name} {answer.reason}".strip())
+        if answer.data is None:
+            self.progress = f"{self._peer_id} may send nothing for a while: its quota is used up"
+            if self._whole is None:
+                self._turn -= 1  # (The same one again.)
+            return
+        whole = (answer.index, answer.index_term, answer.size)
+        if self._whole is None and 0 < answer.size <= STATE_BYTES_MAX:
+            self._whole = whole
+        if whole != self._whole or answer.offset != len(self._data) or crc32(answer.data) != answer.crc or (
+            not 0 < len(answer.data) <= answer.size - answer.offset
+        ):
+            return self._refused(f"{len(answer.data)} bytes at {answer.offset} of {answer.size} do not fit")
+        self._data += answer.data
+        self.progress = (
+            f"{self._peer_id} sends the state of the group: {len(self._data)} of {answer.size} bytes"
+        )
+        if len(self._data) < answer.size:
+            return self._ask_next()
+        try:
+            self._stored = decode_state(bytes(self._data))
+        except WireError as error:
+            return self._refused(str(error))
+        self._take_up(self._stored)
+
+    def _take_up(self, stored: StoredState) -> None:
+        why = self._ledger.install_group(stored)
+        if not why:
+            self.log.info(
+                "member {self_id} has taken up the state of the group after the entry {index} from {peer_id}",
+                self_id=self._self_id, index=stored.place.entry_index, peer_id=self._peer_id,
+            )
+            self._begin_again()
+        elif stored.place.entry_index > self._ledger.committed_index:
+            self.progress = why
+        else:
+            self._refused(why)

@@ -1,0 +1,371 @@
+# -*- test-case-name: tests.base.test_group_state -*-
+"""The fold of a group's own state, against a plain model, and rule by rule."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.ledger import group_state
+from dledger.ledger.group_state import (
+    HIDDEN_MAX,
+    PRODUCER_BYTES_MAX,
+    RUNS_MAX,
+    GroupFold,
+    GroupState,
+    Known,
+    Marked,
+    UnfitEntry,
+    cost_of,
+)
+from dledger.storage.files.state_file import StatePlace, decode_state, encode_state
+from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
+from protocols.wire.ledger.own.own_entries import (
+    AGE_CHANNEL,
+    HIDDEN,
+    READER_CHANNEL,
+    SESSION_CHANNEL,
+    TERM_START_CHANNEL,
+    TIME_CHANNEL,
+    slot_channels,
+)
+from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.time_entries import encode_time_entry
+from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
+
+#: Random histories of L{HistoryTests}.
+HISTORIES = int(os.environ.get("DLEDGER_GROUP_HISTORIES", "40"))
+HOUR_MS = AGE_STEP_MS
+
+
+class Log:
+    """A log of marks, and a fold of it that is cut, committed and restored as a member does."""
+
+    def __init__(self) -> None:
+        self.fold = GroupFold(GroupState())
+        self.entries: list[Marked] = []  # One for each entry; those of programs have the channel 0.
+
+    @property
+    def end(self) -> int:
+        """Index of the next entry."""
+        return len(self.entries)
+
+    def add(self, *marks: Marked) -> None:
+        """Marks of consecutive entries, in one write."""
+        self.fold.take(marks)
+        for one in marks:
+            low = one.channel & 0xFF
+            for number in range(one.entries):
+                channel = one.channel if one.channel < 0 else one.channel & ~0xFF | (low + number) & 0xFF
+                self.entries.append(Marked(one.first_index + number, one.term, channel, body=one.body))
+
+    def plain(self, count: int = 1) -> None:
+        """Entries of programs that number nothing."""
+        self.entries += [Marked(self.end + number, 1, 0) for number in range(count)]
+
+    def own(self, channel: int, body: bytes = b"") -> int:
+        """One of the log's own. @return: its index."""
+        self.add(Marked(self.end, 1, channel, body=body))
+        return self.end - 1
+
+    def begin(self, *names: str) -> None:
+        """A session of each."""
+        slots = self.fold.free_slots(len(names))
+        self.own(SESSION_CHANNEL, encode_session_entry(map(Session, slots, names)))
+
+    def number(self, name: str, count: int = 1, hidden: bool = False) -> int:
+        """The next entries of a producer. @return: the index of the first."""
+        producer = self.fold.producer(name)
+        assert producer is not None
+        channel = slot_channels(producer.slot, producer.last + 1, 1)[0] | (HIDDEN if hidden else 0)
+        self.add(Marked(self.end, 1, channel, count))
+        return self.end - count
+
+    def age(self, clock_ms: int, limit_ms: int = 2 * HOUR_MS) -> None:
+        """An age entry."""
+        self.own(AGE_CHANNEL, encode_age_entry(clock_ms, limit_ms))
+
+    def cut(self, first_gone: int) -> None:
+        """The entries from there on are gone."""
+        self.fold.cut(first_gone)
+        del self.entries[first_gone:]
+
+    def again(self, committed_index: int) -> GroupState:
+        """The state after that entry, folded entry by entry."""
+        fold = GroupFold(GroupState())
+        fold.take([one for one in self.entries[: committed_index + 1] if one.channel])
+        fold.commit(committed_index)
+        return fold.state
+
+
+def digest(state: GroupState) -> bytes:
+    """All that a state has."""
+    return encode_state(state, StatePlace(state.index, 0, 0, 0))
+
+
+class LogCase(SynchronousTestCase):
+    """An empty log."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+
+    def known(self, name: str, number: int, count: int = 1) -> Known:
+        """What the log says about an append."""
+        return self.log.fold.judge(name, number, count).known
+
+
+class ProducerTests(LogCase):
+    """Numbers of producers."""
+
+    def test_each_number_is_taken_once(self) -> None:
+        """The next one is new, one that is there is repeated with its place, one beyond the next is a gap."""
+        self.assertIs(self.known("p", 0), Known.NEW)
+        self.log.begin("p")
+        self.log.number("p", 3)
+        self.assertEqual(self.log.fold.judge("p", 1, 5), (Known.REPEATED, 2, 2, 2))
+        self.assertEqual([self.known("p", number) for number in (2, 3, 4)],
+                         [Known.REPEATED, Known.NEW, Known.GAP])
+
+    def test_producers_interleave(self) -> None:
+        """Each entry is its slot's next number, and entries of nobody shift none."""
+        self.log.begin("p", "q")
+        for _ in range(3):
+            self.log.plain()
+            self.log.number("p", 2)
+            self.log.number("q")
+        self.assertEqual(self.log.fold.judge("p", 2, 9), (Known.REPEATED, 6, 2, 5))
+        self.assertEqual(self.log.fold.judge("q", 1, 9), (Known.REPEATED, 8, 1, 2))
+
+    def test_old_runs_have_no_place(self) -> None:
+        """Of a producer the last runs are remembered: older numbers are known, and their places are not."""
+        self.log.begin("p")
+        for _ in range(RUNS_MAX + 1):
+            self.log.number("p")
+            self.log.plain()
+        self.assertIs(self.known("p", 0), Known.FORGOTTEN)
+        self.assertIs(self.known("p", 1), Known.REPEATED)
+
+    def test_what_does_not_fit_is_refused_whole(self) -> None:
+        """A write with an entry that does not follow changes nothing."""
+        self.log.begin("p")
+        self.log.number("p")
+        (slot,) = {one.slot for one in [self.log.fold.producer("p")] if one is not None}
+        right = Marked(self.log.end, 1, slot_channels(slot, 1, 1)[0])
+        session = encode_session_entry([Session(slot + 1, "p")])
+        for wrong in (
+            Marked(self.log.end + 1, 1, slot_channels(slot, 3, 1)[0]),
+            Marked(self.log.end + 1, 1, slot_channels(slot + 1, 0, 1)[0]),
+            Marked(self.log.end + 1, 1, SESSION_CHANNEL, body=session),
+            Marked(self.log.end + 1, 1, SESSION_CHANNEL, body=encode_session_entry([Session(slot, "q")])),
+            Marked(self.log.end + 1, 1, SESSION_CHANNEL,
+                   body=encode_session_entry([Session(7, "a"), Session(7, "b")])),
+            Marked(self.log.end + 1, 1, SESSION_CHANNEL,
+                   body=encode_session_entry([Session(7, "a"), Session(8, "a")])),
+            Marked(self.log.end + 1, 1, SESSION_CHANNEL, body=session[:-1]),
+            Marked(self.log.end + 1, 1, -1),
+        ):
+            error = self.assertRaises(UnfitEntry, self.log.fold.take, [right, wrong])
+            self.assertIn(f"entry {self.log.end + 1}", str(error))
+            self.assertIs(self.known("p", 1), Known.NEW, wrong)
+
+    def test_a_cut_takes_numbers_back(self) -> None:
+        """Also in the middle of a run, and a session."""
+        self.log.begin("p")
+        self.log.number("p", 5)
+        self.log.cut(3)
+        self.assertIs(self.known("p", 2), Known.NEW)
+        self.log.cut(0)
+        self.assertIs(self.known("p", 1), Known.UNKNOWN_PRODUCER)
+
+    def test_full_is_a_refusal_and_pushes_nobody_out(self) -> None:
+        """A new producer is refused for lack of room; those that are known go on."""
+        self.patch(group_state, "PRODUCER_BYTES_MAX", 2 * cost_of("p", ""))
+        self.log.begin("p", "q")
+        self.log.number("p")
+        self.assertEqual([self.known("r", 0), self.known("p", 0), self.known("q", 0)],
+                         [Known.FULL, Known.REPEATED, Known.NEW])
+
+    def test_room_for_a_hundred_thousand(self) -> None:
+        """With ids of 36 bytes."""
+        self.assertGreaterEqual(PRODUCER_BYTES_MAX, 100_000 * cost_of("x" * 36, ""))
+
+
+class AgeTests(LogCase):
+    """Producers are forgotten by age entries alone."""
+
+    def test_the_quiet_ones_go(self) -> None:
+        """A producer that appended nothing for the limit is forgotten, whoever else comes."""
+        self.log.begin("p", "q")
+        self.log.number("p")
+        for hour in range(4):
+            self.log.age(hour * HOUR_MS)
+            self.log.number("q")
+        self.assertEqual([self.known("p", 1), self.known("q", 4), self.known("never", 3)],
+                         [Known.FORGOTTEN_PRODUCER, Known.NEW, Known.FORGOTTEN_PRODUCER])
+        self.assertTrue(self.log.fold.may_have_forgotten("p"))
+        self.assertFalse(self.log.fold.may_have_forgotten("q"))
+
+    def test_never_seen_while_nobody_was_forgotten(self) -> None:
+        """An unknown producer is one that the log has never had, as long as nobody was forgotten."""
+        self.log.begin("p")
+        self.log.age(0)
+        self.log.age(HOUR_MS)
+        self.assertIs(self.known("q", 5), Known.UNKNOWN_PRODUCER)
+
+    def test_one_entry_counts_an_hour_at_most(self) -> None:
+        """
+        A clock that jumps ahead makes nobody older than an hour. Clocks that have not come as far make nobody
+        older or younger.
+        """
+        self.log.begin("p")
+        self.log.age(0)
+        for clock_ms in (1000 * HOUR_MS, 0, HOUR_MS, 999 * HOUR_MS):
+            self.log.age(clock_ms)
+            self.assertIsNotNone(self.log.fold.producer("p"))
+        self.log.age(1001 * HOUR_MS)
+        self.assertIs(self.known("p", 5), Known.FORGOTTEN_PRODUCER)
+
+    def test_a_slot_is_free_again(self) -> None:
+        """The slot of a producer that was forgotten may be another one's."""
+        self.log.begin("p")
+        for hour in range(3):
+            self.log.age(hour * HOUR_MS)
+        self.log.own(SESSION_CHANNEL, encode_session_entry([Session(1, "q")]))
+        self.log.number("q")
+        self.assertIs(self.known("q", 0), Known.REPEATED)
+
+    def test_room_comes_back(self) -> None:
+        """What was forgotten takes no room."""
+        self.patch(group_state, "PRODUCER_BYTES_MAX", cost_of("p", ""))
+        self.log.begin("p")
+        self.assertIs(self.known("q", 0), Known.FULL)
+        for hour in range(3):
+            self.log.age(hour * HOUR_MS)
+        self.assertIs(self.known("q", 0), Known.NEW)
+
+
+class ReaderTests(LogCase):
+    """Readers, and what counts as their lag."""
+
+    def decide(self, name: str, previous: int, next_index: int) -> int:
+        """A reader entry. @return: its index."""
+        return self.log.own(READER_CHANNEL, encode_reader_entry(ReaderState(name, previous, next_index)))
+
+    def test_of_two_decisions_the_first_counts(self) -> None:
+        """Both were made from one state."""
+        first = self.decide("r", -1, 0)
+        second = self.decide("r", first, 7)
+        self.decide("r", first, 9)
+        self.log.fold.commit(self.log.end - 1)
+        known = self.log.fold.state.readers["r"]
+        self.assertEqual((known.entry_index, known.state.next_index), (second, 7))
+
+    def test_a_forgotten_reader_stays_forgotten(self) -> None:
+        """A decision from before brings none back, not even one that nobody remembers any more."""
+        self.patch(group_state, "READERS_MAX", 2)
+        first = self.decide("r", -1, 0)
+        for name, previous in (("r", first), ("s", -1), ("t", -1)):
+            state = ReaderState(name, previous, 0, is_forgotten=True)
+            self.log.own(READER_CHANNEL, encode_reader_entry(state))
+            self.decide("r", first, 9)
+            self.log.fold.commit(self.log.end - 1)
+            known = self.log.fold.state.readers.get("r")
+            self.assertTrue(known is None or known.state.is_forgotten)
+        self.assertIsNone(known)
+
+    def test_lag_counts_entries_of_programs(self) -> None:
+        """After many entries of the log's own, and after a start, a reader that has read all has no lag."""
+        before = self.decide("r", -1, 0)
+        for _ in range(group_state.HIDDEN_MAX + 10):
+            self.log.plain()
+            before = self.decide("r", before, self.log.end)
+            self.log.fold.commit(self.log.end - 1)
+        state = self.log.fold.state
+        self.assertEqual(state.lag(state.readers["r"]), 0)
+        self.log.plain(3)
+        self.log.own(TERM_START_CHANNEL)
+        self.log.fold.commit(self.log.end - 1)
+        for one in (state, decode_state(digest(state)).state):
+            self.assertEqual(one.lag(one.readers["r"]), 3)
+
+
+class HiddenTests(LogCase):
+    """The places of hidden entries."""
+
+    def test_a_start_changes_nothing(self) -> None:
+        """Also with more of them than are remembered one by one."""
+        self.log.add(*(Marked(index, 1, TERM_START_CHANNEL) for index in range(HIDDEN_MAX + 400)))
+        self.log.fold.commit(self.log.end - 1)
+        state = decode_state(digest(self.log.fold.state)).state
+        more = [Marked(index, 1, TERM_START_CHANNEL) for index in range(self.log.end, self.log.end + 300)]
+        reader = encode_reader_entry(ReaderState("r", -1, 9))
+        more.append(Marked(self.log.end + 300, 1, READER_CHANNEL, body=reader))
+        restarted = GroupFold(state)
+        for fold in (self.log.fold, restarted):
+            fold.take(more)
+            fold.commit(more[-1].first_index)
+        self.assertEqual(digest(restarted.state), digest(self.log.fold.state))
+
+
+class HistoryTests(SynchronousTestCase):
+    """Random histories of members: what is known is what a fold of the whole log says."""
+
+    def test_histories(self) -> None:
+        """Writes, cuts, commits and states that were stored, in any order; C{DLEDGER_GROUP_HISTORIES}."""
+        for seed in range(HISTORIES):
+            rng = random.Random(seed)
+            log, names, committed = Log(), [f"p{number}" for number in range(rng.randrange(1, 6))], -1
+            clock_ms, readers = 0, dict[str, int]()
+            for _ in range(rng.randrange(5, 60)):
+                step = rng.random()
+                name = rng.choice(names)
+                if step < 0.35:
+                    if log.fold.producer(name) is None:
+                        log.begin(name)
+                    log.number(name, rng.choice((1, 1, 2, 300)), hidden=rng.random() < 0.1)
+                elif step < 0.5:
+                    log.plain(rng.randrange(1, 4))
+                elif step < 0.6:
+                    clock_ms += rng.choice((0, HOUR_MS, -HOUR_MS, 50 * HOUR_MS))
+                    log.age(max(clock_ms, 0), 3 * HOUR_MS)
+                elif step < 0.65:
+                    log.own(TIME_CHANNEL, encode_time_entry(rng.randrange(10)))
+                elif step < 0.75:
+                    state = ReaderState(name, readers.get(name, -1), rng.randrange(log.end + 1))
+                    readers[name] = log.own(READER_CHANNEL, encode_reader_entry(state))
+                elif step < 0.85:
+                    log.cut(rng.randrange(committed + 1, log.end + 1))
+                    readers = {one: index for one, index in readers.items() if index < log.end}
+                else:
+                    committed = rng.randrange(committed, log.end) if log.end else -1
+                    log.fold.commit(committed)
+                    self.assertEqual(digest(log.fold.state), digest(log.again(committed)), seed)
+                    if rng.random() < 0.5:
+                        fold = GroupFold(decode_state(digest(log.fold.state)).state)
+                        fold.take([one for one in log.entries[committed + 1 :] if one.channel])
+                        log.fold = fold
+                self._check(log, names, seed)
+
+    def _check(self, log: Log, names: list[str], seed: int) -> None:
+        """Each number is known at its place, by the log itself."""
+        found: dict[str, list[int]] = {}
+        slots: dict[int, str] = {}
+        fold = GroupFold(GroupState())
+        for one in log.entries:
+            if not one.channel:
+                continue
+            fold.take([one])
+            slots = {each.slot: name for name in names if (each := fold.producer(name)) is not None}
+            found = {name: found.get(name, []) for name in slots.values()}
+            if one.channel > 0:
+                found[slots[one.channel >> 8 & 0x3FFFFF]].append(one.first_index)
+        for name in names:
+            producer = log.fold.producer(name)
+            self.assertEqual(None if producer is None else producer.last + 1,
+                             len(found[name]) if name in found else None, seed)
+            for number, index in enumerate(found.get(name, ())):
+                known, first, _, _ = log.fold.judge(name, number, 1)
+                if known is not Known.FORGOTTEN:
+                    self.assertEqual((known, first), (Known.REPEATED, index), seed)
