@@ -196,18 +196,17 @@ class LifeTests(RaftCase):
         self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
         self.stop()
 
-    def test_a_topic_made_again_begins_after_the_uncommitted(self) -> None:
-        """What was written before a topic is made again is over, although it is not committed yet."""
+    def test_a_deletion_is_in_the_log(self) -> None:
+        """After what was written before it."""
         self.start()
-        store, topics = self.broker.store, self.broker.metadata.topics
-        self.patch(store.log, "committed", lambda index: False)
-        before = store.log.record_end
         self.ask(send_of(b"old"))
-        old = TopicConfig(topic_name="again")
-        self.broker.lost_topics.deleted("again")
-        topics.put(old, 1)
-        self.assertEqual(store.log.record_end, before)
-        self.assertEqual(topics.begins_at("again"), self.raft.member.store.end_position)
+        store, end = self.raft.member.store, self.raft.member.store.end_position
+        self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "T1"}))
+        place = self.broker.deleted.place_of("T1")
+        self.assertTrue(end <= place < store.end_position, (end, place))
+        self.assertIsNone(self.broker.metadata.topics.get("T1"))
+        self.broker.deleted.forget()
+        self.assertEqual(self.broker.deleted.place_of("T1"), place)
         self.stop()
 
     def test_a_broker_needs_its_member(self) -> None:

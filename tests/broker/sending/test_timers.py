@@ -283,6 +283,7 @@ class TimerTests(TimerCase):
     def test_deleted_topic(self) -> None:
         """Messages for a topic that was deleted are skipped."""
         self.send(b"a", 1000)
+        self.parts._note_deletion("T1")
         self.parts.metadata.topics.delete("T1", WALL_MS)
         self.wait(2)
         self.assertEqual((self.bodies(), self.parts.timers.passed_over, len(self.parts.timers)), ([], 1, 0))

@@ -87,11 +87,12 @@ class TimerService:
 
     def __init__(
         self, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *, own: OwnAddress,
-        clock: IReactorTime, wall_ms: Callable[[], int], delivers: Callable[[str, int, int, int], None],
+        clock: IReactorTime, wall_ms: Callable[[], int],
+        topic_of: Callable[[str, int, int], TopicConfig | None],
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param delivers: as of L{ScheduleMessageService<dledger.rocketmq.broker.delays.schedule>}.
+        @param topic_of: as of L{ScheduleMessageService<dledger.rocketmq.broker.delays.schedule>}.
         """
         self._store = store
         self._metadata = metadata
@@ -99,7 +100,7 @@ class TimerService:
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
-        self._delivers = delivers
+        self._topic_of = topic_of
         self._call: IDelayedCall | None = None
         self._runs = 0
         self._problem = ""
@@ -415,9 +416,8 @@ class TimerService:
         except (WireError, ValueError) as error:
             self._pass_over(offset, str(error))
             return None
-        self._delivers(topic, queue_id, offset, message.store_timestamp)
-        found = self._metadata.topics.get(topic)
-        if found is None or offset < found.begins_at:
+        found = self._topic_of(topic, queue_id, offset)
+        if found is None:
             self._pass_over(offset, f"topic {topic} was deleted")
             return None
         return checked._replace(queue_id=queue_now(found, queue_id))

@@ -74,7 +74,7 @@ class ConsumeQueues:
         any file, or no directory of queues: all records must be dispatched again, which puts the missing
         ones, and passes over the others.
     @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
-        name, and are not shown; 0: all are.
+        name, and are not shown; 0: all are. See L{dledger.rocketmq.broker.store.deleted_topics}.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar mend: called with a queue and the indexes of units that the disk cannot read, see L{ConsumeQueue}.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
