@@ -28,7 +28,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "queues": ("consumequeue",), "index": ("index", "indexed"), "config": ("config/",),
     "marks": ("commitlogmark", "checkpoint", "abort"),
 }
-#: Where a part is from: nowhere, the store of before, of now, and (config alone) of a broker without messages.
+#: Where a part is from: nowhere, the store of before, of now, and (config alone) of an empty broker.
 FROM = {name: ("", "old", "young", "empty") if name == "config" else ("", "old", "young") for name in PARTS}
 #: The messages that each log has, and that no deletion in it covers.
 SERVED = {
@@ -75,7 +75,7 @@ def send(broker: Sending, *bodies: bytes) -> None:
     """Messages of the topics that their first letters name."""
     for body in bodies:
         topic, number = chr(body[0]).upper(), body[1] - ord("0")
-        broker.connect().send(send_of(body, topic=topic, queueId=number % 2, properties=f"KEYS\x01{topic}\x02"))
+        broker.connect().send(send_of(body, topic=topic, queueId=number % 2, properties="KEYS\x01k\x02"))
     broker.settle()
 
 
@@ -148,14 +148,15 @@ class FilesTests(SynchronousTestCase):
         """Each message of the log is served, unless a deletion in the log covers it."""
         refused = []
         for log, of, is_slave in self.combinations():
-            disk = self.put_together(log, of, self.slave if is_slave else self.master)
+            side = self.slave if is_slave else self.master
             case = f"log {log}, {of} of the {'slave' if is_slave else 'master'}"
+            disk = self.put_together(log, of, side)
             try:
                 broker = Sending(disk, options={"change_hosts": ("*",)})
             except DirectoryError as error:
                 refused.append((of["queues"], of["marks"]))
                 self.assertIn("move", str(error), case)
-                disk = self.put_together(log, {"config": of["config"]}, self.slave if is_slave else self.master)
+                disk = self.put_together(log, {"config": of["config"]}, side)
                 broker = Sending(disk, options={"change_hosts": ("*",)})
             broker.settle()
             broker.broker.lost_topics.restore()

@@ -46,6 +46,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress, bracketed
 from dledger.rocketmq.broker.common.system_topics import add_system_topics
 from dledger.rocketmq.broker.consuming.assignments import Assignments
+from dledger.rocketmq.broker.consuming.commits import Commits
 from dledger.rocketmq.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
@@ -236,8 +237,9 @@ class BrokerParts(BrokerEvents):
         self.consumer_table = ConsumerTable()
         self.producer_table = ProducerTable()
         reading = PullReading(config, metadata, self.consumer_table, wall_ms=wall_ms, visible=visible)
+        commits = Commits(config, store)
         self.pulls = PullCommands(
-            config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
+            config, store, metadata, reading, commits, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.pulls.progress.trace = self._around.trace
         self.consumers = ConsumerCommands(
@@ -279,7 +281,8 @@ class BrokerParts(BrokerEvents):
         self.locks = QueueLocks(steady_ms=self._around.steady_clock())
         self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
         self.offsets = OffsetCommands(
-            config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
+            config, store, metadata, commits, wall_ms=wall_ms, slow_bytes=slow_bytes,
+            settled=self.replication.settled,
         )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
@@ -379,8 +382,7 @@ class BrokerParts(BrokerEvents):
 
     def _start_delivering(self) -> None:
         """A master delivers delayed messages and popped ones, and asks about half messages."""
-        if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
-            self.offset_bounds.start()
+        self.offset_bounds.start()
         self.schedule.start()
         self.timers.start()
         self.revive.start()

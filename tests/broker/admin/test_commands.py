@@ -25,6 +25,7 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminParts,
 )
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
+from dledger.rocketmq.broker.consuming.commits import Commits
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
@@ -60,7 +61,7 @@ class Case(SynchronousTestCase):
         pulls = PullCommands(
             asked.config, asked.store, asked.metadata,
             PullReading(asked.config, asked.metadata, ConsumerTable(), wall_ms=asked.wall_ms),
-            clock=asked.clock, wall_ms=asked.wall_ms,
+            Commits(asked.config, asked.store), clock=asked.clock, wall_ms=asked.wall_ms,
         )
         self.commands = AdminCommands(
             AdminParts(

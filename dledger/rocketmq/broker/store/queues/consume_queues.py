@@ -235,8 +235,8 @@ class ConsumeQueues:
     def reach_beyond(self, log_end: int, *, crashed: bool) -> bool:
         """
         Whether a start found units beyond the end of the log, of messages that this log never had: the queues
-        are of a longer one, and may lack messages that this one has, of a topic that was deleted there. (After
-        a crash, it may have had them: then only a queue counts that has nothing else.)
+        are of a longer one, and may lack messages that this one has, of a topic that was deleted there.
+        (After a crash, it may have had them: then only a queue counts that has nothing else.)
         """
         return any(
             queue.cut_from >= log_end and not (crashed and queue.next_index > queue.begin_index)
