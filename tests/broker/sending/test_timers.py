@@ -268,7 +268,7 @@ class TimerTests(TimerCase):
         """Also one whose producer has set an empty key, or a property whose name ends like it."""
         for name in ("UNIQ_KEY\x01", "MY_UNIQ_KEY\x01a"):
             self.assertEqual(self.send(b"a", 1000, properties=f"{name}\x02TIMER_DELAY_MS\x011000\x02"), 0)
-        keys = {key for _, key in self.parts.timers.keys()}
+        keys = {key for _, key, _ in self.parts.timers.keys()}
         self.assertEqual((len(keys), "" in keys), (2, False))
 
     def test_a_queue_that_is_gone(self) -> None:

@@ -38,17 +38,18 @@ REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 NO_TIMERS = "accurate timer message is not enabled: the broker has timerWheelEnable=false"
 
 
-#: Topic and unique key of a message; of a long key its digest, for many messages wait.
-TimedKey = tuple[str, str]
+#: Topic, unique key and time of a message, ms since 1970; of a long key its digest, for many messages wait.
+#: A producer may give the same message another time: it keeps its unique key, and is another one that waits.
+TimedKey = tuple[str, str, int]
 #: Characters of a unique key that are kept. Those of RocketMQ's clients have 32.
 KEY_CHARACTERS_MAX = 64
 
 
-def timed_key(topic: str, key: str) -> TimedKey:
-    """@param key: of any length."""
+def timed_key(topic: str, key: str, at_ms: int) -> TimedKey:
+    """@param key: of any length. @param at_ms: its time, ms since 1970."""
     if len(key) > KEY_CHARACTERS_MAX:
         key = "\0" + blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
-    return topic, key
+    return topic, key, at_ms
 
 
 def max_delay_ms(config: BrokerConfig) -> int:

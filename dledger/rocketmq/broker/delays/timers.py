@@ -11,8 +11,9 @@ Rule 2: work is bounded in each turn of the reactor. At most L{TIMERS_MAX} messa
 Rule 3: only a master delivers: a slave copies the delivered messages.
 Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
 logged.
-Rule 5: a message that its producer has recalled is not delivered: a note names its topic and unique key, and
-counts until its time, and until all messages in the queue are read. It does not count for messages after it.
+Rule 5: a message that its producer has recalled is not delivered: a note names its topic, unique key and time,
+and counts until then, and until all messages in the queue are read. It does not count for messages after it,
+nor for the same message with another time.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ RECALLED_MAX = 65_536
 class TimerService:
     """
     Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
-    topics and keys, from which C{_by_key} leads back (a producer that had no answer may have sent a message
+    topics, keys and times, from which C{_by_key} leads back (a producer that had no answer may have sent a message
     twice); each of them is in C{_due}, or in the put that is under
     way. C{_due} and C{_places} may have others.
 
@@ -227,8 +228,8 @@ class TimerService:
                 offsets = [to_long(one, "item of offsets") for one in listed]
             if isinstance(recalled, dict):
                 until_ms = to_long(recalled.get("until"), "until")
-                key = timed_key(str(recalled.get("topic")), str(recalled.get("key")))
-                self._recalled.add(key, until_ms, unit.offset)
+                key = timed_key(str(recalled.get("topic")), str(recalled.get("key")), until_ms)
+                self._recalled.add(key, unit.offset)
         except BodyError as error:
             self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
         self._done.update(offsets)
@@ -266,7 +267,7 @@ class TimerService:
                 continue
             assert message is not None
             named = message.properties
-            key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""))
+            key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""), int(at))
             if self._recalled.has(key, unit.offset):
                 continue
             self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
@@ -348,7 +349,7 @@ class TimerService:
 
     def recall(self, topic: str, key: str, until_ms: int) -> Put:
         """
-        Do not deliver a message.
+        Do not deliver the message with this key and time.
 
         @param key: its unique key. @param until_ms: its time, ms since 1970.
         @return: its C{done} fires when that is stored, or not.
@@ -363,8 +364,8 @@ class TimerService:
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
-                name, place = timed_key(topic, key), put.placed.offsets[0]
-                self._recalled.add(name, until_ms, place)
+                name, place = timed_key(topic, key, until_ms), put.placed.offsets[0]
+                self._recalled.add(name, place)
                 found, queue = self._by_key.get(name, set()), self._store.queues.get(TIMED_TOPIC, 0)
                 for offset in [*found] if isinstance(found, set) else [found]:
                     units = queue.read(offset, 1) if queue is not None else ()
