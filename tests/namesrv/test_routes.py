@@ -92,6 +92,21 @@ class RegistrationTests(RouteCase):
             self.assertEqual(table.topics["A"]["bk"].perm, 4)
             self.check(table)
 
+    def test_deleted_at_its_broker(self) -> None:
+        """What a master has no more leaves its routes, if that is wanted; a slave says nothing of that."""
+        slave = header(broker_id=1, address="s:1")
+        for deletes in (False, True):
+            for table in (self.table, self.old):
+                table.register(header(), body("A", "B", "X", counter=2 + deletes), 1, 0.0)
+                table.register(header(name="other", address="o:1"), body("A", "X"), 2, 0.0)
+                table.register(slave, body("A", "C"), 3, 1.0, deletes=deletes)
+                table.register(header(), body("X", counter=4 + deletes), 1, 1.0, deletes=deletes)  # a report
+                self.assertEqual(table._topics_of["bk"], {"A", "B", "X"})
+                table.register(header(), body("A", "B", counter=6 + deletes), 1, 2.0, deletes=deletes)
+                self.assertEqual(table._topics_of["bk"], {"A", "B"} if deletes else {"A", "B", "X"})
+                self.assertEqual(set(table.topics["X"]), {"other"} if deletes else {"bk", "other"})
+                self.check(table)
+
     def test_one_topic(self) -> None:
         """5.x refuses a first registration with one topic, and keeps nothing of it."""
         self.assertRaises(Refused, self.table.register, header(), body("A"), 1, 0.0)

@@ -171,12 +171,15 @@ class RouteTable:
     # -- registration ----------------------------------------------------------------------------
 
     def register(
-        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float
+        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float, *,
+        deletes: bool = False,
     ) -> MasterAddresses:
         """
         Take over one registration.
 
         @param channel: the connection; when it ends, see L{channel_lost}.
+        @param deletes: topics that it does not have leave the broker's routes. (One with a single topic has
+            what has changed: so brokers of 4.9 report a new topic.)
         @raise Refused: beyond a bound, or (5.x) a first registration with exactly one topic.
         """
         key = (asked.cluster, asked.address)
@@ -189,9 +192,14 @@ class RouteTable:
         if self._is_5 and is_first and len(body.topics) == 1:
             raise Refused(Code.SYSTEM_ERROR, "register broker failed")
         self._check_brokers(asked, known)
-        topics = self._topics_taken(asked, body, group, known, is_first)
+        decides = self._decides(asked, group)
+        topics = self._topics_taken(asked, body, known, is_first) if decides else {}
         self._check_topics(topics, asked.name)
         group = self._enter(asked, group)
+        if deletes and decides and len(body.topics) > 1:
+            for name in self._topics_of.get(asked.name, set()) - body.topics.keys():
+                self._topics_of[asked.name].discard(name)
+                self._drop_pair(name, asked.name)
         for name, queues in topics.items():
             self._put(name, asked.name, queues)
         self._keep_alive(key, asked, body, channel, now_s)
@@ -213,17 +221,18 @@ class RouteTable:
         if full:
             raise Refused(Code.SYSTEM_ERROR, f"there are {len(self.live)} brokers; brokers_max={most}")
 
-    def _topics_taken(
-        self, asked: Registering, body: BrokerTopics, group: BrokerGroup | None, known: LiveBroker | None,
-        is_first: bool,
-    ) -> Mapping[str, TopicQueues]:
-        """Topics of a registration that change the table."""
+    def _decides(self, asked: Registering, group: BrokerGroup | None) -> bool:
+        """Whether the topics of a registration are those of its name: of a master, or (5.x) the acting one."""
         others = () if group is None else (
             number for number, address in group.addresses.items() if address != asked.address
         )
         is_prime = self._is_5 and asked.acting is not None and asked.broker_id <= min(others, default=2**63)
-        if asked.broker_id != MASTER_ID and not is_prime:
-            return {}
+        return asked.broker_id == MASTER_ID or is_prime
+
+    def _topics_taken(
+        self, asked: Registering, body: BrokerTopics, known: LiveBroker | None, is_first: bool
+    ) -> Mapping[str, TopicQueues]:
+        """Topics of a registration that change the table."""
         topics = body.topics
         if asked.broker_id != MASTER_ID and asked.acting:
             topics = {

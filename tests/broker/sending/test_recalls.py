@@ -57,7 +57,7 @@ class RecallTests(TimerCase):
         self.assertEqual((self.bodies(), len(self.parts.timers)), ([b"b"], 0))
 
     def test_recalled_when_sent_twice(self) -> None:
-        """A producer that had no answer has sent it again, with the same key and time: neither is delivered."""
+        """A producer had no answer, and has sent it again with the same time: neither is delivered."""
         for _ in range(3):
             self.handle(b"a", 7000, "K1")
         handle = self.handle(b"a", 7000, "K1")

@@ -11,9 +11,9 @@ Rule 2: work is bounded in each turn of the reactor. At most L{TIMERS_MAX} messa
 Rule 3: only a master delivers: a slave copies the delivered messages.
 Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
 logged.
-Rule 5: a message that its producer has recalled is not delivered: a note names its topic, unique key and time,
-and counts until then, and until all messages in the queue are read. It does not count for messages after it,
-nor for the same message with another time.
+Rule 5: a message that its producer has recalled is not delivered: a note names its topic, unique key and
+time, and counts until then, and until all messages in the queue are read. It does not count for messages
+after it, nor for the same message with another time.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ RECALLED_MAX = 65_536
 class TimerService:
     """
     Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
-    topics, keys and times, from which C{_by_key} leads back (a producer that had no answer may have sent a message
-    twice); each of them is in C{_due}, or in the put that is under
-    way. C{_due} and C{_places} may have others.
+    topics, keys and times, from which C{_by_key} leads back (a producer that had no answer may have sent a
+    message twice); each of them is in C{_due}, or in the put that is under way. C{_due} and C{_places} may
+    have others.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
