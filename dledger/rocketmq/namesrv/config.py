@@ -192,8 +192,9 @@ _IGNORED = frozenset("""
 
 #: Options that UPDATE_NAMESRV_CONFIG changes; the others need a restart.
 CHANGEABLE = (
-    "delete_topic_with_broker_registration", "enable_all_topic_list", "enable_topic_list", "order_message_enable", "product_env_name",
-    "return_order_topic_config_to_broker", "scan_not_active_broker_interval",
+    "delete_topic_with_broker_registration", "enable_all_topic_list", "enable_topic_list",
+    "order_message_enable", "product_env_name", "return_order_topic_config_to_broker",
+    "scan_not_active_broker_interval",
 )
 #: Options that change while the server runs when its configuration is read again.
 LIMITS = ("connections_max", "connections_share")

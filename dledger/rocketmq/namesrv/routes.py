@@ -222,7 +222,7 @@ class RouteTable:
             raise Refused(Code.SYSTEM_ERROR, f"there are {len(self.live)} brokers; brokers_max={most}")
 
     def _decides(self, asked: Registering, group: BrokerGroup | None) -> bool:
-        """Whether the topics of a registration are those of its name: of a master, or (5.x) the acting one."""
+        """Whether a registration has the topics of its name: of a master, or (5.x) the acting one."""
         others = () if group is None else (
             number for number, address in group.addresses.items() if address != asked.address
         )

@@ -323,7 +323,7 @@ class QuestionTests(Case):
         self.assertTrue(all(isinstance(value, str) for value in table.values()))
         for name, value in (
             ("commitLogMinOffset", "0"), ("commitLogMaxOffset", str(self.asked.store.log.end_offset)),
-            ("dispatchBehindBytes", "0"), ("brokerVersion", "409"), ("brokerVersionDesc", "V4_9_8"),
+            ("dispatchBehindBytes", "0"), ("brokerVersion", "479"), ("brokerVersionDesc", "V5_3_3"),
             ("earliestMessageTimeStamp", str(NOW_MS)), ("msgPutTotalTodayNow", "7"), ("brokerActive", "true"),
             ("putTps", "0.00 0.00 0.00"), ("sendThreadPoolQueueSize", "0"), ("brokerRole", "ASYNC_MASTER"),
         ):
