@@ -19,6 +19,7 @@ from dledger.rocketmq.broker.transactions.ends_reading import first_place
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.transactions.rig import TransactionCase
+from tests.processes.brokers import messages_of
 
 DELETE, MAKE = 215, 17
 FIELDS = {
@@ -314,7 +315,7 @@ class HalfTests(TransactionCase):
 
     def delete(self, name: str) -> None:
         """As an administrator does."""
-        self.parts._note_deletion(name)
+        self.parts.note_deletion(name)
         self.parts.metadata.topics.delete(name, 1)
 
     def make_it(self) -> None:
@@ -354,3 +355,47 @@ class HalfTests(TransactionCase):
         with mock.patch.object(type(queue), "read", side_effect=OSError(5, "made up")):
             self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, Code.SYSTEM_ERROR)
         self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, 0)
+
+
+class RetriesTests(AgainCase):
+    """Messages that a consumer has sent back."""
+
+    def back(self) -> None:
+        """The group sends its last message back, for a retry after a second."""
+        (answer,) = self.client.send(RemotingCommand(code=36, opaque=1, ext_fields={
+            "offset": str(self.of("T1")[-1].physical_offset), "group": "G", "delayLevel": "1",
+        }))
+        self.assertEqual(answer.code, 0, answer.remark)
+        self.settle()
+
+    def pulled(self) -> list[bytes]:
+        """What the group gets of its retries."""
+        (answer,) = self.client.send(RemotingCommand(code=11, opaque=1, ext_fields={
+            "consumerGroup": "G", "topic": "%RETRY%G", "queueId": "0", "queueOffset": "0",
+            "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }))
+        return [one.body for one in messages_of(answer)]
+
+    def test_over(self) -> None:
+        """Those that wait, those in the topic of retries, and those that are sent back later."""
+        self.parts.schedule.start()
+        self.addCleanup(self.parts.schedule.stop)
+        self.send(b"there")
+        self.back()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [b"there"])
+        self.send(b"waits")
+        self.back()
+        self.make_again()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [])
+        count = len(self.broker.stored())
+        old = [one for one in self.broker.stored() if one.body == b"there"][0]
+        (answer,) = self.client.send(RemotingCommand(code=36, opaque=1, ext_fields={
+            "offset": str(old.physical_offset), "group": "G", "delayLevel": "1",
+        }))
+        self.assertEqual((answer.code, len(self.broker.stored())), (0, count))
+        self.back()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [b"new"])

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_lost_topics -*-
+# -*- test-case-name: tests.broker.test_topics_made_again -*-
 """
 Topics that have messages and are not in the table of topics.
 
@@ -18,6 +18,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.topic_checks import is_own
+from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics
 from dledger.rocketmq.broker.store.queries import offset_at
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
@@ -68,7 +69,11 @@ def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
 
 
 class LostTopics:
-    """Adds the topics that the table lacks, when the store is ready, and when a message goes to one."""
+    """
+    Adds the topics that the table lacks, when the store is ready, and when a message goes to one.
+
+    @ivar deleted: the deletions in the log.
+    """
 
     log = Logger()
 
@@ -79,6 +84,7 @@ class LostTopics:
         """@param changed: called when a topic was added later."""
         self._config = config
         self._store = store
+        self.deleted = DeletedTopics(store)
         self._topics = metadata.topics
         self._offsets = metadata.consumer_offsets
         self._wall_ms = wall_ms

@@ -106,6 +106,7 @@ from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.values.hosts import ChangeHosts
 from protocols.turn import Turn
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
+from protocols.wire.rocketmq.message import Message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -115,7 +116,6 @@ class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
-    @ivar deleted: knows which topics were deleted, and where in the log.
     @ivar lost_topics: adds the topics that the table lacks.
     @ivar own: its address for clients; known when its first port listens.
     @ivar replication: stores and replicates the log.
@@ -155,7 +155,6 @@ class BrokerParts(BrokerEvents):
         kind = kind or CommitLogKind()
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
-        self.deleted = DeletedTopics(self.store)
         self.store.queues.begins_at = self.metadata.consumer_offsets.place_of = self.deleted.place_of
         self.metadata.flush_log = lambda: self.store.log.flush().addCallback(lambda _: None)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
@@ -220,9 +219,10 @@ class BrokerParts(BrokerEvents):
         self.send_back = SendBack(
             config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
         )
+        self.send_back.is_over = self._is_over
         self.schedule = ScheduleMessageService(
             store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            topic_of=self.lost_topics.found,
+            topic_of=self.lost_topics.found, is_over=self.deleted.is_over,
         )
 
         self.timers = TimerService(
@@ -231,17 +231,37 @@ class BrokerParts(BrokerEvents):
         )
 
     def _make_consuming(self) -> None:
+        self.consumer_table = ConsumerTable()
+        self.producer_table = ProducerTable()
+        self._make_reading()
+        self._make_taking()
+
+    def _make_reading(self) -> None:
+        """Parts that give messages, and keep offsets."""
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
         visible = all_visible if gate is None else gate.visible
-        self.consumer_table = ConsumerTable()
-        self.producer_table = ProducerTable()
-        reading = PullReading(config, metadata, self.consumer_table, wall_ms=wall_ms, visible=visible)
         commits = Commits(config, store)
+        reading = PullReading(
+            config, metadata, self.consumer_table, commits, wall_ms=wall_ms, visible=visible,
+            retries_of=self.deleted.retries_of,
+        )
         self.pulls = PullCommands(
-            config, store, metadata, reading, commits, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
+            config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.pulls.progress.trace = self._around.trace
+        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
+        self.locks = QueueLocks(steady_ms=self._around.steady_clock())
+        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
+        self.offsets = OffsetCommands(
+            config, store, metadata, commits, wall_ms=wall_ms, slow_bytes=slow_bytes,
+            settled=self.replication.settled,
+        )
+
+    def _make_taking(self) -> None:
+        """Parts that end what was given: acks, ends of transactions, administrators."""
+        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
+        clock, gate = self._around.reactor, self.gate
         self.consumers = ConsumerCommands(
             config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms,
             steady_ms=self._around.steady_clock(), rights=gate,
@@ -277,17 +297,10 @@ class BrokerParts(BrokerEvents):
             config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
             freed=self.pops.freed, settled=self.replication.settled,
         )
-        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
-        self.locks = QueueLocks(steady_ms=self._around.steady_clock())
-        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
-        self.offsets = OffsetCommands(
-            config, store, metadata, commits, wall_ms=wall_ms, slow_bytes=slow_bytes,
-            settled=self.replication.settled,
-        )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
-            topics_changed=self.topics_changed, note_deletion=self._note_deletion,
+            topics_changed=self.topics_changed, note_deletion=self.note_deletion,
             popped_by=GroupEnds(self.pipeline, self.revive, own=self.own, wall_ms=wall_ms).of,
             ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
@@ -455,8 +468,13 @@ class BrokerParts(BrokerEvents):
         self._stop_delivering()
         self.reads.answer_waiting()
 
-    def _note_deletion(self, topic: str) -> Put:
-        """See L{AdminParts}."""
+    @property
+    def deleted(self) -> DeletedTopics:
+        """Knows which topics were deleted, and where in the log."""
+        return self.lost_topics.deleted
+
+    def note_deletion(self, topic: str) -> Put:
+        """Note in the log that a topic is deleted; see L{AdminParts}."""
         now_ms, pipeline = self.wall_ms(), self.pipeline
         if self.metadata.topics.get(DELETED_TOPIC) is None:
             self.metadata.topics.put(TopicConfig(
@@ -473,6 +491,11 @@ class BrokerParts(BrokerEvents):
             stored(PutStatus.PUT_OK)
         put.done.addCallback(stored)
         return put
+
+    def _is_over(self, message: Message) -> bool:
+        """Whether a stored message is of a topic that was deleted since. @raise OSError: reading failed."""
+        deleted = self.deleted
+        return message.physical_offset < deleted.place_of(message.topic) or deleted.is_over(message)
 
     # -- facts ----------------------------------------------------------------------------------
 

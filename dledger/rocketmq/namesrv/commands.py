@@ -200,7 +200,7 @@ class NameServerCommands(CommandGroup):
         }
         master = self._routes.register(
             asked, topics, connection, self._seconds(),
-            deletes=self._options.config.delete_topic_with_broker_registration,
+            drops=self._options.config.delete_topic_with_broker_registration,
         )
         self.registrations += 1
         for address, channel in before.items():

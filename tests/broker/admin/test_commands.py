@@ -60,8 +60,10 @@ class Case(SynchronousTestCase):
         self.note_refused: NotPut | None = None
         pulls = PullCommands(
             asked.config, asked.store, asked.metadata,
-            PullReading(asked.config, asked.metadata, ConsumerTable(), wall_ms=asked.wall_ms),
-            Commits(asked.config, asked.store), clock=asked.clock, wall_ms=asked.wall_ms,
+            PullReading(
+                asked.config, asked.metadata, ConsumerTable(), Commits(asked.config, asked.store),
+                wall_ms=asked.wall_ms,
+            ), clock=asked.clock, wall_ms=asked.wall_ms,
         )
         self.commands = AdminCommands(
             AdminParts(

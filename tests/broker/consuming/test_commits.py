@@ -95,13 +95,13 @@ class EndTests(CommitCase):
         """A slave may have given out messages that are not dispatched here yet."""
         self.broker.connect().send(send_of())
         self.assertEqual(self.parts.store.queues.bounds("T1", 0), (0, 2))
-        self.assertEqual(self.parts.pulls._commits.problem(self.consumer.connection, "g", "T1", 0, 3), "")
+        self.assertEqual(self.parts.pulls.commits.problem(self.consumer.connection, "g", "T1", 0, 3), "")
 
     def test_slave(self) -> None:
         """A slave's queue may be behind its master's."""
         slave = Sending(broker_role="SLAVE")
         self.addCleanup(slave.store.abandon)
-        self.assertEqual(slave.broker.pulls._commits.problem(self.consumer.connection, "g", "T1", 0, 9), "")
+        self.assertEqual(slave.broker.pulls.commits.problem(self.consumer.connection, "g", "T1", 0, 9), "")
 
 
 class LifeTests(CommitCase):
@@ -117,7 +117,7 @@ class LifeTests(CommitCase):
         begin = answer.ext_fields["nextBeginOffset"]
         self.assertEqual((answer.code, int(begin) + 5, answer.body), (21, self.end, b""))
         self.assertEqual((self.commit(int(begin) + 2), self.committed), (Code.SYSTEM_ERROR, None))
-        self.assertEqual(self.parts.pulls._commits.refused, 3)
+        self.assertEqual(self.parts.pulls.commits.refused, 3)
         answer = self.pull(int(begin))  # at its beginning: it knows the new one
         self.assertEqual((answer.code, answer.ext_fields["nextBeginOffset"]), (0, str(self.end)))
         self.assertEqual((self.commit(self.end), self.committed), (0, self.end))
@@ -125,7 +125,7 @@ class LifeTests(CommitCase):
     @property
     def end(self) -> int:
         """Of the queue."""
-        return self.parts.pulls._commits.end_of("T1", 0)
+        return self.parts.pulls.commits.end_of("T1", 0)
 
     def test_asks(self) -> None:
         """A consumer that asks for its offset knows the topic as it is now."""
@@ -146,7 +146,7 @@ class LifeTests(CommitCase):
 
     def test_bounds(self) -> None:
         """What is remembered of a connection ends with it, and is bounded."""
-        judge = self.parts.pulls._commits
+        judge = self.parts.pulls.commits
         self.patch(commits, "READ_MAX", 2)
         for queue_id in range(3):
             self.ask(QUERY, queueId=queue_id)

@@ -56,9 +56,10 @@ class Case(SynchronousTestCase):
         self.asked.topic("t")
         self.table = ConsumerTable()
         asked = self.asked
-        reading = PullReading(asked.config, asked.metadata, self.table, wall_ms=asked.wall_ms)
+        commits = Commits(asked.config, asked.store)
+        reading = PullReading(asked.config, asked.metadata, self.table, commits, wall_ms=asked.wall_ms)
         self.pulls = PullCommands(
-            asked.config, asked.store, asked.metadata, reading, Commits(asked.config, asked.store),
+            asked.config, asked.store, asked.metadata, reading,
             clock=asked.clock, wall_ms=asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
         )
         self.asked.broker.pulls = self.pulls

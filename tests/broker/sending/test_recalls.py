@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -76,8 +77,8 @@ class RecallTests(TimerCase):
         """
         for is_read in (True, False):
             key = f"K{is_read}"
-            read = self.parts.timers._read if is_read else lambda: False
-            with patch.object(self.parts.timers, "_read", read):
+            unread = patch.object(self.parts.timers, "_read", lambda: False)
+            with nullcontext() if is_read else unread:
                 old = self.handle(b"old", 5000, key)
                 self.handle(b"sooner", 4000, key)
                 self.handle(b"later", 8000, key)
@@ -162,7 +163,9 @@ class RecallTests(TimerCase):
     def test_restart_after_its_time(self) -> None:
         """A message that waits before it keeps the recall alive: the next run reads both again."""
         for is_read in (True, False):
-            self.handle(b"first", 60_000, f"K0{is_read}")
+            self.producer.send(send_of(b"first", properties=(
+                f"TIMER_DELIVER_MS\x01{WALL_MS + 60_000}\x02UNIQ_KEY\x01K0{is_read}"
+            )))
             read = self.parts.timers._read if is_read else lambda: False
             with patch.object(self.parts.timers, "_read", read):
                 handle = self.handle(b"a", 5000, f"K1{is_read}")

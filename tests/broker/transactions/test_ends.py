@@ -151,7 +151,7 @@ class OnceTests(EndCase):
         self.parts.metadata.topics.delete("T1", 1)
         self.assertEqual(self.end(half).code, 0)
         self.assertIsNotNone(self.parts.metadata.topics.get("T1"))
-        self.parts._note_deletion("T1")
+        self.parts.note_deletion("T1")
         self.parts.metadata.topics.delete("T1", 1)
         self.assertEqual(self.end(other).code, Code.TOPIC_NOT_EXIST)
         self.assertIsNone(self.parts.metadata.topics.get("T1"))

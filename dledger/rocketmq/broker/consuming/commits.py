@@ -2,13 +2,13 @@
 """
 Which commits of consumers count.
 
-RocketMQ's clients commit every five seconds what they hold, also after their topic was deleted and made
+RocketMQ's clients commit their offsets every five seconds, also after their topic was deleted and made
 again: an offset of the deleted topic would pass over messages of the next one.
 
 Rule 1: offsets end where queues end. A commit beyond the end of its queue counts nothing.
 Rule 2: a connection has read a queue in one life of its topic: the one in which it last asked for its offset,
-pulled from its beginning, or pulled from anywhere for the first time. What it commits later, and where it
-pulls, are of that life. If the topic was deleted since, a commit counts nothing, and a pull is sent to the
+pulled from its beginning, or pulled from anywhere for the first time. Its later commits and pulls are of that
+life. If the topic was deleted since, a commit counts nothing, and a pull is sent to the
 beginning.
 
 Rule 2 knows nothing of a consumer whose connection is new; then rule 1 alone counts. A slave's queue may be

@@ -163,7 +163,8 @@ class KeyQueries(CommandGroup):
             if self._clock.seconds() < query.until_s:
                 indexing.hurry()
                 return True
-        query.upto, query.offsets = -1, query.search()
+        query.upto = -1
+        query.offsets = query.search()
         return False
 
     def turn(self) -> None:

@@ -15,8 +15,8 @@ deadlines.
 Rule 3: work and output are bounded, too: a turn of the reactor examines at most L{WOKEN_MAX} woken requests,
 and a connection that does not read its answers gets no more of them until it does.
 Rule 4: a slave does not correct offsets (it may only be behind), and commits none.
-Rule 5: a consumer that has read a deleted topic of this name is sent to the beginning, and what it commits
-does not count: see L{dledger.rocketmq.broker.consuming.commits}.
+Rule 5: a consumer that has read a deleted topic of this name is sent to the beginning, and its commits
+do not count: see L{dledger.rocketmq.broker.consuming.commits}.
 
 Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
 """
@@ -43,7 +43,6 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.consuming.commits import Commits
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
 from dledger.rocketmq.broker.consuming.pull_reading import FLAG_COMMIT_OFFSET, Key, Pull, PullReading
 from dledger.rocketmq.broker.metadata.files import Metadata
@@ -105,6 +104,7 @@ class PullCommands(CommandGroup):
     """
     The group of commands.
 
+    @ivar commits: judges what consumers commit.
     @ivar progress: how far the groups have pulled.
     @ivar found: number of answers with messages.
     @ivar missed: number of other answers, except refusals.
@@ -115,8 +115,8 @@ class PullCommands(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, reading: PullReading,
-        commits: Commits, *, clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0,
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, reading: PullReading, *,
+        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0,
         held_max: int = HELD_MAX,
     ) -> None:
         """
@@ -128,7 +128,7 @@ class PullCommands(CommandGroup):
         self._store = store
         self._metadata = metadata
         self._reading = reading
-        self._commits = commits
+        self.commits = reading.commits
         self._clock = clock
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
@@ -161,7 +161,7 @@ class PullCommands(CommandGroup):
         reader = connection, pull.group.group_name, *pull.key
         try:
             does_commit = flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave
-            does_commit = does_commit and not self._commits.problem(*reader, commit)
+            does_commit = does_commit and not self.commits.problem(*reader, commit)
             is_former = self._is_former(reader, pull)
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
@@ -190,11 +190,11 @@ class PullCommands(CommandGroup):
     def _is_former(self, reader: tuple[CommandConnection, str, str, int], pull: Pull) -> bool:
         """Whether a consumer goes on in a queue of a deleted topic. @raise OSError: reading failed."""
         topic, queue_id = pull.key
-        if self._commits.is_former(*reader):
+        if self.commits.is_former(*reader):
             queue = self._store.queues.get(topic, queue_id)
             if queue is not None and pull.offset > self._store.queues.begin_of(topic, queue):
                 return True
-        self._commits.reads(*reader)
+        self.commits.reads(*reader)
         return False
 
     # -- messages --------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class PullCommands(CommandGroup):
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
-        self._commits.connection_lost(connection)
+        self.commits.connection_lost(connection)
         for held in self._held.of_connection(connection):
             self._held.release(held)
 

@@ -17,6 +17,7 @@ Source: HookUtils.transformTimerMessage (5.3.3).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import attrs
@@ -28,7 +29,9 @@ from dledger.rocketmq.broker.store.records.records import NewMessage, property_o
 from protocols.wire.rocketmq.layout import TIMED_DONE_TOPIC, TIMED_TOPIC
 from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
-__all__ = ["DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "TimedKey", "max_delay_ms", "timed", "timed_key"]
+__all__ = [
+    "DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "TimedKey", "delay_ms_of", "max_delay_ms", "timed", "timed_key"
+]
 
 DONE_TOPIC = TIMED_DONE_TOPIC
 #: Property with the time of delivery, ms since 1970, as of RocketMQ.
@@ -79,6 +82,15 @@ def timed(message: NewMessage, config: BrokerConfig, now_ms: int) -> NewMessage:
     named = decode_properties(message.properties_data)
     named.update({OUT_MS: str(at_ms), REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id)})
     return attrs.evolve(message, topic=TIMED_TOPIC, queue_id=0, properties_data=encode_properties(named))
+
+
+def delay_ms_of(properties: Mapping[str, str]) -> int | None:
+    """The delay for which a producer has asked, of a message that waits; None: it has named a time."""
+    seconds, milliseconds = properties.get("TIMER_DELAY_SEC"), properties.get("TIMER_DELAY_MS")
+    value = milliseconds if seconds is None else seconds
+    if value is None or not value.isdecimal():
+        return None
+    return int(value) * (1 if seconds is None else 1000)
 
 
 def _time_of(properties: bytes, now_ms: int) -> int:

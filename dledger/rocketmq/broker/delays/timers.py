@@ -14,6 +14,8 @@ logged.
 Rule 5: a message that its producer has recalled is not delivered: a note names its topic, unique key and
 time, and counts until then, and until all messages in the queue are read. It does not count for messages
 after it, nor for the same message with another time.
+Rule 6: a delay that began while the clock was ahead ends when the clock has been set back, see
+L{dledger.rocketmq.broker.delays.waiting}.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from dledger.rocketmq.broker.delays.timed import (
     REAL_TOPIC,
     TIMED_TOPIC,
     TimedKey,
+    delay_ms_of,
     timed_key,
 )
+from dledger.rocketmq.broker.delays.waiting import WaitingMessages
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
@@ -74,10 +78,8 @@ RECALLED_MAX = 65_536
 
 class TimerService:
     """
-    Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
-    topics, keys and times, from which C{_by_key} leads back (a producer that had no answer may have sent a
-    message twice); each of them is in C{_due}, or in the put that is under way. C{_due} and C{_places} may
-    have others.
+    Invariant: C{_open} has the messages that were read and are not delivered; each of them is in C{_due}, or
+    in the put that is under way. C{_due} and C{_places} may have others.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -111,8 +113,7 @@ class TimerService:
     def _forget(self) -> None:
         self._is_running = self._is_loaded = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
-        self._open: dict[int, TimedKey] = {}
-        self._by_key: dict[TimedKey, int | set[int]] = {}
+        self._open = WaitingMessages()
         self._recalled = RecalledMessages()
         self._places: list[int] = []
         self._done: set[int] = set()
@@ -130,7 +131,7 @@ class TimerService:
 
     def keys(self) -> list[TimedKey]:
         """Of the messages that wait."""
-        return list(self._open.values())
+        return self._open.keys()
 
     def start(self) -> None:
         """This broker is a master: read the messages that wait, then deliver."""
@@ -270,29 +271,22 @@ class TimerService:
             key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""), int(at))
             if self._recalled.has(key, unit.offset):
                 continue
-            self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
+            self._open.add(unit.queue_offset, key, delay_ms_of(named))
             heapq.heappush(self._places, unit.queue_offset)
-            heapq.heappush(self._due, (int(at), unit.queue_offset, unit.offset))
+            due_ms = self._open.due_ms(unit.queue_offset, int(at), self._wall_ms())
+            heapq.heappush(self._due, (due_ms, unit.queue_offset, unit.offset))
         return self._read_at < queue.next_index
 
-    def _by_key_of(self, key: TimedKey, offset: int) -> TimedKey:
-        before = self._by_key.setdefault(key, offset)
-        if isinstance(before, set):
-            before.add(offset)
-        elif before != offset:
-            self._by_key[key] = {before, offset}
-        return key
-
-    def _end(self, offset: int) -> None:
-        """A message waits no more."""
-        key = self._open.pop(offset, None)
-        if key is None:
-            return
-        found = self._by_key[key]
-        if isinstance(found, set) and len(found) > 1:
-            found.discard(offset)
-        else:
-            del self._by_key[key]
+    def _look_at_clock(self) -> None:
+        """Rule 6: somebody may have set the clock back."""
+        now_ms, waiting = self._wall_ms(), self._open
+        if waiting.is_set_back(now_ms):
+            self._due = [
+                (waiting.due_ms(offset, at_ms, now_ms), offset, place) for at_ms, offset, place in self._due
+            ]
+            heapq.heapify(self._due)
+            if not self._is_putting:
+                self._again(0.0)
 
     def _message(self, unit: Unit) -> Message | None:
         record = record_at(self._store, unit.offset, size=unit.size)
@@ -366,11 +360,11 @@ class TimerService:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
                 name, place = timed_key(topic, key, until_ms), put.placed.offsets[0]
                 self._recalled.add(name, place)
-                found, queue = self._by_key.get(name, set()), self._store.queues.get(TIMED_TOPIC, 0)
-                for offset in [*found] if isinstance(found, set) else [found]:
+                queue = self._store.queues.get(TIMED_TOPIC, 0)
+                for offset in self._open.of(name):
                     units = queue.read(offset, 1) if queue is not None else ()
                     if all(self._recalled.has(name, unit.offset) for unit in units):
-                        self._end(offset)
+                        self._open.end(offset)
             return status
 
         put.done.addCallback(stored)
@@ -388,7 +382,7 @@ class TimerService:
             self._failed(status.name)
             return
         for one in taken:
-            self._end(one[1])
+            self._open.end(one[1])
         self._add_note(put.placed.queue_offsets[-1], max(one[1] for one in taken), 0)
         self.delivered += count
         if self._problem:
@@ -434,6 +428,7 @@ class TimerService:
         """Record where the next master begins to read. Called once a second."""
         if not (self._is_running and self._is_loaded):
             return
+        self._look_at_clock()
         while self._places and self._places[0] not in self._open:
             heapq.heappop(self._places)
         first = self._places[0] if self._places else self._read_at

@@ -11,11 +11,12 @@ the deletions, too. When the note expires, all that it covers has expired before
 Rule 1: a topic begins at its last note, and without one with the log. No table says more, or less.
 Rule 2: a note counts when it is in its queue; that of this master when it is stored.
 Rule 3: a note that cannot be read covers nothing: the messages are shown, and the log says so.
+Rule 4: it covers the retries of its topic, too: those that wait, and those in the topics of groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from twisted.logger import Logger
 
@@ -26,8 +27,10 @@ from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
-from protocols.wire.rocketmq.message import Host, decode_message
+from protocols.wire.rocketmq.message import Host, Message, decode_message
 
+#: Topics with the retries of a group, of several topics; and the property that names the topic of each.
+_RETRY_PREFIX, _RETRY_TOPIC = "%RETRY%", "RETRY_TOPIC"
 #: Notes that one read of their queue takes.
 READ_UNITS = 1_024
 
@@ -96,6 +99,33 @@ class DeletedTopics:
         elif unit.offset >= self._store.log.begin_offset:
             self.log.warn("the note of a deleted topic at {offset} cannot be read: the topic's messages are "
                           "shown", offset=unit.offset)
+
+    def is_over(self, message: Message) -> bool:
+        """
+        Whether a message of a topic of retries, or one that waits for such a topic, is of a topic that was
+        deleted since it was stored.
+
+        @raise OSError: reading failed.
+        """
+        real = message.properties.get(_RETRY_TOPIC)
+        return real is not None and message.physical_offset < self.place_of(real)
+
+    def retries_of(self, topic: str) -> Callable[[bytes], bool] | None:
+        """
+        Which records of a topic of retries are not over; None: all, as of any other topic.
+
+        @raise OSError: reading failed.
+        """
+        if not topic.startswith(_RETRY_PREFIX):
+            return None
+        self.place_of(topic)
+        return self._lives if self._places else None
+
+    def _lives(self, record: bytes) -> bool:
+        try:
+            return not self.is_over(decode_message(record, verify_body=False))
+        except WireError:
+            return True  # its consumer is shown that it is damaged
 
     def kept(self) -> Set[str]:
         """
