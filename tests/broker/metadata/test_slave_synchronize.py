@@ -138,11 +138,17 @@ class SlaveTests(SynchronousTestCase):
         ):
             places |= {"master": theirs, "slave": ours}
             master.consumer_offsets.commit("G", "T", 0, offset, 5)
+            if theirs == ours == 0:
+                master.consumer_offsets.commit("G", "T", 1, offset, 5)
+            elif ours == 900:
+                slave.consumer_offsets.commit("here", "T", 0, 5, 5)
             master.consumer_offsets.commit("G", "U", 0, 60 + offset, 5)
             self.master.bodies = {code: metadata_answer(master, code, is_whole=True) or b"" for code in ITEMS}
             self.assertEqual(dict(self.round().failed), {})
             offsets = slave.consumer_offsets
             self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)), (found, 60 + offset))
+            self.assertEqual(offsets.query("G", "T", 1), offset if theirs == ours == 0 else None)
+            self.assertEqual(offsets.query("here", "T", 0), 5 if ours == 900 else None)
             again = Metadata(self.disk, "base/config", now_ms=2)
             again.load()
             again.consumer_offsets.place_of = offsets.place_of
