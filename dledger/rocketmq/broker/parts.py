@@ -46,7 +46,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress, bracketed
 from dledger.rocketmq.broker.common.system_topics import add_system_topics
 from dledger.rocketmq.broker.consuming.assignments import Assignments
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
@@ -241,7 +241,7 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
         visible = all_visible if gate is None else gate.visible
-        commits = Commits(config, store)
+        commits = CommitJudge(config, store)
         reading = PullReading(
             config, metadata, self.consumer_table, commits, wall_ms=wall_ms, visible=visible,
             retries_of=self.deleted.retries_of,

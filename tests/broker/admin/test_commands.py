@@ -25,7 +25,7 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminParts,
 )
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
@@ -61,7 +61,7 @@ class Case(SynchronousTestCase):
         pulls = PullCommands(
             asked.config, asked.store, asked.metadata,
             PullReading(
-                asked.config, asked.metadata, ConsumerTable(), Commits(asked.config, asked.store),
+                asked.config, asked.metadata, ConsumerTable(), CommitJudge(asked.config, asked.store),
                 wall_ms=asked.wall_ms,
             ), clock=asked.clock, wall_ms=asked.wall_ms,
         )

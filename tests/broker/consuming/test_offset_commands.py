@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
@@ -46,7 +46,7 @@ class OffsetTests(SynchronousTestCase):
         self.asked.metadata.groups.is_dirty = False
         self.asked.groups = [OffsetCommands(
             self.asked.config, self.asked.store, self.asked.metadata,
-            Commits(self.asked.config, self.asked.store), wall_ms=self.asked.wall_ms,
+            CommitJudge(self.asked.config, self.asked.store), wall_ms=self.asked.wall_ms,
             settled=lambda: succeed(None), **options
         )]
         self.client = self.asked.client()

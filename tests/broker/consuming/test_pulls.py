@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.consuming import pulls
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import SUSPEND_MS_MAX, PullReading
 from dledger.rocketmq.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
@@ -56,7 +56,7 @@ class Case(SynchronousTestCase):
         self.asked.topic("t")
         self.table = ConsumerTable()
         asked = self.asked
-        commits = Commits(asked.config, asked.store)
+        commits = CommitJudge(asked.config, asked.store)
         reading = PullReading(asked.config, asked.metadata, self.table, commits, wall_ms=asked.wall_ms)
         self.pulls = PullCommands(
             asked.config, asked.store, asked.metadata, reading,

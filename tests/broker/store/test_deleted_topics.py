@@ -30,7 +30,7 @@ class PlaceTests(SynchronousTestCase):
         self.broker.settle()
         return at
 
-    def test_last(self) -> None:
+    def test_the_last_note_counts(self) -> None:
         """The last note of a topic counts; they are read when somebody asks, some at a time."""
         self.patch(deleted_topics, "READ_UNITS", 2)
         self.assertEqual(self.deleted.place_of("T"), 0)
@@ -41,7 +41,7 @@ class PlaceTests(SynchronousTestCase):
         again = self.delete("V")
         self.assertEqual(self.deleted.place_of("V"), again)
 
-    def test_own_note(self) -> None:
+    def test_own_note_counts_at_once(self) -> None:
         """A note of this broker counts before it is in its queue, and a later one of the queue after it."""
         self.deleted.note("T", 77)
         self.assertEqual(self.deleted.place_of("T"), 77)
@@ -51,7 +51,7 @@ class PlaceTests(SynchronousTestCase):
         self.deleted.note("T", 5)
         self.assertEqual(self.deleted.place_of("T"), place)
 
-    def test_cut(self) -> None:
+    def test_cut_notes_count_no_more(self) -> None:
         """A log without the note has no deletion."""
         place = self.delete("T")
         self.assertEqual(self.deleted.place_of("T"), place)
@@ -62,7 +62,7 @@ class PlaceTests(SynchronousTestCase):
         self.deleted.forget()
         self.assertEqual(self.deleted.place_of("T"), 0)
 
-    def test_unreadable(self) -> None:
+    def test_unreadable_notes_cover_nothing(self) -> None:
         """A note that is not a name covers nothing, and the log says so."""
         place = self.store.log.record_end
         self.store.log.append([[message(b"\xff", topic=DELETED_TOPIC)]], WALL_MS)
@@ -71,7 +71,7 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(self.deleted.place_of("T"), 0)
         self.assertEqual([one["offset"] for one in events if "cannot be read" in one["log_format"]], [place])
 
-    def test_kept(self) -> None:
+    def test_kept_topics_have_messages(self) -> None:
         """Topics that have messages which no deletion covers."""
         for topic in "TUV":
             self.store.log.append([[message(topic=topic)]], WALL_MS)
@@ -81,7 +81,7 @@ class PlaceTests(SynchronousTestCase):
         self.broker.settle()
         self.assertEqual(self.deleted.kept(), {"U", "V", DELETED_TOPIC})
 
-    def test_retries(self) -> None:
+    def test_retries_end_with_their_topic(self) -> None:
         """A retry is over if its topic was deleted since it was stored."""
         self.assertIsNone(self.deleted.retries_of("%RETRY%g"))
         for number, topic in enumerate("TUT"):

@@ -28,7 +28,7 @@ READ_MAX = 262_144
 _Read = tuple[str, str, int]
 
 
-class Commits:
+class CommitJudge:
     """
     Judges commits, for one broker.
 

@@ -35,7 +35,7 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
@@ -68,7 +68,7 @@ class OffsetCommands(CommandGroup):
     })
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, commits: Commits, *,
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, commits: CommitJudge, *,
         wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]], slow_bytes: int = 0,
     ) -> None:
         """

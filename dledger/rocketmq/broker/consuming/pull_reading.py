@@ -17,7 +17,7 @@ import attrs
 from dledger.rocketmq.answering.refusals import LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import find_group
-from dledger.rocketmq.broker.consuming.commits import Commits
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.sql92 import SqlFilter
 from dledger.rocketmq.broker.consuming.subscriptions import (
@@ -73,7 +73,7 @@ class PullReading:
     """The rules for requests. @ivar commits: as given."""
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, commits: Commits, *,
+        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, commits: CommitJudge, *,
         wall_ms: Callable[[], int], visible: VisibleTo = all_visible,
         retries_of: Callable[[str], Visible | None] = lambda topic: None,
     ) -> None:
