@@ -358,7 +358,7 @@ class BrokerParts(BrokerEvents):
     def cut(self, end_offset: int) -> None:
         assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
-        self.deleted.forget()
+        self.lost_topics.deleted.forget()
         self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
@@ -410,7 +410,7 @@ class BrokerParts(BrokerEvents):
 
     def role_changed(self) -> None:
         self._stop_delivering()
-        self.deleted.forget()
+        self.lost_topics.deleted.forget()
         if not self.config.is_slave:
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.lost_topics.restore()
