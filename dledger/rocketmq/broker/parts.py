@@ -480,16 +480,19 @@ class BrokerParts(BrokerEvents):
             self.metadata.topics.put(TopicConfig(
                 topic_name=DELETED_TOPIC, read_queue_nums=1, write_queue_nums=1
             ), now_ms)
+        end = self.store.written_end
         put = pipeline.put(pipeline.checked([deletion_note(topic, self.own.host, now_ms)]))
+        # At once: what waits must not make the topic again before the note is committed.
+        self.deleted.note(topic, end)
 
-        def stored(status: PutStatus) -> PutStatus:
+        def ended(status: PutStatus) -> PutStatus:
             if status.is_stored:
                 self.deleted.note(topic, put.placed.offsets[0])
+            else:
+                self.deleted.forget()
             return status
 
-        if put.is_placed:  # what is stored after it is of the next topic of this name
-            stored(PutStatus.PUT_OK)
-        put.done.addCallback(stored)
+        put.done.addCallback(ended)
         return put
 
     def _is_over(self, message: Message) -> bool:
