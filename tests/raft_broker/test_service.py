@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from unittest import mock
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.puts.puts import Put
+from dledger.rocketmq.broker.store.records.plain_records import Placed
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
@@ -207,6 +210,12 @@ class LifeTests(RaftCase):
         self.assertIsNone(self.broker.metadata.topics.get("T1"))
         self.broker.deleted.forget()
         self.assertEqual(self.broker.deleted.place_of("T1"), place)
+        held: Deferred[PutStatus] = Deferred()
+        self.patch(self.broker.pipeline, "put", lambda messages: Put(Placed([], [], 0, 0), held, False))
+        self.broker.note_deletion("T2")
+        self.assertEqual(self.broker.deleted.place_of("T2"), store.end_position)
+        held.callback(PutStatus.UNKNOWN_ERROR)
+        self.assertEqual([self.broker.deleted.place_of(topic) for topic in ("T1", "T2")], [place, 0])
         self.stop()
 
     def test_a_broker_needs_its_member(self) -> None:

@@ -482,7 +482,7 @@ class BrokerParts(BrokerEvents):
             ), now_ms)
         end = self.store.written_end
         put = pipeline.put(pipeline.checked([deletion_note(topic, self.own.host, now_ms)]))
-        # At once: what waits must not make the topic again before the note is committed.
+        # At once: a delayed message must not make the topic again before the note is committed.
         self.deleted.note(topic, end)
 
         def ended(status: PutStatus) -> PutStatus:
