@@ -160,7 +160,7 @@ class SystemdTests(SynchronousTestCase):
             self.assertIn(f" --config {etc}.toml ", settings["ExecStart"][0])
             self.assertEqual((settings["User"], settings["Group"]), (users, users))
             configuration = Path(self.mktemp() + ".toml")
-            configuration.write_text("")
+            configuration.write_text("# none")
             made = accepted(words_of(*settings["ExecStart"], configuration)).subOptions
             for attribute, field in (("member", "store_base_dir"), ("name_server", "kv_config_path")):
                 config = getattr(made, attribute, None)

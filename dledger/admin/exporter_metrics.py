@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, GroupMeasure
 
 _RETRY, _DLQ = "%RETRY%", "%DLQ%"
-_VERSION = "V4_9_8"
+_VERSION = "V5_3_3"
 _RUNTIME_LABELS = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
 
 _Number = Callable[[BrokerStatus, BrokerMeasures], float]

@@ -113,7 +113,7 @@ class RaftReplication:
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S, own_log=OwnLog(
-                local_topics=store.queues.topics, is_stopped=lambda: self._is_carried,
+                local_topics=needs.kept_topics, is_stopped=lambda: self._is_carried,
             ), topics_copied=offers.copied,
         )
         self.metadata = MetadataLog(

@@ -83,7 +83,7 @@ class TopicOffers:
         self._on_master = on_master
         settled = self._deleted | self._asked_for | SYSTEM_TOPICS
         since_ms = self._wall_ms() - RECENT_MS
-        for lost in lost_topics(self._store, on_master, table_ms=since_ms, queue_nums=self._queue_nums):
+        for lost in lost_topics(self._store, on_master, queue_nums=self._queue_nums, since_ms=since_ms):
             name = lost.topic_name
             if name not in settled and not name.startswith("rmq_sys_"):
                 # The topic stays in here even if the master refuses it, because it would refuse it again.

@@ -53,8 +53,9 @@ from protocols.wire.remoting import (
 #: Code of a successful answer.
 SUCCESS = 0
 
-#: The version that we send: RocketMQ 4.9.8. Below 37 a name server reads registrations in an old form.
-VERSION = 409
+#: The version that we send: RocketMQ 5.3.3, whose requests we answer; its clients show it. Below 37 a name
+#: server reads registrations in an old form.
+VERSION = 479
 
 #: Bytes of one read of a connection on which messages, or answers, come. With Twisted's 64 KiB a window of 64
 #: messages of 1 KiB takes two reads, and its last few cost an additional put, frame to the slaves and wait.

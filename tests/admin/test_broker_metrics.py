@@ -137,7 +137,7 @@ class MetricTests(SynchronousTestCase):
                        countOfOnlineConsumers="3", msgModel="1")
         runtime = {
             "cluster": status.cluster, "brokerIP": status.address, "brokerHost": status.address,
-            "des": status.name, "boottime": "1700000000000", "broker_version": "V4_9_8",
+            "des": status.name, "boottime": "1700000000000", "broker_version": "V5_3_3",
         }
         for name, number in (
             ("msg_put_total_today_now", 63.0), ("gettotal_tps10", 105.0), ("commitlog_disk_ratio", 0.75),

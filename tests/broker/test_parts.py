@@ -149,7 +149,7 @@ class EventTableTests(SynchronousTestCase):
         """Each event is sent and heard; what senders call as a callable counts."""
         for event in broker_events.EVENTS:
             self.assertTrue(broker_events.senders(event) and broker_events.listeners(event), event)
-        by_callable = "dledger.rocketmq.broker.lost_topics.LostTopics._add_lost"
+        by_callable = "dledger.rocketmq.broker.lost_topics.LostTopics.found"
         self.assertIn(by_callable, broker_events.senders("topics_changed"))
 
     def test_run(self) -> None:

@@ -6,15 +6,12 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-import attrs
 from twisted.internet.defer import succeed
 from twisted.logger import capturedLogs
-from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker import lost_topics
 from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
 from dledger.rocketmq.broker.transactions.ends import COMMIT
@@ -22,55 +19,13 @@ from dledger.rocketmq.broker.transactions.ends_reading import first_place
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.transactions.rig import TransactionCase
+from tests.processes.brokers import messages_of
 
 DELETE, MAKE = 215, 17
 FIELDS = {
     "topic": "T1", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
     "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
 }
-
-
-def made(name: str = "T1", **rest: object) -> TopicConfig:
-    """An entry."""
-    return TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4, rest=rest)
-
-
-class TableTests(SynchronousTestCase):
-    """Where a topic begins."""
-
-    def setUp(self) -> None:
-        self.topics = Topics(1)
-        self.topics.log_end = lambda name: 700
-
-    def test_new(self) -> None:
-        """At the end of the log; a change of its settings changes nothing of that; it is in the file."""
-        self.topics.put(made(), 1)
-        self.assertEqual(self.topics.begins_at("T1"), 700)
-        self.topics.log_end = lambda name: 900
-        self.topics.put(TopicConfig(topic_name="T1", read_queue_nums=8), 2)
-        self.assertEqual(self.topics.begins_at("T1"), 700)
-        again = Topics(1)
-        again.load(self.topics.file_bytes())
-        self.assertEqual((again.begins_at("T1"), again.entries["T1"].read_queue_nums), (700, 8))
-        self.topics.delete("T1", 3)
-        self.assertEqual(self.topics.begins_at("T1"), 0)
-        self.topics.put(made(), 4)
-        self.assertEqual(self.topics.begins_at("T1"), 900)
-
-    def test_told(self) -> None:
-        """An entry that has a place keeps it; what is no place counts for nothing."""
-        self.topics.put(made(**{BEGINS_AT: 0}), 1)
-        self.assertEqual(self.topics.begins_at("T1"), 0)
-        for value in ("7", -1, None, [1]):
-            self.topics.put(made("T2", **{BEGINS_AT: value}), 1)
-            self.assertEqual(self.topics.begins_at("T2"), 0)
-
-    def test_another_log(self) -> None:
-        """A place after the end of the log is forgotten: the log is another one, or older."""
-        self.topics.put(made(), 1)
-        self.assertEqual(self.topics.begin_within(700, 2), [])
-        self.assertEqual(self.topics.begin_within(699, 2), ["T1"])
-        self.assertEqual((self.topics.begins_at("T1"), self.topics.begin_within(0, 3)), (0, []))
 
 
 class AgainCase(PopCase):
@@ -84,7 +39,6 @@ class AgainCase(PopCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.parts.lost_topics.restore()
         if self.is_kept:  # as on a raft log
             self.patch(type(self.parts.store), "forget_topic", lambda store, topic: None)
 
@@ -110,10 +64,18 @@ class AgainCase(PopCase):
 
 
 class LostTests(AgainCase):
-    """A message makes a deleted topic again, and the broker crashes before the table is written."""
+    """The table of topics is lost, or older than the log."""
+
+    def lose(self) -> None:
+        """The broker starts without its table."""
+        for name in ("topics.json", "topics.json.bak"):
+            if self.disk.exists(f"/store/config/{name}"):
+                self.disk.unlink(f"/store/config/{name}")
+        self.again(crash=True)
+        self.parts.lost_topics.restore()
 
     def test_begin(self) -> None:
-        """The topic begins with the first message since the deletion, also with one that waits."""
+        """A topic that was deleted, and made again by a message before a crash, begins after the deletion."""
         for is_delayed in (False, True):
             self.send(b"old", properties="DELAY\x011\x02")
             self.wait(1)
@@ -122,21 +84,33 @@ class LostTests(AgainCase):
             if is_delayed:
                 self.send(b"waits", properties="DELAY\x012\x02")
             self.send(b"new")
-            self.again(crash=True)
-            self.parts.lost_topics.restore()
-            first = b"waits" if is_delayed else b"new"
-            (begin,) = [one.physical_offset for one in self.broker.stored() if one.body == first][-1:]
-            self.assertEqual(self.parts.metadata.topics.begins_at("T1"), begin)
+            self.lose()
+            self.parts.schedule.start()
+            self.addCleanup(self.parts.schedule.stop)
+            self.wait(9)
+            self.parts.schedule.stop()
+            wanted = [b"new", b"waits"] if is_delayed else [b"new"]
+            self.assertEqual([one.body for one in self.pop(consumerGroup=f"of-{is_delayed}")], wanted)
 
+    def test_whole(self) -> None:
+        """Without a deletion all of it is there, also when an operator, or a message, makes it once more."""
+        self.send(b"one", b"two")
+        for code in (None, MAKE, 0):
+            if code is None:
+                self.lose()
+            elif code:
+                self.admin(code)
+            else:
+                self.lose()
+                self.send(b"three")
+            bodies = [one.body for one in self.pop(consumerGroup=f"of-{code}")]
+            self.assertEqual(bodies[:2], [b"one", b"two"])
 
     def test_made_again(self) -> None:
         """A topic that was lost, and is made by others, has the messages that wait for it."""
         for code in (MAKE, 0):
             self.send(b"waits", properties="DELAY\x012\x02")
-            table = b'{"topicConfigTable":{},"dataVersion":{"stateVersion":0,"timestamp":1,"counter":"1"}}'
-            self.disk.write_file("/store/config/topics.json", table)
-            self.again(crash=True)
-            self.parts.lost_topics.restore()
+            self.lose()
             self.parts.schedule.start()
             self.addCleanup(self.parts.schedule.stop)
             if code:
@@ -151,10 +125,7 @@ class LostTests(AgainCase):
         """A topic that was lost, added and deleted is not made again by a message that waits for it."""
         self.send(b"first", properties="DELAY\x011\x02")
         self.send(b"second", properties="DELAY\x012\x02")
-        table = b'{"topicConfigTable":{},"dataVersion":{"stateVersion":0,"timestamp":1,"counter":"1"}}'
-        self.disk.write_file("/store/config/topics.json", table)
-        self.again(crash=True)
-        self.parts.lost_topics.restore()
+        self.lose()
         self.parts.schedule.start()
         self.addCleanup(self.parts.schedule.stop)
         self.wait(3)
@@ -163,6 +134,28 @@ class LostTests(AgainCase):
         self.wait(9)
         self.assertIsNone(self.parts.metadata.topics.get("T1"))
         self.assertEqual([one.body for one in self.of("T1")], [b"first"])
+
+    def test_an_older_log(self) -> None:
+        """Offsets from after a deletion that the log does not have say nothing of its messages."""
+        self.send(b"one", b"two")
+        log = {name: self.disk.read_file(name) for name in self.disk.files if "/commitlog/" in name}
+        self.make_again()
+        offsets = self.parts.metadata.consumer_offsets
+        offsets.commit("G", "T1", 0, 1, 1)
+        self.parts.metadata.save(lambda work: succeed(work()))
+        offsets.forget_other_logs(self.parts.store.log.begin_offset)
+        self.assertEqual(offsets.query("G", "T1", 0), 1)
+        for name in list(self.disk.files):
+            if "/config/" not in name:
+                self.disk.unlink(name)
+        for name, data in log.items():
+            self.disk.write_file(name, data)
+        self.again(crash=True)
+        with capturedLogs() as events:
+            self.parts.lost_topics.restore()
+        self.assertEqual([one["names"] for one in events if "is an older copy" in one["log_format"]], ["T1"])
+        self.assertIsNone(self.parts.metadata.consumer_offsets.query("G", "T1", 0))
+        self.assertEqual([one.body for one in self.pop()], [b"one", b"two"])
 
 
 class PopsTests(AgainCase):
@@ -174,13 +167,13 @@ class PopsTests(AgainCase):
             self.send(b"old 0", b"old 1")
             held = self.hold_puts()
             self.assertEqual(self.client.send(pop_of()), [])
+            self.parts.pipeline.__dict__.pop("put")
             self.admin(DELETE)
             if is_made:
                 self.admin(MAKE)
             held.pop().callback(PutStatus.PUT_OK)
             (answer,) = self.client.received()
             self.assertEqual((answer.code, len(self.parts.revive.table)), (210, 0))
-            self.parts.pipeline.__dict__.pop("put")
             self.admin(MAKE)
             self.send(b"new 0", b"new 1", b"new 2")
             given = self.pop()
@@ -322,17 +315,22 @@ class HalfTests(TransactionCase):
 
     def delete(self, name: str) -> None:
         """As an administrator does."""
+        self.parts.note_deletion(name)
         self.parts.metadata.topics.delete(name, 1)
-        self.parts.lost_topics.deleted(name)
+
+    def make_it(self) -> None:
+        """Make T1, as an administrator does."""
+        self.parts.metadata.topics.put(TopicConfig(
+            topic_name="T1", read_queue_nums=4, write_queue_nums=4
+        ), 1)
 
     def test_over(self) -> None:
         """It is not committed, and nobody is asked about it."""
-        self.parts.lost_topics.restore()
         self.assertEqual(self.end(self.half(key="warm up")).code, 0)
         half = self.half(key="old")
         self.delete("T1")
         self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
-        self.parts.metadata.topics.put(made(), 1)
+        self.make_it()
         self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
         new = self.half(key="new")
         self.assertEqual([one.ext_fields["msgId"] for one in self.wait(10.5)], ["new"])
@@ -340,18 +338,13 @@ class HalfTests(TransactionCase):
 
     def test_copy(self) -> None:
         """A copy is as old as the first one, although it was stored when the topic was gone."""
-        self.parts.lost_topics.restore()
         self.assertEqual(self.end(self.half(key="warm up")).code, 0)
         half = self.half(key="old")
-        self.delete("T1")
-        begin = self.broker.store.log.record_end
         self.wait(10.5)
-        copy = self.of(HALF_TOPIC)[-1]
-        self.assertGreaterEqual(copy.physical_offset, begin)
-        # As after a crash: the topic begins with the first message that waited since its deletion.
-        self.parts.metadata.topics.put(made(**{BEGINS_AT: begin}), 1)
-        self.assertEqual(first_place(self.broker.store, copy), half.physical_offset)
-        self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, Code.TOPIC_NOT_EXIST)
+        before = self.of(HALF_TOPIC)[-1]
+        self.patch(self.broker.store.queues, "begins_at", lambda topic: before.physical_offset)
+        self.assertEqual(first_place(self.broker.store, before), half.physical_offset)
+        self.assertEqual(self.end(before, COMMIT, fromTransactionCheck="true").code, Code.TOPIC_NOT_EXIST)
         self.assertEqual(self.wait(20), [])
 
     def test_reading_fails(self) -> None:
@@ -363,17 +356,46 @@ class HalfTests(TransactionCase):
             self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, Code.SYSTEM_ERROR)
         self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, 0)
 
-    def test_lost_and_deleted(self) -> None:
-        """An end does not make a topic that an administrator has deleted since the start."""
-        half = self.half(key="old")
-        self.delete("T1")
-        self.parts.lost_topics.note_table()
-        self.broker.clock.advance(1)
-        self.parts.lost_topics.restore()
-        self.parts.lost_topics._at_start = attrs.evolve(self.parts.lost_topics._at_start, table_ms=0)
-        self.delete("T1")
-        self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
-        self.patch(lost_topics, "DELETED_MAX", 2)
-        for name in ("T2", "T3"):
-            self.delete(name)
-        self.assertEqual(self.end(half, COMMIT).code, 0)
+
+class RetriesTests(AgainCase):
+    """Messages that a consumer has sent back."""
+
+    def back(self) -> None:
+        """The group sends its last message back, for a retry after a second."""
+        (answer,) = self.client.send(RemotingCommand(code=36, opaque=1, ext_fields={
+            "offset": str(self.of("T1")[-1].physical_offset), "group": "G", "delayLevel": "1",
+        }))
+        self.assertEqual(answer.code, 0, answer.remark)
+        self.settle()
+
+    def pulled(self) -> list[bytes]:
+        """What the group gets of its retries."""
+        (answer,) = self.client.send(RemotingCommand(code=11, opaque=1, ext_fields={
+            "consumerGroup": "G", "topic": "%RETRY%G", "queueId": "0", "queueOffset": "0",
+            "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }))
+        return [one.body for one in messages_of(answer)]
+
+    def test_over(self) -> None:
+        """Those that wait, those in the topic of retries, and those that are sent back later."""
+        self.parts.schedule.start()
+        self.addCleanup(self.parts.schedule.stop)
+        self.send(b"there")
+        self.back()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [b"there"])
+        self.send(b"waits")
+        self.back()
+        self.make_again()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [])
+        count = len(self.broker.stored())
+        old = [one for one in self.broker.stored() if one.body == b"there"][0]
+        (answer,) = self.client.send(RemotingCommand(code=36, opaque=1, ext_fields={
+            "offset": str(old.physical_offset), "group": "G", "delayLevel": "1",
+        }))
+        self.assertEqual((answer.code, len(self.broker.stored())), (0, count))
+        self.back()
+        self.wait(2)
+        self.assertEqual(self.pulled(), [b"new"])

@@ -20,7 +20,6 @@ from pathlib import Path
 import attrs
 
 from dledger.rocketmq.answering.java_json import read_document
-from dledger.rocketmq.broker.metadata.tables import BEGINS_AT
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
@@ -398,7 +397,7 @@ def ask_tables(address: str) -> dict[str, object]:
     return found
 
 
-_NOT_COPIED = ("attributes", BEGINS_AT)
+_NOT_COPIED = ("attributes", "topicLives")
 
 
 def _essence(document: Mapping[str, object]) -> object:

@@ -11,6 +11,12 @@ from tests.mutants.patching import Patch
 
 ACKS = "dledger.rocketmq.broker.popping.acks"
 ADMIN = "dledger.rocketmq.broker.admin.commands"
+COMMITS = "dledger.rocketmq.broker.consuming.commits"
+DELETED = "dledger.rocketmq.broker.store.deleted_topics"
+OFFSET_TABLE = "dledger.rocketmq.broker.metadata.offsets"
+PULLS = "dledger.rocketmq.broker.consuming.pulls"
+SCHEDULE = "dledger.rocketmq.broker.delays.schedule"
+STORE = "dledger.rocketmq.broker.store.commit_log_store"
 BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
 COMMANDS = "dledger.rocketmq.broker.transactions.commands"
@@ -35,7 +41,6 @@ REVIVE = "dledger.rocketmq.broker.popping.revive"
 RULES = "dledger.rocketmq.broker.puts.rules"
 TAKING = "dledger.rocketmq.broker.popping.taking"
 TIMERS = "dledger.rocketmq.broker.delays.timers"
-TABLES = "dledger.rocketmq.broker.metadata.tables"
 
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
@@ -43,6 +48,8 @@ _SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
 _END_TESTS = {"test": "tests.broker.transactions.test_ends"}
 _TIMER_TESTS = {"test": "tests.broker.sending.test_timers"}
 _ORDER_TESTS = {"test": "tests.broker.popping.test_in_order"}
+_FILES_TESTS = {"test": "tests.broker.test_files_put_together"}
+_COMMIT_TESTS = {"test": "tests.broker.consuming.test_commits"}
 _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
@@ -173,11 +180,53 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(CONSUMERS, "if said.get(topic, own) == own:", "if True:"),
     ), {"test": "tests.broker.consuming.test_consumers"}),
     ("topic-not-over", "messages of a deleted topic come up in the new one", (
-        Patch(TABLES, "at = self.log_end(entry.name) if before is None else before.begins_at", "at = 0"),
+        Patch(DELETED, "        return self._places.get(topic, 0)", "        return 0"),
     ), _AGAIN_TESTS),
-    ("topic-of-another-log", "a topic hides messages because its table is of another log", (
-        Patch(TABLES, "if entry.begins_at > log_end]", "if False]"),
+    ("offsets-of-another-log", "offsets from after a deletion that is not in the log pass over messages", (
+        Patch(LOST, "others = self._offsets.forget_other_logs(self._store.log.begin_offset)", "others = []"),
     ), _AGAIN_TESTS),
+    ("deletion-of-a-table", "a topic that the table has lost is not shown", (
+        Patch(LOST, "        for topic in lost:\n", "        for topic in lost[:0]:\n"),
+    ), _FILES_TESTS),
+    ("queues-of-a-longer-log", "queues of a longer log lack messages of a topic that was deleted there", (
+        Patch(STORE, "and queues.reach_beyond(end, crashed=seen.crashed):", "and False:"),
+    ), _FILES_TESTS),
+    ("queues-older-than-the-mark", "queues that are older than the mark lack the last messages", (
+        Patch(STORE, "(reached < known or (seen.mark is None and not seen.crashed))",
+              "(seen.mark is None and not seen.crashed)"),
+    ), _FILES_TESTS),
+    ("retry-outlives-topic", "a retry of a deleted topic comes up in the next of its name", (
+        Patch(DELETED, "return self._lives if self._places else None", "return None"),
+    ), _AGAIN_TESTS),
+    ("retry-waits-over-a-deletion", "a retry that waits outlives its topic", (
+        Patch(SCHEDULE, "if found is None or (topic.startswith(RETRY_PREFIX) and self._is_over(message)):",
+              "if found is None:"),
+    ), _AGAIN_TESTS),
+    ("deletion-not-noted", "a topic is deleted although the log does not say so", (
+        Patch(ADMIN, "        if not status.is_stored:\n", "        if False:\n"),
+    ), {"test": "tests.broker.admin.test_commands"}),
+    ("commit-beyond-the-end", "a commit beyond the end of its queue passes over the next messages", (
+        Patch(COMMITS, "        if offset > end and not self._config.is_slave:\n", "        if False:\n"),
+    ), _COMMIT_TESTS),
+    ("commit-of-a-deleted-topic", "a late commit of a deleted topic counts in the next of its name", (
+        Patch(COMMITS, "        if self.is_former(connection, group, topic, queue_id):\n",
+              "        if False:\n"),
+    ), _COMMIT_TESTS),
+    ("pull-of-a-deleted-topic", "a consumer goes on in the middle of the next topic of its name", (
+        Patch(PULLS, "        if self.commits.is_former(*reader):\n", "        if False:\n"),
+    ), _COMMIT_TESTS),
+    ("recall-of-another", "a recall takes the same message with another time", (
+        Patch("dledger.rocketmq.broker.delays.timed", "    return topic, key, at_ms\n",
+              "    return topic, key, 0\n"),
+    ), {"test": "tests.broker.sending.test_recalls"}),
+    ("delay-ahead", "a delay that began while the clock was ahead waits for the clock", (
+        Patch("dledger.rocketmq.broker.delays.waiting", "return now_ms if delay_ms is not None and",
+              "return now_ms if False and"),
+    ), _TIMER_TESTS),
+    ("query-before-the-index", "a query by key does not see what was stored before it", (
+        Patch("dledger.rocketmq.broker.consuming.key_queries", "            if self._lags(query):\n",
+              "            query.until_s = -1.0\n            if self._lags(query):\n"),
+    ), {"test": "tests.broker.consuming.test_key_queries"}),
     ("full-history-doubted", "an empty slave that asks for everything counts for nothing", (
         Patch(MASTER, "self.acks.proved(connection.serial), FIRST_REPORT_MIN)",
               "self.acks.proved(connection.serial))"),
@@ -186,7 +235,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(INDEX, "            self._lower_mark(self._marked)\n", "            self._write_mark()\n"),
     ), {"test": "tests.broker.store.test_key_index"}),
     ("offsets-of-before", "a slave keeps the offsets of a topic that was made again", (
-        Patch(COPY, "            self._forget_offsets(before)\n", "            pass\n"),
+        Patch(OFFSET_TABLE, "            if life > ours:\n", "            if False:\n"),
+    ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
+    ("offsets-of-a-stale-answer", "a slave takes the offsets of a deleted topic over after the deletion", (
+        Patch(OFFSET_TABLE, "            if life >= ours:\n", "            if True:\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
     ("offsets-before-the-log", "a slave takes offsets over before its log has what they tell of", (
         Patch(COPY, "            await self._own_log.reached()\n", "            pass\n"),
@@ -208,14 +260,11 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ACKS, "        if revive.is_over(ack.key):", "        if False:"),
     ), _AGAIN_TESTS),
     ("half-copy-outlives-topic", "a copy of a half message is committed into the next topic of its name", (
-        Patch(COMMANDS, "first_place(self._store, half) < topic.begins_at",
-              "half.physical_offset < topic.begins_at"),
+        Patch(COMMANDS, "first_place(self._store, half))\n            if topic is None:",
+              "half.physical_offset)\n            if topic is None:"),
     ), _AGAIN_TESTS),
     ("deleted-topic-lost", "what waits for a topic makes it again after its deletion", (
-        Patch(LOST, "and topic not in self._deleted:", "and True:"),
-    ), _AGAIN_TESTS),
-    ("lost-topic-made", "messages that wait for a topic that a crash took are lost when it is made", (
-        Patch(LOST, "return end if is_known else min(end, self._at_start.waiting_at)", "return end"),
+        Patch(LOST, "        if offset < self._store.queues.begins_at(topic):\n", "        if False:\n"),
     ), _AGAIN_TESTS),
     ("recall-forgotten", "a recall is forgotten at its time, and a restart delivers the message", (
         Patch(TIMERS, "last = self._read_at - 1", "pass"),
@@ -225,7 +274,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ADMIN, "        self._parts.metadata.order_info.delete_topic(name)\n", ""),
     ), _AGAIN_TESTS),
     ("pop-under-way-outlives-topic", "a check point under way moves the offset in the next topic", (
-        Patch(REVIVE, "            if topic is None or at < topic.begins_at:", "            if False:"),
+        Patch(REVIVE, "            if self._metadata.topics.get(topic) is None or at < "
+              "self._store.queues.begins_at(topic):", "            if False:"),
     ), _AGAIN_TESTS),
     ("silent-connection-kept", "a connection that answers nothing is kept", (
         Patch("dledger.rocketmq.broker.command_client",

@@ -92,6 +92,26 @@ class RegistrationTests(RouteCase):
             self.assertEqual(table.topics["A"]["bk"].perm, 4)
             self.check(table)
 
+    @staticmethod
+    def topics_of(table: RouteTable) -> set[str]:
+        """Those of bk."""
+        return {topic for topic, brokers in table.topics.items() if "bk" in brokers}
+
+    def test_deleted_at_its_broker(self) -> None:
+        """What a master has no more leaves its routes, if that is wanted; a slave says nothing of that."""
+        slave = header(broker_id=1, address="s:1")
+        for deletes in (False, True):
+            for table in (self.table, self.old):
+                table.register(header(), body("A", "B", "X", counter=2 + deletes), 1, 0.0)
+                table.register(header(name="other", address="o:1"), body("A", "X"), 2, 0.0)
+                table.register(slave, body("A", "C"), 3, 1.0, drops=deletes)
+                table.register(header(), body("X", counter=4 + deletes), 1, 1.0, drops=deletes)  # a report
+                self.assertEqual(self.topics_of(table), {"A", "B", "X"})
+                table.register(header(), body("A", "B", counter=6 + deletes), 1, 2.0, drops=deletes)
+                self.assertEqual(self.topics_of(table), {"A", "B"} if deletes else {"A", "B", "X"})
+                self.assertEqual(set(table.topics["X"]), {"other"} if deletes else {"bk", "other"})
+                self.check(table)
+
     def test_one_topic(self) -> None:
         """5.x refuses a first registration with one topic, and keeps nothing of it."""
         self.assertRaises(Refused, self.table.register, header(), body("A"), 1, 0.0)

@@ -84,7 +84,7 @@ class CommandConnectionTests(SynchronousTestCase):
         second = self.connection.ask(RemotingCommand(code=43, opaque=0, ext_fields={"a": "b"}))
         one, two = self.sent()
         self.assertEqual([(one.code, one.version), (two.code, dict(two.ext_fields))],
-                         [(21, 409), (43, {"a": "b"})])
+                         [(21, 479), (43, {"a": "b"})])
         self.assertNotEqual(one.opaque, two.opaque)
         for opaque, body in ((two.opaque, b"2"), (77, b"?"), (one.opaque, b"1"), (one.opaque, b"again")):
             self.connection.dataReceived(

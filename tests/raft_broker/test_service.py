@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from unittest import mock
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.puts.puts import Put
+from dledger.rocketmq.broker.store.records.plain_records import Placed
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
@@ -196,18 +199,23 @@ class LifeTests(RaftCase):
         self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
         self.stop()
 
-    def test_a_topic_made_again_begins_after_the_uncommitted(self) -> None:
-        """What was written before a topic is made again is over, although it is not committed yet."""
+    def test_a_deletion_is_in_the_log(self) -> None:
+        """After what was written before it."""
         self.start()
-        store, topics = self.broker.store, self.broker.metadata.topics
-        self.patch(store.log, "committed", lambda index: False)
-        before = store.log.record_end
         self.ask(send_of(b"old"))
-        old = TopicConfig(topic_name="again")
-        self.broker.lost_topics.deleted("again")
-        topics.put(old, 1)
-        self.assertEqual(store.log.record_end, before)
-        self.assertEqual(topics.begins_at("again"), self.raft.member.store.end_position)
+        store, end = self.raft.member.store, self.raft.member.store.end_position
+        self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "T1"}))
+        place = self.broker.deleted.place_of("T1")
+        self.assertTrue(end <= place < store.end_position, (end, place))
+        self.assertIsNone(self.broker.metadata.topics.get("T1"))
+        self.broker.deleted.forget()
+        self.assertEqual(self.broker.deleted.place_of("T1"), place)
+        held: Deferred[PutStatus] = Deferred()
+        self.patch(self.broker.pipeline, "put", lambda messages: Put(Placed([], [], 0, 0), held, False))
+        self.broker.note_deletion("T2")
+        self.assertEqual(self.broker.deleted.place_of("T2"), store.end_position)
+        held.callback(PutStatus.UNKNOWN_ERROR)
+        self.assertEqual([self.broker.deleted.place_of(topic) for topic in ("T1", "T2")], [place, 0])
         self.stop()
 
     def test_a_broker_needs_its_member(self) -> None:
@@ -489,14 +497,14 @@ class RoleTests(RaftCase):
         self.assert_stays_deleted(self.send_delayed, self.delete)
 
     def test_offset_after_the_end(self) -> None:
-        """An offset that was acknowledged stays, although the queue has no such message."""
+        """A master of RocketMQ may have taken an offset beyond the end: it goes back there."""
         self.start()
         self.broker.metadata.consumer_offsets.commit("g", "New", 0, 5, 1)
         self.settle(0.3)
         self.lose()
         self.settle(2.0)
         self.assertFalse(self.broker.config.is_slave)
-        self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "New", 0), 5)
+        self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "New", 0), 0)
         self.stop()
 
     def test_a_topic_made_again_goes_on(self) -> None:

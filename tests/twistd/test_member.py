@@ -125,7 +125,7 @@ class OptionsTests(SynchronousTestCase):
             ("a.properties", "# mine\nselfId=n0\n", (72, True)),
             ("a.conf", "fileReservedHours = 5\nenableDiskForceClean=false\n", (5, False)),
             ("a.toml", "fileReservedHours = 5\n", (5, False)),
-            ("b.toml", "", (0, False)),
+            ("b.toml", "# none", (0, False)),
         ):
             path = self.mktemp() + name
             with open(path, "w") as file:

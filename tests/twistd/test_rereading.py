@@ -118,7 +118,7 @@ class TakeTests(RereadCase):
         for of, text in (
             (BrokerOptions, "fileReservedTime = 5\n"), (NameServerOptions, "connections_max = 50\n"),
         ):
-            options = self.parsed("", of)
+            options = self.parsed("# none", of)
             rereading: Rereading[Any] = Rereading(options)
             rereading.take = lambda again, changed: frozenset(changed)
             line = self.reread(rereading, text)
@@ -133,15 +133,17 @@ class FileTests(SynchronousTestCase):
     """What is read as a file with options."""
 
     def test_no_file(self) -> None:
-        """A pipe, which would block for ever, a directory, and too large a file are refused."""
+        """A pipe, which would block for ever, a directory, an empty and too large a file are refused."""
         pipe, folder, large = self.mktemp(), self.mktemp(), self.mktemp()
         os.mkfifo(pipe)
         os.mkdir(folder)
         self.patch(option_files, "FILE_BYTES_MAX", 9)
         Path(large).write_text("# 123456789")
+        empty = self.mktemp()
+        Path(empty).write_text(" \n\n")
         for path, said in (
             (pipe, "a pipe or a device"), (folder, "a directory"), (large, "more than 9 bytes"),
-            ("/dev/null", "a pipe or a device"),
+            ("/dev/null", "a pipe or a device"), (empty, "empty: write the options"),
         ):
             error = self.assertRaises(UsageError, Options().parseOptions, ["--config", path])
             self.assertRegex(str(error), f"--config {path}: it .*{said}")

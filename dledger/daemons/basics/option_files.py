@@ -52,7 +52,8 @@ def read_options_file(path: str) -> bytes:
     The content of a file. Anything but a file is not opened: a pipe without a writer would block for ever,
     and cannot be read again at SIGHUP.
 
-    @raise OSError: it is not there, cannot be read, is not a file, or is too large.
+    @raise OSError: it is not there, cannot be read, is not a file, is empty, or is too large. An empty file
+        is one that is being written, or was lost: it would give every option its default.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         reason = "it is a directory" if os.path.isdir(path) else "it is a pipe or a device; give a file"
@@ -61,4 +62,6 @@ def read_options_file(path: str) -> bytes:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
         raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES_MAX} bytes")
+    if not content.strip():
+        raise OSError(errno.EINVAL, "it is empty: write the options, or a comment to have the defaults")
     return content

@@ -24,8 +24,6 @@ from dledger.rocketmq.broker.ha.ports import LogPort
 from dledger.rocketmq.broker.ha.service import HAService
 from dledger.rocketmq.broker.ha.slave import LogRange
 from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog, SlaveSynchronize
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.broker.store.queues.topic_lives import TopicLives
 from dledger.rocketmq.broker.surroundings import ReplicationNeeds
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
@@ -83,9 +81,9 @@ class Following:
     log = Logger()
 
     def __init__(
-        self, needs: ReplicationNeeds, ha: HAService, log: LogPort, queues: ConsumeQueues
+        self, needs: ReplicationNeeds, ha: HAService, log: LogPort
     ) -> None:
-        """@param log, queues: our own."""
+        """@param log: our own."""
         around, own = needs.around, needs.own
         self._config = needs.config
         self._ha = ha
@@ -101,7 +99,7 @@ class Following:
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, own_log=OwnLog(
-                local_topics=queues.topics, reached=self.reached, lives=TopicLives(queues),
+                local_topics=needs.kept_topics, reached=self.reached,
                 is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
             ),
         )

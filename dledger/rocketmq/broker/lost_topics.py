@@ -1,227 +1,140 @@
-# -*- test-case-name: tests.broker.test_service -*-
+# -*- test-case-name: tests.broker.test_topics_made_again -*-
 """
-Topics that a crash took from the table of topics.
+Topics that have messages and are not in the table of topics.
 
-The table is written once a second, and a message in a new topic is answered before. So a start looks for
-topics that have messages and are not in the table. A topic that an administrator has deleted is not one of
-them: the deletion is written before it is answered, and the messages of the topic are older. If a message has
-made it again since, it begins with the first message after the table; so does a topic that is made after the
-start and may have been lost, for delayed and half messages may wait for it.
+The table is written once a second, and a message in a new topic is answered before; the file may be lost, or
+be that of another log: an empty broker that got the log of its slave, a backup. So a start adds each topic
+that has a message which no deletion covers (L{dledger.rocketmq.broker.store.deleted_topics}), and so does a
+delayed, timed or half message that goes to one. How old the table is says nothing about what is in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
-import attrs
 from twisted.logger import Logger
 
 from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
-from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.puts.topic_checks import is_own
+from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics
 from dledger.rocketmq.broker.store.queries import offset_at
-from dledger.rocketmq.broker.store.queues.queue_list import QueueKey
-from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
 from dledger.rocketmq.broker.store.store import MessageStore
-from protocols.wire.rocketmq.layout import TIMED_TOPIC
-
-#: Messages of other topics wait there.
-WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMED_TOPIC, HALF_TOPIC})
-#: Names of deleted topics that are remembered; then the earliest is forgotten.
-DELETED_MAX = 65_536
+from dledger.values.errors import StoreError
 
 
 def lost_topics(
-    store: MessageStore, known: frozenset[str], *, table_ms: int, queue_nums: int
+    store: MessageStore, known: Collection[str], *, queue_nums: int, since_ms: int = 0
 ) -> list[TopicConfig]:
     """
-    The topics with a message that was stored after the table was changed last, in order of names.
+    The topics with a message that no deletion covers, in order of names.
 
     @param known: names in the table.
-    @param table_ms: time of the table's last change before it was written, ms since 1970.
-    @param queue_nums: number of queues, at least; a topic for retries or dead letters has one, at least.
+    @param queue_nums: see L{lost_topic}.
+    @param since_ms: only those with a message that was stored since then, ms since 1970.
     @raise StoreError: the log or a queue cannot be read.
     """
     queues: dict[str, list[int]] = {}
     for topic, queue_id in store.queues.keys():
         if topic not in known:
             queues.setdefault(topic, []).append(queue_id)
-    found = []
-    for name, ids in sorted(queues.items()):
-        begin = _first_since(store, ((name, queue_id) for queue_id in ids), table_ms)
-        if begin is not None:
-            begin = min(begin, first_waiting(store, table_ms))
-            found.append(lost_topic(name, max(ids), queue_nums=queue_nums, begins_at=begin))
-    return found
+    return [
+        lost_topic(name, max(ids), queue_nums=queue_nums) for name, ids in sorted(queues.items())
+        if any(_has_message(store, name, queue_id, since_ms) for queue_id in ids)
+    ]
 
 
-def lost_topic(name: str, queue_id: int, *, queue_nums: int, begins_at: int) -> TopicConfig:
+def _has_message(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return False
+    if since_ms > 0:
+        return offset_at(store, topic, queue_id, since_ms) < queue.next_index
+    try:
+        return store.queues.begin_of(topic, queue) < queue.next_index
+    except OSError as error:
+        raise StoreError(f"reading {topic}, queue {queue_id}: {error}") from error
+
+
+def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
     """
-    A topic that has this queue, as L{lost_topics} makes it.
+    A topic that has this queue.
 
-    @param begins_at: its messages are there already, from this offset of the log on.
+    @param queue_nums: number of queues, at least; a topic for retries or dead letters, or of the broker's own
+        messages, has one, at least.
     """
-    count = max(queue_id + 1, 1 if name.startswith("%") else queue_nums)
-    return TopicConfig(
-        topic_name=name, read_queue_nums=count, write_queue_nums=count, rest={BEGINS_AT: begins_at}
-    )
-
-
-def first_waiting(store: MessageStore, since_ms: int) -> int:
-    """
-    Offset in the log of the first message that waits to be delivered or committed, and was stored after this
-    time; the end of the log if there is none.
-
-    @raise StoreError: the log or a queue cannot be read.
-    """
-    keys = (key for key in store.queues.keys() if key[0] in WAITING_TOPICS)
-    begin = _first_since(store, keys, since_ms)
-    return store.log.record_end if begin is None else begin
-
-
-@attrs.frozen
-class TopicsAtStart:
-    """
-    What a broker knew when it became a master, before it added topics.
-
-    @ivar known: names in the table of topics.
-    @ivar table_ms: time of the table's last change, ms since 1970.
-    @ivar end_offset: end of the log; later messages are in topics that this broker knows, or has deleted.
-    @ivar began_ms: when it became one, ms since 1970.
-    @ivar waiting_at: see L{first_waiting}, since C{table_ms}.
-    """
-
-    known: frozenset[str] = frozenset()
-    table_ms: int = 0
-    end_offset: int = 0
-    began_ms: int = 0
-    waiting_at: int = 0
-
-    def lost(self, topic: str, offset: int, stored_ms: int) -> bool:
-        """Whether the topic of a message, at this place and of this time, was lost."""
-        return offset < self.end_offset and stored_ms >= self.table_ms and topic not in self.known
-
-    def lost_half(self, topic: str, stored_ms: int) -> bool:
-        """
-        Whether the topic that a half message is for was lost.
-
-        The first storing decides: a half message is stored again with each question about it.
-        """
-        return self.table_ms <= stored_ms < self.began_ms and topic not in self.known
-
-
-def _first_since(store: MessageStore, keys: Iterable[QueueKey], since_ms: int) -> int | None:
-    """
-    Offset in the log of the first message of these queues that was stored since a time, ms since 1970; None
-    if there is none. 0, the beginning of every log, for all of them.
-    """
-    found: list[int] = []
-    for topic, queue_id in keys:
-        queue = store.queues.get(topic, queue_id)
-        at = offset_at(store, topic, queue_id, since_ms)
-        if queue is not None and at < queue.next_index:
-            found += [unit.offset for unit in queue.read(at, 1)] if since_ms > 0 else [0]
-    return min(found, default=None)
+    count = max(queue_id + 1, 1 if name.startswith("%") or is_own(name) else queue_nums)
+    return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
 
 
 class LostTopics:
     """
-    Adds the topics that a crash took, when this broker becomes a master, and when a message goes to one.
+    Adds the topics that the table lacks, when the store is ready, and when a message goes to one.
 
-    Invariant: C{_table_ms} is the time of the table before this broker added something. C{_deleted} has the
-    topics that were deleted since: they are not lost.
+    @ivar deleted: the deletions in the log.
     """
 
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, topics: Topics, *, wall_ms: Callable[[], int],
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *, wall_ms: Callable[[], int],
         changed: Callable[[], None],
     ) -> None:
-        """
-        @param topics: as read from the file, before something is added.
-        @param changed: called when a topic was added later.
-        """
+        """@param changed: called when a topic was added later."""
         self._config = config
         self._store = store
-        self._topics = topics
+        self.deleted = DeletedTopics(store)
+        self._topics = metadata.topics
+        self._offsets = metadata.consumer_offsets
         self._wall_ms = wall_ms
         self._changed = changed
-        self._at_start = TopicsAtStart()
-        self._table_ms = 0
-        self._deleted: dict[str, None] = {}
-        self.note_table()
-
-    def note_table(self) -> None:
-        """The table is as it was read, or copied from the last master."""
-        self._table_ms = self._topics.version.timestamp if self._topics.entries else 0
 
     def restore(self) -> None:
         """
-        Called when the store is ready: a master adds the topics that a crash took (L{lost_topics}). A
-        slave of a plain log adds those of its queues, until it has its master's table, and serves them. (A
-        raft log keeps the queues of deleted topics.)
+        Called when the store is ready, and when this broker becomes a master: add the topics with messages
+        (L{lost_topics}). A slave only shows them, until it has its master's table.
 
         @raise StoreError: the log or a queue cannot be read.
         """
         topics, config = self._topics, self._config
-        self._deleted = {}
+        lost = lost_topics(self._store, topics.entries, queue_nums=config.default_topic_queue_nums)
         if config.is_slave:
-            if isinstance(self._store, CommitLogStore):
-                nums = config.default_topic_queue_nums
-                topics.show(lost_topics(self._store, frozenset(topics.entries), table_ms=0, queue_nums=nums))
+            topics.show(lost)
             return
-        for name in topics.begin_within(self._store.log.record_end, self._wall_ms()):
-            self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
-        self._at_start = TopicsAtStart(
-            frozenset(topics.entries), self._table_ms, self._store.log.end_offset, self._wall_ms(),
-            first_waiting(self._store, self._table_ms),
-        )
-        lost = lost_topics(
-            self._store, self._at_start.known, table_ms=self._table_ms,
-            queue_nums=config.default_topic_queue_nums,
-        )
         for topic in lost:
             topics.put(topic, self._wall_ms())
+        others = self._offsets.forget_other_logs(self._store.log.begin_offset)
+        if others:
+            self.log.warn(
+                "{count} topics have offsets of consumers from after a deletion that the log does not have, "
+                "as it is an older copy, or another one. They are forgotten: {names}",
+                count=len(others), names=", ".join(others[:10]),
+            )
         if lost:
             self.log.warn(
-                "{count} topics have messages that are younger than {file}, as after a crash; they are added "
+                "{count} topics have messages that no deletion covers, and are not in {file}: they are added "
                 "to it: {names}", count=len(lost), file=topics.file_name,
                 names=", ".join(topic.topic_name for topic in lost[:10]),
             )
-        topics.log_end = self._begin_of
 
-    def _begin_of(self, topic: str) -> int:
+    def found(self, topic: str, queue_id: int, offset: int) -> TopicConfig | None:
         """
-        Where a new topic begins: after all that was written, committed or not; but a crash may have taken it,
-        and messages wait for it.
+        The topic of a message that has waited, and goes to this queue now; one that is not in the table, and
+        was not deleted since, is added.
+
+        @param offset: where the message was stored first, in bytes of the log.
+        @return: None: the message is over: its topic was deleted.
+        @raise OSError: reading failed.
         """
-        end, is_known = self._store.written_end, topic in self._at_start.known or topic in self._deleted
-        return end if is_known else min(end, self._at_start.waiting_at)
-
-    def deleted(self, topic: str) -> None:
-        """Messages that still wait for a deleted topic must not make it again, nor come up in the next."""
-        if topic not in self._at_start.known:
-            self._deleted[topic] = None
-            if len(self._deleted) > DELETED_MAX:
-                del self._deleted[next(iter(self._deleted))]
-
-    def delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
-        """A delayed message, which was stored at this time, goes to this queue."""
-        if self._at_start.lost(topic, offset, stored_ms):
-            self._add_lost(topic, queue_id, "delayed")
-
-    def commits(self, topic: str, queue_id: int, stored_ms: int) -> None:
-        """A half message, which was first stored at this time, goes to this queue."""
-        if self._at_start.lost_half(topic, stored_ms):
-            self._add_lost(topic, queue_id, "half")
-
-    def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
-        topics = self._topics
-        if topic not in topics.entries and topic not in self._deleted:
-            nums, begin = self._config.default_topic_queue_nums, self._at_start.waiting_at
-            topics.put(lost_topic(topic, queue_id, queue_nums=nums, begins_at=begin), self._wall_ms())
-            self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
-                          topic=topic, kind=kind)
+        if offset < self._store.queues.begins_at(topic):
+            return None
+        known = self._topics.get(topic)
+        if known is None:
+            nums = self._config.default_topic_queue_nums
+            known = lost_topic(topic, queue_id, queue_nums=nums)
+            self._topics.put(known, self._wall_ms())
+            self.log.warn("topic {topic} is not in {file}, and has a message that waited for it: it is added",
+                          topic=topic, file=self._topics.file_name)
             self._changed()
+        return known

@@ -46,6 +46,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress, bracketed
 from dledger.rocketmq.broker.common.system_topics import add_system_topics
 from dledger.rocketmq.broker.consuming.assignments import Assignments
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
@@ -61,8 +62,10 @@ from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
 from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from dledger.rocketmq.broker.door.stored_topics import stored_topics
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
 from dledger.rocketmq.broker.popping.acks import PopAcks
 from dledger.rocketmq.broker.popping.check_points import popped_places
@@ -75,7 +78,7 @@ from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.popping.revive import ReviveService
 from dledger.rocketmq.broker.popping.taking import PopTaking
 from dledger.rocketmq.broker.puts.answers import SendAnswers
-from dledger.rocketmq.broker.puts.puts import PutPipeline
+from dledger.rocketmq.broker.puts.puts import Put, PutPipeline
 from dledger.rocketmq.broker.puts.rules import PutRules
 from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
 from dledger.rocketmq.broker.puts.tracing import traced
@@ -89,6 +92,7 @@ from dledger.rocketmq.broker.sending.plain_sends import PlainSends
 from dledger.rocketmq.broker.sending.send_back import SendBack
 from dledger.rocketmq.broker.sending.sends import Sends
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics, deletion_note
 from dledger.rocketmq.broker.store.log_reads import LogReads
 from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
@@ -101,6 +105,8 @@ from dledger.rocketmq.broker.transactions.questions import ProducerQuestions
 from dledger.rocketmq.broker.upkeep import MetadataSaver
 from dledger.values.hosts import ChangeHosts
 from protocols.turn import Turn
+from protocols.wire.rocketmq.layout import DELETED_TOPIC
+from protocols.wire.rocketmq.message import Message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -110,7 +116,7 @@ class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
-    @ivar lost_topics: adds the topics that a crash took.
+    @ivar lost_topics: adds the topics that the table lacks.
     @ivar own: its address for clients; known when its first port listens.
     @ivar replication: stores and replicates the log.
     @ivar browser: reads messages for its pages.
@@ -149,12 +155,12 @@ class BrokerParts(BrokerEvents):
         kind = kind or CommitLogKind()
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
-        self.store.queues.begins_at = self.metadata.topics.begins_at
+        self.store.queues.begins_at = self.metadata.consumer_offsets.place_of = self.deleted.place_of
         self.metadata.flush_log = lambda: self.store.log.flush().addCallback(lambda _: None)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
-            events=self, turn=self.turn,
+            events=self, turn=self.turn, kept_topics=self.deleted.kept,
         ))
         self.pipeline = PutPipeline(
             traced(self.replication.writer, around.trace), wall_ms=self.wall_ms, seconds=clock.seconds,
@@ -187,8 +193,8 @@ class BrokerParts(BrokerEvents):
             self.store.abandon()
             raise
         restore_options(config, metadata.changed_options)
-        self.lost_topics = LostTopics(  # before topics are added below
-            config, self.store, metadata.topics, wall_ms=self.wall_ms, changed=self.topics_changed
+        self.lost_topics = LostTopics(
+            config, self.store, metadata, wall_ms=self.wall_ms, changed=self.topics_changed
         )
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
@@ -213,27 +219,49 @@ class BrokerParts(BrokerEvents):
         self.send_back = SendBack(
             config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
         )
+        self.send_back.is_over = self._is_over
         self.schedule = ScheduleMessageService(
-            store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
-            clock=self._around.reactor, wall_ms=wall_ms, delivers=self.lost_topics.delivers,
+            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
+            topic_of=self.lost_topics.found, is_over=self.deleted.is_over,
         )
 
         self.timers = TimerService(
             store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            delivers=self.lost_topics.delivers,
+            topic_of=self.lost_topics.found,
         )
 
     def _make_consuming(self) -> None:
+        self.consumer_table = ConsumerTable()
+        self.producer_table = ProducerTable()
+        self._make_reading()
+        self._make_taking()
+
+    def _make_reading(self) -> None:
+        """Parts that give messages, and keep offsets."""
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
         visible = all_visible if gate is None else gate.visible
-        self.consumer_table = ConsumerTable()
-        self.producer_table = ProducerTable()
-        reading = PullReading(config, metadata, self.consumer_table, wall_ms=wall_ms, visible=visible)
+        commits = CommitJudge(config, store)
+        reading = PullReading(
+            config, metadata, self.consumer_table, commits, wall_ms=wall_ms, visible=visible,
+            retries_of=self.deleted.retries_of,
+        )
         self.pulls = PullCommands(
             config, store, metadata, reading, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.pulls.progress.trace = self._around.trace
+        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
+        self.locks = QueueLocks(steady_ms=self._around.steady_clock())
+        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
+        self.offsets = OffsetCommands(
+            config, store, metadata, commits, wall_ms=wall_ms, slow_bytes=slow_bytes,
+            settled=self.replication.settled,
+        )
+
+    def _make_taking(self) -> None:
+        """Parts that end what was given: acks, ends of transactions, administrators."""
+        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
+        clock, gate = self._around.reactor, self.gate
         self.consumers = ConsumerCommands(
             config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms,
             steady_ms=self._around.steady_clock(), rights=gate,
@@ -245,11 +273,11 @@ class BrokerParts(BrokerEvents):
         ends = TransactionEnds()
         self.transactions = TransactionCommands(
             config, store, metadata, self.pipeline, ends=ends, own=self.own, wall_ms=wall_ms,
-            commits=self.lost_topics.commits,
+            topic_of=self.lost_topics.found,
         )
         self.checks_of_halves = TransactionCheckService(
             config, store, self.pipeline, ends, HalfProgress(store, metadata, wall_ms=wall_ms),
-            HalfJudge(config, store, metadata, self.pipeline, ends, own=self.own, wall_ms=wall_ms),
+            HalfJudge(config, store, self.pipeline, ends, own=self.own, wall_ms=wall_ms),
             ProducerQuestions(config, self.producer_table, own=self.own, wall_ms=wall_ms, rights=gate),
             clock=clock,
         )
@@ -269,16 +297,10 @@ class BrokerParts(BrokerEvents):
             config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
             freed=self.pops.freed, settled=self.replication.settled,
         )
-        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
-        self.locks = QueueLocks(steady_ms=self._around.steady_clock())
-        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
-        self.offsets = OffsetCommands(
-            config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
-        )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
-            topics_changed=self.topics_changed, topic_deleted=self.lost_topics.deleted,
+            topics_changed=self.topics_changed, note_deletion=self.note_deletion,
             popped_by=GroupEnds(self.pipeline, self.revive, own=self.own, wall_ms=wall_ms).of,
             ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
@@ -336,6 +358,7 @@ class BrokerParts(BrokerEvents):
     def cut(self, end_offset: int) -> None:
         assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
+        self.lost_topics.deleted.forget()
         self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
@@ -372,8 +395,7 @@ class BrokerParts(BrokerEvents):
 
     def _start_delivering(self) -> None:
         """A master delivers delayed messages and popped ones, and asks about half messages."""
-        if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
-            self.offset_bounds.start()
+        self.offset_bounds.start()
         self.schedule.start()
         self.timers.start()
         self.revive.start()
@@ -388,9 +410,8 @@ class BrokerParts(BrokerEvents):
 
     def role_changed(self) -> None:
         self._stop_delivering()
+        self.lost_topics.deleted.forget()
         if not self.config.is_slave:
-            # As it was copied from the last master: what is added below must not make it look younger.
-            self.lost_topics.note_table()
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.lost_topics.restore()
             self._start_delivering()
@@ -425,7 +446,7 @@ class BrokerParts(BrokerEvents):
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
         is_due = metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0
-        if is_due and self.store.is_ready:  # before, LostTopics needs the file as it is
+        if is_due and self.store.is_ready:
             self.saver.save()
         if not self._has_ceased:
             self.replication.tick()
@@ -446,6 +467,38 @@ class BrokerParts(BrokerEvents):
         self.key_queries.stop()
         self._stop_delivering()
         self.reads.answer_waiting()
+
+    @property
+    def deleted(self) -> DeletedTopics:
+        """Knows which topics were deleted, and where in the log."""
+        return self.lost_topics.deleted
+
+    def note_deletion(self, topic: str) -> Put:
+        """Note in the log that a topic is deleted; see L{AdminParts}."""
+        now_ms, pipeline = self.wall_ms(), self.pipeline
+        if self.metadata.topics.get(DELETED_TOPIC) is None:
+            self.metadata.topics.put(TopicConfig(
+                topic_name=DELETED_TOPIC, read_queue_nums=1, write_queue_nums=1
+            ), now_ms)
+        end = self.store.written_end
+        put = pipeline.put(pipeline.checked([deletion_note(topic, self.own.host, now_ms)]))
+        # At once: a delayed message must not make the topic again before the note is committed.
+        self.deleted.note(topic, end)
+
+        def ended(status: PutStatus) -> PutStatus:
+            if status.is_stored:
+                self.deleted.note(topic, put.placed.offsets[0])
+            else:
+                self.deleted.forget()
+            return status
+
+        put.done.addCallback(ended)
+        return put
+
+    def _is_over(self, message: Message) -> bool:
+        """Whether a stored message is of a topic that was deleted since. @raise OSError: reading failed."""
+        deleted = self.deleted
+        return message.physical_offset < deleted.place_of(message.topic) or deleted.is_over(message)
 
     # -- facts ----------------------------------------------------------------------------------
 

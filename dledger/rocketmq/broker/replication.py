@@ -166,7 +166,7 @@ class HAReplication:
             self.ha.master.act = needs.turn.act
         self.following: Following | None = None
         if config.is_slave:
-            self.following = Following(needs, self.ha, store.log, store.queues)
+            self.following = Following(needs, self.ha, store.log)
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)

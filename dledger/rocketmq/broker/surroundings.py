@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import attrs
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
@@ -65,6 +65,7 @@ class ReplicationNeeds:
     @ivar own: the address of this broker.
     @ivar events: the replication calls them when its log has grown.
     @ivar turn: gathers the output of the broker's connections.
+    @ivar kept_topics: returns the topics that have messages here which no deletion covers.
     """
 
     config: BrokerConfig
@@ -74,3 +75,4 @@ class ReplicationNeeds:
     own: OwnAddress
     events: BrokerEvents
     turn: Turn
+    kept_topics: Callable[[], Set[str]]

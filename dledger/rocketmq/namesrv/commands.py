@@ -198,7 +198,10 @@ class NameServerCommands(CommandGroup):
             address: channel for address, channel in holders.items()
             if address != asked.address and channel is not connection
         }
-        master = self._routes.register(asked, topics, connection, self._seconds())
+        master = self._routes.register(
+            asked, topics, connection, self._seconds(),
+            drops=self._options.config.delete_topic_with_broker_registration,
+        )
         self.registrations += 1
         for address, channel in before.items():
             self._warn_of_overtaking(connection, asked, address, channel)

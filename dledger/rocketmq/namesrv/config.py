@@ -58,6 +58,9 @@ class NameServerConfig:
     @ivar answers_as: the version of RocketMQ whose rules and answers count where 4.9 and 5.3 differ.
     @ivar order_message_enable: routes name the queues of ordered topics.
     @ivar return_order_topic_config_to_broker: brokers get the ordered topics when they register.
+    @ivar delete_topic_with_broker_registration: a topic that a master's registration no longer has leaves
+        the broker's routes. Recommended: else a topic that was deleted at its broker stays in the route, and
+        a producer that follows it makes it again.
     @ivar enable_all_topic_list: the list of all topics is given.
     @ivar enable_topic_list: the lists of a cluster, and of units, are given.
     @ivar product_env_name: text without a meaning here; shown by getNamesrvConfig.
@@ -83,6 +86,7 @@ class NameServerConfig:
     answers_as: str = attrs.field(default=VERSION_5, validator=in_((VERSION_4, VERSION_5)))
     order_message_enable: bool = flag_option(False)
     return_order_topic_config_to_broker: bool = flag_option(True)
+    delete_topic_with_broker_registration: bool = flag_option(False)
     enable_all_topic_list: bool = flag_option(True)
     enable_topic_list: bool = flag_option(True)
     product_env_name: str = text_option("center")
@@ -172,8 +176,7 @@ ALIASES: Mapping[str, str] = {"kv": "kv_config_path"}
 
 #: Options of RocketMQ that we have with this value only: another one would change an answer.
 _FIXED: Mapping[str, str] = {
-    "clusterTest": "false", "deleteTopicWithBrokerRegistration": "false",
-    "enableControllerInNamesrv": "false", "needWaitForService": "false",
+    "clusterTest": "false", "enableControllerInNamesrv": "false", "needWaitForService": "false",
     "notifyMinBrokerIdChanged": "false", "supportActingMaster": "false", "useTLS": "false",
 }
 #: Options of RocketMQ without a meaning here.
@@ -189,8 +192,9 @@ _IGNORED = frozenset("""
 
 #: Options that UPDATE_NAMESRV_CONFIG changes; the others need a restart.
 CHANGEABLE = (
-    "enable_all_topic_list", "enable_topic_list", "order_message_enable", "product_env_name",
-    "return_order_topic_config_to_broker", "scan_not_active_broker_interval",
+    "delete_topic_with_broker_registration", "enable_all_topic_list", "enable_topic_list",
+    "order_message_enable", "product_env_name", "return_order_topic_config_to_broker",
+    "scan_not_active_broker_interval",
 )
 #: Options that change while the server runs when its configuration is read again.
 LIMITS = ("connections_max", "connections_share")

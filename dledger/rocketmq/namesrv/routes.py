@@ -17,7 +17,7 @@ Knows no connection and no clock. Source: RouteInfoManager (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -171,12 +171,13 @@ class RouteTable:
     # -- registration ----------------------------------------------------------------------------
 
     def register(
-        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float
+        self, asked: Registering, body: BrokerTopics, channel: Hashable, now_s: float, *, drops: bool = False
     ) -> MasterAddresses:
         """
         Take over one registration.
 
         @param channel: the connection; when it ends, see L{channel_lost}.
+        @param drops: topics that it lacks leave the broker's routes. (So 4.9 reports one new topic: not.)
         @raise Refused: beyond a bound, or (5.x) a first registration with exactly one topic.
         """
         key = (asked.cluster, asked.address)
@@ -189,9 +190,12 @@ class RouteTable:
         if self._is_5 and is_first and len(body.topics) == 1:
             raise Refused(Code.SYSTEM_ERROR, "register broker failed")
         self._check_brokers(asked, known)
-        topics = self._topics_taken(asked, body, group, known, is_first)
+        decides = self._decides(asked, group)
+        topics = self._topics_taken(asked, body, known, is_first) if decides else {}
         self._check_topics(topics, asked.name)
         group = self._enter(asked, group)
+        if drops and decides and len(body.topics) > 1:
+            self._drop_pairs(self._topics_of.get(asked.name, set()) - body.topics.keys(), asked.name)
         for name, queues in topics.items():
             self._put(name, asked.name, queues)
         self._keep_alive(key, asked, body, channel, now_s)
@@ -213,17 +217,18 @@ class RouteTable:
         if full:
             raise Refused(Code.SYSTEM_ERROR, f"there are {len(self.live)} brokers; brokers_max={most}")
 
-    def _topics_taken(
-        self, asked: Registering, body: BrokerTopics, group: BrokerGroup | None, known: LiveBroker | None,
-        is_first: bool,
-    ) -> Mapping[str, TopicQueues]:
-        """Topics of a registration that change the table."""
+    def _decides(self, asked: Registering, group: BrokerGroup | None) -> bool:
+        """Whether a registration has the topics of its name: of a master, or (5.x) the acting one."""
         others = () if group is None else (
             number for number, address in group.addresses.items() if address != asked.address
         )
         is_prime = self._is_5 and asked.acting is not None and asked.broker_id <= min(others, default=2**63)
-        if asked.broker_id != MASTER_ID and not is_prime:
-            return {}
+        return asked.broker_id == MASTER_ID or is_prime
+
+    def _topics_taken(
+        self, asked: Registering, body: BrokerTopics, known: LiveBroker | None, is_first: bool
+    ) -> Mapping[str, TopicQueues]:
+        """Topics of a registration that change the table."""
         topics = body.topics
         if asked.broker_id != MASTER_ID and asked.acting:
             topics = {
@@ -401,8 +406,7 @@ class RouteTable:
             self._pairs -= 1
             if not self.clusters[cluster]:
                 del self.clusters[cluster]
-        for topic in self._topics_of.pop(name, ()):
-            self._drop_pair(topic, name)
+        self._drop_pairs(self._topics_of.pop(name, set()), name)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -416,13 +420,15 @@ class RouteTable:
             self._topics_of.setdefault(broker, set()).add(topic)
         pairs[broker] = queues
 
-    def _drop_pair(self, topic: str, broker: str) -> None:
-        pairs = self.topics[topic]
-        del pairs[broker]
-        self.routes -= 1
-        if not pairs:
-            del self.topics[topic]
-            self.topic_bytes -= len(topic.encode("utf-8"))
+    def _drop_pairs(self, topics: Iterable[str], broker: str) -> None:
+        for topic in topics:
+            pairs = self.topics[topic]
+            del pairs[broker]
+            self._topics_of.get(broker, set()).discard(topic)
+            self.routes -= 1
+            if not pairs:
+                del self.topics[topic]
+                self.topic_bytes -= len(topic.encode("utf-8"))
 
     def put_topic(self, topic: str, queues: Mapping[str, TopicQueues]) -> None:
         """
@@ -447,21 +453,18 @@ class RouteTable:
         brokers = self.topics.get(topic, {}) if cluster is None else self.clusters.get(cluster, ())
         for broker in list(brokers):
             if broker in self.topics.get(topic, ()):
-                self._topics_of[broker].discard(topic)
-                self._drop_pair(topic, broker)
+                self._drop_pairs((topic,), broker)
 
     def set_writable(self, broker: str, is_writable: bool) -> int:
         """Take the permission to write from all topics of a broker, or give it. @return: their number."""
         topics = self._topics_of.get(broker, ())
         changed: dict[TopicQueues, TopicQueues] = {}  # most topics of a broker have the same numbers
-        for topic in topics:
-            pairs = self.topics[topic]
+        for pairs in (self.topics[topic] for topic in topics):
             before = pairs[broker]
-            after = changed.get(before)
-            if after is None:
+            if before not in changed:
                 perm = PERM_READ_WRITE if is_writable else before.perm & ~PERM_WRITE
-                after = changed[before] = attrs.evolve(before, perm=perm)
-            pairs[broker] = after
+                changed[before] = attrs.evolve(before, perm=perm)
+            pairs[broker] = changed[before]
         return len(topics)
 
     # -- answers ---------------------------------------------------------------------------------
@@ -481,10 +484,7 @@ class RouteTable:
 
     def topics_of_cluster(self, cluster: str) -> set[str]:
         """Topics with queues at a broker of the cluster."""
-        found: set[str] = set()
-        for name in self.clusters.get(cluster, ()):
-            found |= self._topics_of.get(name, set())
-        return found
+        return set().union(*(self._topics_of.get(name, ()) for name in self.clusters.get(cluster, ())))
 
     def topics_by_flag(self, *, wanted: int, unwanted: int = 0) -> Iterator[str]:
         """Topics whose first queues have the bits C{wanted}, and none of C{unwanted}."""

@@ -132,6 +132,8 @@ TERM_START_TOPIC = "RMQ_SYS_TERM_START"
 METADATA_TOPIC = "RMQ_SYS_METADATA"
 #: Topics of our own: of messages that wait for a time of their own, and of notes which of them are delivered.
 TIMED_TOPIC, TIMED_DONE_TOPIC = "RMQ_SYS_TIMED", "RMQ_SYS_TIMED_DONE"
+#: Topic of our own: of the notes which topics were deleted. The body of each is the name of a topic.
+DELETED_TOPIC = "RMQ_SYS_DELETED"
 
 #: Bytes of the smallest record: IPv4, version 1, empty body, topic and properties.
 MIN_MESSAGE_SIZE = 91

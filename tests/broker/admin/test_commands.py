@@ -25,11 +25,15 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminParts,
 )
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.ha.service import HAStatus
 from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.puts.puts import NotPut, Put
+from dledger.rocketmq.broker.store.records.plain_records import Placed
 from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.admin.test_ha_info import master, slave
@@ -51,21 +55,33 @@ class Case(SynchronousTestCase):
         self.status: HAStatus | None = slave() if is_slave else master()
         self.saving: Deferred[None] = succeed(None)
         self.told = 0
+        self.noted: list[str] = []
+        self.note_status = PutStatus.PUT_OK
+        self.note_refused: NotPut | None = None
         pulls = PullCommands(
             asked.config, asked.store, asked.metadata,
-            PullReading(asked.config, asked.metadata, ConsumerTable(), wall_ms=asked.wall_ms),
-            clock=asked.clock, wall_ms=asked.wall_ms,
+            PullReading(
+                asked.config, asked.metadata, ConsumerTable(), CommitJudge(asked.config, asked.store),
+                wall_ms=asked.wall_ms,
+            ), clock=asked.clock, wall_ms=asked.wall_ms,
         )
         self.commands = AdminCommands(
             AdminParts(
                 config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
                 wall_ms=asked.wall_ms, save=lambda: self.saving,
                 keep=lambda: self.saving, topics_changed=self.tell,
-                ha_status=lambda: self.status, stored=lambda: 7,
+                ha_status=lambda: self.status, stored=lambda: 7, note_deletion=self.note,
             ), clock=asked.clock,
         )
         asked.groups = [self.commands, pulls]
         self.client = asked.client()
+
+    def note(self, topic: str) -> Put:
+        """The deletion of a topic would be noted in the log."""
+        if self.note_refused is not None:
+            raise self.note_refused
+        self.noted.append(topic)
+        return Put(Placed([0], [0], 0, NOW_MS), succeed(self.note_status))
 
     def tell(self) -> None:
         """Name servers would be informed."""
@@ -117,11 +133,11 @@ class ChangeTests(Case):
             body = json.dumps({"topicConfigList": topics}).encode()
             return self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
 
-        fifo = {"topicName": "u", "readQueueNums": 2, "writeQueueNums": 3, "perm": 6, "beginsAt": 5,
+        fifo = {"topicName": "u", "readQueueNums": 2, "writeQueueNums": 3, "perm": 6, "other": 5,
                 "attributes": {"+message.type": "FIFO"}}
         self.assertEqual(put(fifo, {"topicName": "v"}).code, 0)
         made = self.asked.metadata.topics.entries["u"]
-        self.assertEqual((made.read_queue_nums, made.write_queue_nums, made.begins_at), (2, 3, 0))
+        self.assertEqual((made.read_queue_nums, made.write_queue_nums, made.rest.get("other")), (2, 3, None))
         self.assertEqual(made.document()["attributes"], {"message.type": "FIFO"})
         self.assertIn("v", self.asked.metadata.topics.entries)
         for bad in ({"topicName": "a/b"}, {"topicName": "TBW102"}, {"topicName": "x", "perm": 8},
@@ -210,6 +226,24 @@ class ChangeTests(Case):
         follower.settle()
         return follower.units()
 
+    def test_deletion_is_noted_first(self) -> None:
+        """A deletion that the log does not take is none; a topic that never was is in no note."""
+        self.asked.topic("t")
+        for refused, status, code in (
+            (NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "made up"), PutStatus.PUT_OK, 14),
+            (None, PutStatus.UNKNOWN_ERROR, 1),
+        ):
+            self.note_refused, self.note_status = refused, status
+            self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+            self.asked.settle()
+            self.assertEqual([answer.code for answer in self.client.received()], [code])
+            self.assertEqual("t" in self.asked.metadata.topics.entries, refused is not None)
+        self.note_status = PutStatus.PUT_OK
+        self.assertEqual(self.noted, ["t"])
+        self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+        self.asked.settle()
+        self.assertEqual(([answer.code for answer in self.client.received()], self.noted), ([0], ["t"]))
+
     def test_delete_while_messages_come(self) -> None:
         """What was sent before and is not dispatched yet makes no queue afterwards."""
         self.asked.topic("t")
@@ -291,7 +325,7 @@ class QuestionTests(Case):
         self.assertTrue(all(isinstance(value, str) for value in table.values()))
         for name, value in (
             ("commitLogMinOffset", "0"), ("commitLogMaxOffset", str(self.asked.store.log.end_offset)),
-            ("dispatchBehindBytes", "0"), ("brokerVersion", "409"), ("brokerVersionDesc", "V4_9_8"),
+            ("dispatchBehindBytes", "0"), ("brokerVersion", "479"), ("brokerVersionDesc", "V5_3_3"),
             ("earliestMessageTimeStamp", str(NOW_MS)), ("msgPutTotalTodayNow", "7"), ("brokerActive", "true"),
             ("putTps", "0.00 0.00 0.00"), ("sendThreadPoolQueueSize", "0"), ("brokerRole", "ASYNC_MASTER"),
         ):

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.admin.refused import ABSENT, RefusedCommands
 from tests.broker.asked import Asked
+from tests.import_graph import ROOT
 
 
 class RefusedTests(SynchronousTestCase):
@@ -23,3 +24,15 @@ class RefusedTests(SynchronousTestCase):
             answer = client.ask(code, {})
             self.assertEqual(answer.code, Code.REQUEST_CODE_NOT_SUPPORTED)
             self.assertEqual(answer.remark, f"{name} is not supported: {why}")
+
+    def test_each_is_in_the_table(self) -> None:
+        """docs/ha.md has every one, by its code, in one table."""
+        page = (ROOT / "docs" / "ha.md").read_text(encoding="utf-8")
+        _, _, behind = page.partition("Requests of mqadmin that are refused by name")
+        table, _, _ = behind.partition("Not supported besides")
+        cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| `")]
+        codes: set[int] = set()
+        for one in ",".join(cells).split(","):
+            first, _, last = one.strip().partition(" to ")
+            codes |= set(range(int(first), int(last or first) + 1))
+        self.assertEqual(codes, set(ABSENT))

@@ -15,6 +15,7 @@ from dledger.rocketmq.broker.consuming.key_queries import (
     NO_ROOM_S,
     QUERY_MESSAGE,
     UNIQUE_COUNT_MAX,
+    WAIT_S,
     WAITING_MAX,
 )
 from dledger.rocketmq.broker.store.index.indexing import DELAY_S
@@ -78,6 +79,32 @@ class AnswerTests(QueryCase):
         self.assertEqual(self.bodies("b", topic="T2"), [b"2"])
         self.assertEqual(self.bodies("u1", _UNIQUE_KEY_QUERY="true"), [b"1"])
         self.assertEqual(self.bodies("u1 "), [])
+
+    def late(self, key: str, seconds: float) -> list[RemotingCommand]:
+        """The answers to one query, after this time."""
+        self.client.send(QUERY_MESSAGE, {**ALL, "topic": "T1", "key": key})
+        for _ in range(round(seconds / DELAY_S)):
+            self.asked.clock.advance(DELAY_S)
+        return self.client.received()
+
+    def test_just_stored(self) -> None:
+        """What was stored before a query is found, although it is neither dispatched nor in the index yet."""
+        for number in range(3):
+            self.asked.store.log.append([[message(b"%d" % number, properties={"KEYS": "a"})]], NOW_MS)
+            (answer,) = self.late("a", 2 * DELAY_S)
+            self.assertEqual([one.body for one in messages_of(answer)][-1:], [b"%d" % number])
+
+    def test_an_index_that_does_not_come(self) -> None:
+        """A query waits for L{WAIT_S} and no longer; one that the index has failed for does not wait."""
+        indexing = self.asked.store.indexing
+        assert indexing is not None
+        self.patch(indexing, "_try_slice", lambda bound, behind: 1.0)
+        self.put("a")
+        self.assertEqual(self.late("a", WAIT_S - 0.1), [])
+        self.assertEqual(self.late("a", 0.2)[0].code, Code.QUERY_NOT_FOUND)
+        self.assertEqual(len(self.late("b", WAIT_S + 0.1)), 2)
+        indexing.index.failed(OSError(5, "made up"))
+        self.assertEqual(len(self.late("a", 0.0)), 1)
 
     def test_none(self) -> None:
         """Java's code and words; the answer says how far the index is."""

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
@@ -44,7 +45,8 @@ class OffsetTests(SynchronousTestCase):
         self.asked.metadata.groups.find("g", NOW_MS)
         self.asked.metadata.groups.is_dirty = False
         self.asked.groups = [OffsetCommands(
-            self.asked.config, self.asked.store, self.asked.metadata, wall_ms=self.asked.wall_ms,
+            self.asked.config, self.asked.store, self.asked.metadata,
+            CommitJudge(self.asked.config, self.asked.store), wall_ms=self.asked.wall_ms,
             settled=lambda: succeed(None), **options
         )]
         self.client = self.asked.client()
@@ -67,6 +69,7 @@ class OffsetTests(SynchronousTestCase):
 
     def test_commit_and_query(self) -> None:
         """What was committed comes back, for this group and queue only."""
+        self.fill(7)
         self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=7).code, 0)
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET), 7)
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET, queueId=1), 0)
@@ -74,6 +77,7 @@ class OffsetTests(SynchronousTestCase):
 
     def test_one_way_commit(self) -> None:
         """Consumers want no answer to a commit, and get none."""
+        self.fill(5)
         self.client.send(UPDATE_CONSUMER_OFFSET, {**QUEUE, "commitOffset": 5}, flag=2)
         self.assertEqual(self.client.received(), [])
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET), 5)
@@ -99,6 +103,7 @@ class OffsetTests(SynchronousTestCase):
 
     def test_set_for_a_pop(self) -> None:
         """What a group holds in order does not count when its offset is set."""
+        self.fill(7)
         infos, place = self.asked.metadata.order_info, ("t", "g", 0)
         infos.put(place, OrderInfo(pop_ms=1, invisible_ms=1, offsets=(0,)))
         self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=7).code, 0)

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.consuming import pulls
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import SUSPEND_MS_MAX, PullReading
 from dledger.rocketmq.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
@@ -55,10 +56,11 @@ class Case(SynchronousTestCase):
         self.asked.topic("t")
         self.table = ConsumerTable()
         asked = self.asked
-        reading = PullReading(asked.config, asked.metadata, self.table, wall_ms=asked.wall_ms)
+        commits = CommitJudge(asked.config, asked.store)
+        reading = PullReading(asked.config, asked.metadata, self.table, commits, wall_ms=asked.wall_ms)
         self.pulls = PullCommands(
-            asked.config, asked.store, asked.metadata, reading, clock=asked.clock, wall_ms=asked.wall_ms,
-            slow_bytes=slow_bytes, held_max=held_max,
+            asked.config, asked.store, asked.metadata, reading,
+            clock=asked.clock, wall_ms=asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
         )
         self.asked.broker.pulls = self.pulls
         self.asked.groups = [self.pulls]
@@ -216,14 +218,15 @@ class PullTests(Case):
     def test_commit(self) -> None:
         """The offset that comes with a pull counts if the flag says so."""
         offsets = self.asked.metadata.consumer_offsets
-        self.pull(commitOffset=7)
+        self.asked.append(message(topic="t"), message(topic="t"))
+        self.pull(commitOffset=1)
         self.assertIsNone(offsets.query("g", "t", 0))
-        self.pull(sysFlag=5, commitOffset=7)
-        self.assertEqual(offsets.query("g", "t", 0), 7)
+        self.pull(sysFlag=5, commitOffset=1)
+        self.assertEqual(offsets.query("g", "t", 0), 1)
         self.pull(sysFlag=5, commitOffset=-1)
-        self.assertEqual(offsets.query("g", "t", 0), 7)
-        self.hold(sysFlag=7, commitOffset=8)
-        self.assertEqual(offsets.query("g", "t", 0), 8)
+        self.assertEqual(offsets.query("g", "t", 0), 1)
+        self.hold(sysFlag=7, commitOffset=2, queueOffset=2)
+        self.assertEqual(offsets.query("g", "t", 0), 2)
 
     def test_slow_consumer(self) -> None:
         """Who is far behind is sent to the slave that its group names, where slaves may be read."""

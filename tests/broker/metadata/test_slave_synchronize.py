@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
@@ -129,61 +128,39 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual(list(self.metadata.groups.entries), ["G1"])
 
     def test_topic_made_again(self) -> None:
-        """Offsets of the deleted one go, although the master names none."""
-        master = Metadata(MemoryDisk(), "c", now_ms=1)
-        for begin in (100, 100, 700):
-            entry = TopicConfig(topic_name="T", rest={"beginsAt": begin})
-            master.topics.put(attrs.evolve(entry, perm=6 if begin < 700 else 4), 5)
-            if begin < 700:
-                master.consumer_offsets.commit("G", "T", 0, 50, 5)
-                master.consumer_offsets.commit("G", "U", 0, 60, 5)
-            else:
-                master.consumer_offsets.delete_topic("T", 6)
+        """Offsets of the later life of a topic replace those of the one before, whoever has which."""
+        master, slave = Metadata(MemoryDisk(), "c", now_ms=1), self.metadata
+        places = {"master": 0, "slave": 0}
+        master.consumer_offsets.place_of = lambda topic: places["master"] if topic == "T" else 0
+        slave.consumer_offsets.place_of = lambda topic: places["slave"] if topic == "T" else 0
+        for theirs, ours, offset, found in (
+            (0, 0, 50, 50), (700, 0, 20, 20), (700, 700, 21, 21), (700, 900, 22, None), (900, 900, 3, 3),
+        ):
+            places |= {"master": theirs, "slave": ours}
+            master.consumer_offsets.commit("G", "T", 0, offset, 5)
+            if theirs == ours == 0:
+                master.consumer_offsets.commit("G", "T", 1, offset, 5)
+            elif ours == 900:
+                slave.consumer_offsets.commit("here", "T", 0, 5, 5)
+            master.consumer_offsets.commit("G", "U", 0, 60 + offset, 5)
             self.master.bodies = {code: metadata_answer(master, code, is_whole=True) or b"" for code in ITEMS}
             self.assertEqual(dict(self.round().failed), {})
-            offsets = self.metadata.consumer_offsets
-            self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)),
-                             (50 if begin < 700 else None, 60))
+            offsets = slave.consumer_offsets
+            self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)), (found, 60 + offset))
+            self.assertEqual(offsets.query("G", "T", 1), offset if theirs == ours == 0 else None)
+            self.assertEqual(offsets.query("here", "T", 0), 5 if ours == 900 else None)
+            again = Metadata(self.disk, "base/config", now_ms=2)
+            again.load()
+            again.consumer_offsets.place_of = offsets.place_of
+            self.assertEqual(again.consumer_offsets.query("G", "T", 0), found)
 
-    def test_topic_found_again(self) -> None:
-        """A master that lost a topic in a crash makes it begin later: the queues say that it is the same."""
-        seen: list[object] = []
-
-        class Lives:
-            """Of no topic but X another one was there."""
-
-            def note(self) -> None:
-                seen.append("note")
-
-            def has_ended(self, topic: str, begins_at: int) -> bool:
-                seen.append((topic, begins_at))
-                return topic == "X"
-
-        self.slave = self.slave_of(inline, lives=Lives())
-        master = Metadata(MemoryDisk(), "c", now_ms=1)
-        for begin in (100, 700):
-            for topic in ("T", "X"):
-                master.topics.put(TopicConfig(topic_name=topic, rest={"beginsAt": begin}), begin)
-            self.master.bodies = {21: master.topics.wire_bytes(is_whole=True)}
-            if begin == 700:
-                self.metadata.consumer_offsets.commit("G", "T", 0, 50, 5)
-                self.metadata.consumer_offsets.commit("G", "X", 0, 50, 5)
-            self.round()
-        self.assertEqual(seen, ["note", ("T", 700), ("X", 700), "note"])
+    def test_offsets_of_rocketmq(self) -> None:
+        """A master of RocketMQ says nothing of lives: its offsets are those of the present one."""
         offsets = self.metadata.consumer_offsets
-        self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "X", 0)), (50, None))
-
-    def test_topic_that_was_shown(self) -> None:
-        """A guess where a topic begins, before the first table of the master, costs no offsets."""
-        master = Metadata(MemoryDisk(), "c", now_ms=1)
-        for topic, begin in (("T", 100), ("U", 0)):
-            master.topics.put(TopicConfig(topic_name=topic, rest={"beginsAt": begin}), 5)
-        self.master.bodies = {21: master.topics.wire_bytes(is_whole=True)}
-        self.metadata.topics.show([TopicConfig(topic_name="T", rest={"beginsAt": 0})])
-        self.metadata.consumer_offsets.commit("G", "T", 0, 50, 5)
+        offsets.place_of = lambda topic: 700
+        self.master.bodies = {43: b'{"offsetTable":{"T@G":{0:9}}}'}
         self.round()
-        self.assertEqual(self.metadata.topics.begins_at("T"), 100)
-        self.assertEqual(self.metadata.consumer_offsets.query("G", "T", 0), 50)
+        self.assertEqual(offsets.query("G", "T", 0), 9)
 
     def test_stall(self) -> None:
         """Rounds that are long overdue are noticed; a round that a slow master prolongs is not."""

@@ -21,6 +21,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     revive_topic,
 )
 from dledger.rocketmq.broker.puts.puts import NotPut
+from protocols.wire.rocketmq.layout import DELETED_TOPIC
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 
 
@@ -301,7 +302,10 @@ class StartTests(PopCase):
             for group in ("G", REVIVE_GROUP, POPPED_GROUP):
                 offsets.delete_group(group, 0)
             offsets.commit("other", "T1", 0, 1, self.broker.wall_ms() + 1000)
-            self.patch(self.parts.store.queues, "bounds", lambda topic, number, known=rocketmq: known)
+            self.patch(
+                self.parts.store.queues, "bounds",
+                lambda topic, number, known=rocketmq: None if topic == DELETED_TOPIC else known,
+            )
             service.start()
             self.settle()
             self.assertEqual((service.is_loaded, offsets.query("G", "T1", 0)), (True, moved))
@@ -328,7 +332,7 @@ class StartTests(PopCase):
         for begins_at, moved in ((0, 2), (1 << 40, None)):
             for group in ("G", REVIVE_GROUP, POPPED_GROUP):
                 offsets.delete_group(group, 0)
-            self.patch(TopicConfig, "begins_at", begins_at)
+            self.patch(self.parts.store.queues, "begins_at", lambda topic, at=begins_at: at)
             service.start()
             self.settle()
             self.assertEqual((service.is_loaded, offsets.query("G", "T1", 0)), (True, moved))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -50,14 +51,16 @@ class RecallTests(TimerCase):
         self.assertEqual(RecallHandle.read(handle), RecallHandle("T1", "b", WALL_MS + 5000, "K1"))
         self.handle(b"b", 5000, "K2")
         answer = self.recall(handle)
-        self.assertEqual((answer.code, answer.ext_fields["msgId"]), (0, "K1"))
+        self.assertEqual((answer.code, answer.ext_fields), (0, {
+            "msgId": "K1", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+        }))
         self.wait(6)
         self.assertEqual((self.bodies(), len(self.parts.timers)), ([b"b"], 0))
 
     def test_recalled_when_sent_twice(self) -> None:
-        """A producer that had no answer has sent it again, with the same key: neither is delivered."""
-        for counted in range(3):
-            self.handle(b"a", 5000 + 500 * counted, "K1")
+        """A producer had no answer, and has sent it again with the same time: neither is delivered."""
+        for _ in range(3):
+            self.handle(b"a", 7000, "K1")
         handle = self.handle(b"a", 7000, "K1")
         self.settle()
         self.assertEqual(len(self.parts.timers), 4)
@@ -66,6 +69,25 @@ class RecallTests(TimerCase):
         self.handle(b"b", 5000, "K1b")
         self.wait(9)
         self.assertEqual(self.bodies(), [b"b"])
+
+    def test_another_time(self) -> None:
+        """
+        A producer sends the message with its new time first, and then recalls the old one, by whose handle no
+        other is taken; also after a restart, and before the broker has read the messages.
+        """
+        for is_read in (True, False):
+            key = f"K{is_read}"
+            unread = patch.object(self.parts.timers, "_read", lambda: False)
+            with nullcontext() if is_read else unread:
+                old = self.handle(b"old", 5000, key)
+                self.handle(b"sooner", 4000, key)
+                self.handle(b"later", 8000, key)
+                self.settle()
+                self.assertEqual(self.recall(old).code, 0)
+            self.again(crash=is_read)
+            self.wait(10)
+            self.assertEqual(self.bodies()[-2:], [b"sooner", b"later"])
+        self.assertEqual(len(self.bodies()), 4)
 
     def test_sent_again_after_a_recall(self) -> None:
         """A recall is for what was sent before it: with another time the same message waits again."""
@@ -105,7 +127,7 @@ class RecallTests(TimerCase):
         self.settle()
         held = self.parts.timers.keys()
         self.assertEqual(len(held), 3)
-        self.assertLess(max(len(key) for _, key in held), 65)
+        self.assertLess(max(len(key) for _, key, _ in held), 65)
         self.assertEqual(self.recall(handle).code, 0)
         self.again(crash=False)
         self.wait(6)
@@ -141,7 +163,9 @@ class RecallTests(TimerCase):
     def test_restart_after_its_time(self) -> None:
         """A message that waits before it keeps the recall alive: the next run reads both again."""
         for is_read in (True, False):
-            self.handle(b"first", 60_000, f"K0{is_read}")
+            self.producer.send(send_of(b"first", properties=(
+                f"TIMER_DELIVER_MS\x01{WALL_MS + 60_000}\x02UNIQ_KEY\x01K0{is_read}"
+            )))
             read = self.parts.timers._read if is_read else lambda: False
             with patch.object(self.parts.timers, "_read", read):
                 handle = self.handle(b"a", 5000, f"K1{is_read}")

@@ -268,7 +268,7 @@ class TimerTests(TimerCase):
         """Also one whose producer has set an empty key, or a property whose name ends like it."""
         for name in ("UNIQ_KEY\x01", "MY_UNIQ_KEY\x01a"):
             self.assertEqual(self.send(b"a", 1000, properties=f"{name}\x02TIMER_DELAY_MS\x011000\x02"), 0)
-        keys = {key for _, key in self.parts.timers.keys()}
+        keys = {key for _, key, _ in self.parts.timers.keys()}
         self.assertEqual((len(keys), "" in keys), (2, False))
 
     def test_a_queue_that_is_gone(self) -> None:
@@ -280,9 +280,39 @@ class TimerTests(TimerCase):
         self.wait(2)
         self.assertEqual([one.queue_id for one in self.of()], [1])
 
+    def test_clock_set_back(self) -> None:
+        """
+        A delay that began while the clock was an hour ahead ends when it is set back, also over a restart; a
+        time that the producer has named does not move.
+        """
+        for is_restarted in (False, True):
+            self.broker.clock.advance(3600)
+            at_ms = self.broker.wall_ms() + 5000
+            for body, properties in (
+                (b"ms", "TIMER_DELAY_MS\x014000"), (b"s", "TIMER_DELAY_SEC\x015"),
+                (b"at", f"TIMER_DELIVER_MS\x01{at_ms}"),
+            ):
+                (answer,) = self.producer.send(send_of(body, properties=properties))
+                self.assertEqual(answer.code, 0, answer.remark)
+            self.wait(1)
+            self.assertEqual(self.bodies(), [b"ms", b"s", b"at"] * is_restarted)
+            if is_restarted:
+                self.parts.timers.stop()
+                self.broker.store.abandon()
+                self.make()
+            else:
+                self.patch(self.parts.timers, "_wall_ms", lambda: self.broker.wall_ms() - 3_600_000)
+                self.parts.timers.sweep()
+            self.wait(1)
+            self.assertEqual(sorted(self.bodies()[3 * is_restarted :]), [b"ms", b"s"])
+            if not is_restarted:
+                self.patch(self.parts.timers, "_wall_ms", self.broker.wall_ms)
+                self.wait(6)
+
     def test_deleted_topic(self) -> None:
         """Messages for a topic that was deleted are skipped."""
         self.send(b"a", 1000)
+        self.parts.note_deletion("T1")
         self.parts.metadata.topics.delete("T1", WALL_MS)
         self.wait(2)
         self.assertEqual((self.bodies(), self.parts.timers.passed_over, len(self.parts.timers)), ([], 1, 0))

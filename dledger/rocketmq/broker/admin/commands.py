@@ -12,8 +12,9 @@ Requests of administrators: change topics and groups, read the broker's options 
 Rule 1: a change is answered when it is on stable storage. A change of topics also starts a registration with
 name servers.
 Rule 2: a slave refuses changes of topics and groups: it copies its master's tables. It has its own options.
-Rule 3: a topic is deleted with its consume queues and its consumer offsets, after all messages sent to it
-before are dispatched; so a new topic of the same name begins at 0.
+Rule 3: the deletion of a topic is a note in the log, see L{dledger.rocketmq.broker.store.deleted_topics}.
+Then its consume queues and consumer offsets go, after all messages sent to it before are dispatched; so a new
+topic of the same name begins at 0.
 Rule 4: a list is taken whole, or nothing of it.
 
 Source: AdminBrokerProcessor (4.9.8, 5.3.3).
@@ -41,9 +42,12 @@ from dledger.rocketmq.broker.admin.topic_rates import TopicRates, topic_counts
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import GROUP_CHARACTERS_MAX, OWN_GROUPS, is_group
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.ha.service import HAStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.puts.answers import put_refusal
+from dledger.rocketmq.broker.puts.puts import NotPut, Put
 from dledger.rocketmq.broker.puts.topic_checks import refuse_name
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import DLedgerError, StoreError
@@ -52,7 +56,13 @@ from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
+from protocols.wire.rocketmq.layout import (
+    DELETED_TOPIC,
+    METADATA_TOPIC,
+    TERM_START_TOPIC,
+    TIMED_DONE_TOPIC,
+    TIMED_TOPIC,
+)
 
 UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_TOPIC_LIST = 17, 18
 UPDATE_BROKER_CONFIG = 25
@@ -72,6 +82,7 @@ SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC, TIMED_TOPIC, TIMED_DONE_TOPIC,
+    DELETED_TOPIC,
 })
 
 
@@ -83,7 +94,8 @@ class AdminParts:
     @ivar save: brings changed tables to stable storage, and to the next master; fails with L{DLedgerError}.
     @ivar keep: brings them to the stable storage of this broker; fails with L{StoreError}.
     @ivar topics_changed: called after a change of topics, for name servers.
-    @ivar topic_deleted: called with the name of a topic that is deleted.
+    @ivar note_deletion: notes in the log that a topic of this name is deleted now; returns the put, and
+        raises L{NotPut} if nothing can be stored.
     @ivar popped_by: returns what ends the popped messages of a group, see
         L{GroupEnds.of<dledger.rocketmq.broker.popping.group_end.GroupEnds.of>}.
     @ivar ha_status: returns the status of replication; None before replication starts.
@@ -101,7 +113,7 @@ class AdminParts:
     save: Callable[[], Deferred[None]]
     keep: Callable[[], Deferred[None]]
     topics_changed: Callable[[], None] = lambda: None
-    topic_deleted: Callable[[str], None] = lambda name: None
+    note_deletion: Callable[[str], Put]
     popped_by: Callable[[str], Callable[[], Deferred[None]]] = lambda group: lambda: succeed(None)
     ha_status: Callable[[], HAStatus | None] = lambda: None
     stored: Callable[[], int] = lambda: 0
@@ -238,19 +250,30 @@ class AdminCommands(CommandGroup):
             refuse_name(name)
         self._refuse_system(name)
         self.log.info("topic {topic} is deleted by {address}", topic=name, address=connection.address)
-        now_ms = self._parts.wall_ms()
-        self._parts.metadata.topics.delete(name, now_ms)
-        self._parts.metadata.consumer_offsets.delete_topic(name, now_ms)
-        self._parts.metadata.request_modes.delete_topic(name)
-        self._parts.metadata.order_info.delete_topic(name)
-        self._parts.topic_deleted(name)
+        now_ms, metadata = self._parts.wall_ms(), self._parts.metadata
+        noted = None
+        if metadata.topics.get(name) is not None or name in self._parts.store.queues.topics():
+            try:  # first: a broker that ends here has the topic, and all of its messages or none
+                noted = self._parts.note_deletion(name)
+            except NotPut as error:
+                raise Refused(*put_refusal(error)) from error
+        metadata.topics.delete(name, now_ms)
+        metadata.consumer_offsets.delete_topic(name, now_ms)
+        metadata.request_modes.delete_topic(name)
+        metadata.order_info.delete_topic(name)
         self._parts.topics_changed()
-        done = Deferred.fromCoroutine(self._destroy(name))
+        done = Deferred.fromCoroutine(self._destroy(name, noted))
         self._answer_when(done, connection, request)
 
-    async def _destroy(self, name: str) -> None:
-        """@raise StoreError: deleting the queues or writing the tables failed."""
+    async def _destroy(self, name: str, noted: Put | None) -> None:
+        """
+        @raise StoreError: deleting the queues or writing the tables failed.
+        @raise Refused: the note in the log is not stored.
+        """
         store = self._parts.store
+        status = PutStatus.PUT_OK if noted is None else await noted.done
+        if not status.is_stored:
+            raise Refused(status.remoting_code, status.name)
         await store.reput.caught_up()
         if self._parts.metadata.topics.get(name) is None:
             # No append can happen from here to the end of the block.

@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.store.store import MessageStore
 from protocols.rocketmq.commands import VERSION
 
 #: The name of L{VERSION}.
-VERSION_NAME = "V4_9_8"
+VERSION_NAME = "V5_3_3"
 
 #: Options whose name in RocketMQ is not the camel case of ours.
 _NAMES = {

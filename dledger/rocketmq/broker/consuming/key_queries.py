@@ -3,7 +3,7 @@
 QUERY_MESSAGE (12): the messages of a topic with a key, that were stored within a time.
 
     0   messages follow, the oldest first
-    22  there is none; or the index has not got so far
+    22  there is none; or the index has not got so far in L{WAIT_S}
 
 Every answer names the time and the offset of the last message in the index. Masters and slaves answer.
 
@@ -15,6 +15,8 @@ Rule 3: steps, messages and bytes of one query are bounded, and so is the number
 that has found messages within its bounds is answered with them.
 Rule 4: a query keeps the messages that it has found until it is answered. So it begins only when its
 connection and the process have room for the largest answer, and takes this room.
+Rule 5: a query sees what was stored before it: it waits until that is dispatched and in the index, for
+L{WAIT_S} at most; then it is answered with what is there.
 
 Source: QueryMessageProcessor, DefaultMessageStore.queryMessage, IndexService.queryOffset (4.9.8, 5.3.3).
 """
@@ -22,7 +24,8 @@ Source: QueryMessageProcessor, DefaultMessageStore.queryMessage, IndexService.qu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -67,6 +70,8 @@ RECORD_STEPS = 4
 WAITING_MAX = 256
 #: Seconds after which queries that have no room are looked at again.
 NO_ROOM_S = 0.1
+#: Seconds that a query waits for the index, and between two looks at it.
+WAIT_S, LOOK_S = 2.0, 0.005
 
 _NOT_FOUND = "can not find message, maybe time range not correct"
 
@@ -80,6 +85,9 @@ class _Query:
     @ivar found: offsets in the log of the messages so far, and their records.
     @ivar steps, size: entries that it has looked at, and bytes of its messages.
     @ivar is_begun: whether it has taken room for its answer.
+    @ivar search: begins to look into the index.
+    @ivar upto: end of the log when it came; -1: all before it is in the index, or need not be.
+    @ivar until_s: it waits no longer, on the clock.
     """
 
     connection: CommandConnection
@@ -87,7 +95,10 @@ class _Query:
     topic: bytes
     key: bytes
     count_max: int
-    offsets: Iterator[int]
+    search: Callable[[], Iterator[int]]
+    upto: int
+    until_s: float
+    offsets: Iterator[int] = iter(())
     visible: Visible | None = None
     found: dict[int, bytes] = attrs.Factory(dict)
     steps: int = 0
@@ -127,20 +138,46 @@ class KeyQueries(CommandGroup):
             raise Refused(Code.SYSTEM_BUSY, f"{WAITING_MAX} queries by key wait already: ask again later")
         if len(key) > PROPERTIES_BYTES_MAX or len(topic) > PROPERTIES_BYTES_MAX:
             count_max, key = 0, ""  # no record has it
-        offsets = indexing.index.search(hash_of_key(topic, key), begin_ms, end_ms)
+        index, hashed = indexing.index, hash_of_key(topic, key)
+        self._store.reput.show()
         self._waiting.append(_Query(
             connection, request, topic.encode("utf-8", "surrogatepass"), key.encode("utf-8", "surrogatepass"),
-            count_max, offsets if count_max > 0 else iter(()), self._visible(connection, request, topic),
+            count_max, partial(index.search, hashed, begin_ms, end_ms) if count_max > 0 else lambda: iter(()),
+            self._store.log.record_end, self._clock.seconds() + WAIT_S,
+            visible=self._visible(connection, request, topic),
         ))
+        if self._call is not None and self._call.getTime() > self._clock.seconds():
+            self._call.cancel()
+            self._call = None
         if self._call is None:
             self.turn()
+
+    def _lags(self, query: _Query) -> bool:
+        """Whether a query has to wait for the index; it begins when it has not. See rule 5."""
+        if query.upto < 0:
+            return False
+        indexing, store = self._store.indexing, self._store
+        assert indexing is not None
+        is_there = store.has_dispatched(query.upto) and not indexing.behind_bytes
+        if not (is_there or indexing.index.offset >= query.upto or indexing.index.why_failed):
+            if self._clock.seconds() < query.until_s:
+                indexing.hurry()
+                return True
+        query.upto = -1
+        query.offsets = query.search()
+        return False
 
     def turn(self) -> None:
         """Go on with the queries that wait, for a turn; the clock calls this."""
         self._call = None
-        steps, size, passed = STEPS_TURN, BYTES_TURN, 0
+        steps, size, passed, lagging = STEPS_TURN, BYTES_TURN, 0, 0
         while len(self._waiting) > passed and steps > 0 and size > 0:
             query = self._waiting.popleft()
+            if self._lags(query):
+                passed += 1
+                lagging += 1
+                self._waiting.append(query)
+                continue
             if not query.is_begun:
                 if query.connection.is_congested:
                     remark = "this connection does not read its answers"
@@ -167,7 +204,8 @@ class KeyQueries(CommandGroup):
             else:
                 self._waiting.append(query)
         if self._waiting:
-            self._call = self._clock.callLater(NO_ROOM_S if passed else 0, self.turn)
+            wait_s = LOOK_S if lagging else NO_ROOM_S
+            self._call = self._clock.callLater(wait_s if passed else 0, self.turn)
 
     def _end(self, query: _Query) -> None:
         if query.is_begun:

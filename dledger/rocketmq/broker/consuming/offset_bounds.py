@@ -10,7 +10,7 @@ lost, and the group would pass over them.
 A slave whose log is cut may be a former master, whose consumers were further than the next one's, and that
 one may not know their groups. Messages that the slave gets then have the numbers of those that it gave up.
 
-A raft log has offsets and messages in one order: there is nothing to take back.
+A raft log has offsets and messages in one order, but a master of RocketMQ takes offsets beyond the end.
 
 Rule: an offset is compared with the queue as it was when the broker became a master, since when messages may
 have come. One that a consumer has committed since then stays.

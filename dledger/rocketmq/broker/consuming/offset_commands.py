@@ -12,6 +12,8 @@ message is recent, so that a new consumer of a new topic misses no message. Othe
 for it (C{setZeroIfNotFound}), the answer is QUERY_NOT_FOUND, and the consumer chooses its first offset. The
 first offset of a queue is 0, unless its topic was deleted and made again.
 
+What a consumer commits is judged by L{dledger.rocketmq.broker.consuming.commits}.
+
 Source: ConsumerManageProcessor, AdminBrokerProcessor, QueryMessageProcessor (4.9.8, 5.3.3).
 """
 
@@ -33,6 +35,7 @@ from dledger.rocketmq.answering.refusals import (
 )
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import OWN_GROUPS
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
@@ -65,7 +68,7 @@ class OffsetCommands(CommandGroup):
     })
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, commits: CommitJudge, *,
         wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]], slow_bytes: int = 0,
     ) -> None:
         """
@@ -76,6 +79,7 @@ class OffsetCommands(CommandGroup):
         self._config = config
         self._store = store
         self._metadata = metadata
+        self._commits = commits
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
         self._settled = settled
@@ -103,6 +107,7 @@ class OffsetCommands(CommandGroup):
             if first is None or not fields.flag("setZeroIfNotFound", True):
                 raise Refused(Code.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
             offset = first
+        _reading(lambda: self._commits.reads(connection, group, topic, queue_id))
         _answer_offset(connection, request, offset)
 
     def _first_offset(self, topic: str, queue_id: int) -> int | None:
@@ -136,6 +141,9 @@ class OffsetCommands(CommandGroup):
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
         if self._metadata.topics.get(topic) is None:
             raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown_bare(topic)} not exist!")
+        problem = _reading(lambda: self._commits.problem(connection, group, topic, queue_id, offset))
+        if problem:
+            raise Refused(Code.SYSTEM_ERROR, problem)
         offsets = self._metadata.consumer_offsets
         if offsets.query(group, topic, queue_id) != offset:
             self._metadata.order_info.clear((topic, group, queue_id))

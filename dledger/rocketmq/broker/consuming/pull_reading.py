@@ -17,6 +17,7 @@ import attrs
 from dledger.rocketmq.answering.refusals import LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import find_group
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.sql92 import SqlFilter
 from dledger.rocketmq.broker.consuming.subscriptions import (
@@ -69,16 +70,21 @@ class Pull:
 
 
 class PullReading:
-    """The rules for requests."""
+    """The rules for requests. @ivar commits: as given."""
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, *, wall_ms: Callable[[], int],
-        visible: VisibleTo = all_visible,
+        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, commits: CommitJudge, *,
+        wall_ms: Callable[[], int], visible: VisibleTo = all_visible,
+        retries_of: Callable[[str], Visible | None] = lambda topic: None,
     ) -> None:
         """
+        @param commits: judges what consumers commit with a pull.
         @param wall_ms: milliseconds since 1970.
         @param visible: what the sender of a request may see of its topic.
+        @param retries_of: which records of a topic of retries are not over; None: all.
         """
+        self.commits = commits
+        self._retries_of = retries_of
         self._config = config
         self._metadata = metadata
         self._table = table
@@ -111,7 +117,9 @@ class PullReading:
         wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
         return Pull(
             group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
-            matches=_both(expression, self._visible(connection, request, topic)),
+            matches=_both(expression, _each(
+                self._visible(connection, request, topic), self._retries_of(topic)
+            )),
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
@@ -156,6 +164,12 @@ def _both(expression: SqlFilter | None, visible: Visible | None) -> Visible | No
     if visible is None:
         return partial(is_matched, expression)
     return lambda record: visible(record) and is_matched(expression, record)
+
+
+def _each(one: Visible | None, other: Visible | None) -> Visible | None:
+    if one is None or other is None:
+        return one or other
+    return lambda record: one(record) and other(record)
 
 
 def is_matched(expression: SqlFilter, record: bytes) -> bool:

@@ -15,6 +15,8 @@ deadlines.
 Rule 3: work and output are bounded, too: a turn of the reactor examines at most L{WOKEN_MAX} woken requests,
 and a connection that does not read its answers gets no more of them until it does.
 Rule 4: a slave does not correct offsets (it may only be behind), and commits none.
+Rule 5: a consumer that has read a deleted topic of this name is sent to the beginning, and its commits
+do not count: see L{dledger.rocketmq.broker.consuming.commits}.
 
 Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
 """
@@ -102,6 +104,7 @@ class PullCommands(CommandGroup):
     """
     The group of commands.
 
+    @ivar commits: judges what consumers commit.
     @ivar progress: how far the groups have pulled.
     @ivar found: number of answers with messages.
     @ivar missed: number of other answers, except refusals.
@@ -113,7 +116,8 @@ class PullCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, reading: PullReading, *,
-        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0, held_max: int = HELD_MAX,
+        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0,
+        held_max: int = HELD_MAX,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
@@ -124,6 +128,7 @@ class PullCommands(CommandGroup):
         self._store = store
         self._metadata = metadata
         self._reading = reading
+        self.commits = reading.commits
         self._clock = clock
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
@@ -153,6 +158,13 @@ class PullCommands(CommandGroup):
         pull = self._reading.read(connection, request)
         flags = fields.number("sysFlag")
         commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
+        reader = connection, pull.group.group_name, *pull.key
+        try:
+            does_commit = flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave
+            does_commit = does_commit and not self.commits.problem(*reader, commit)
+            is_former = self._is_former(reader, pull)
+        except (OSError, StoreError) as error:
+            raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_clogged = not connection.may_answer
         if is_clogged or self._turn_bytes >= TURN_BYTES_MAX:
             held = self._hold(connection, request, pull)
@@ -164,12 +176,26 @@ class PullCommands(CommandGroup):
                 self._held.wake(held)
         else:
             got = self._get(pull)
+            if is_former:
+                got = attrs.evolve(
+                    got, status=GetStatus.OFFSET_OVERFLOW_BADLY, records=(), next_offset=got.begin_offset
+                )
             code = self._code_of(pull, got)
             waits = code == Code.PULL_NOT_FOUND and pull.suspend_ms > 0
             if not (waits and self._hold(connection, request, pull)):
                 self._answer(connection, request, pull, got, code)
-        if flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave:
+        if does_commit:
             self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
+
+    def _is_former(self, reader: tuple[CommandConnection, str, str, int], pull: Pull) -> bool:
+        """Whether a consumer goes on in a queue of a deleted topic. @raise OSError: reading failed."""
+        topic, queue_id = pull.key
+        if self.commits.is_former(*reader):
+            queue = self._store.queues.get(topic, queue_id)
+            if queue is not None and pull.offset > self._store.queues.begin_of(topic, queue):
+                return True
+        self.commits.reads(*reader)
+        return False
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -318,6 +344,7 @@ class PullCommands(CommandGroup):
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
+        self.commits.connection_lost(connection)
         for held in self._held.of_connection(connection):
             self._held.release(held)
 

@@ -76,7 +76,10 @@ class RecallCommands(CommandGroup):
 
         def stored(status: PutStatus) -> None:
             if status.is_stored:
-                connection.answer(request, ext_fields={"msgId": handle.key})
+                connection.answer(request, ext_fields={
+                    "msgId": handle.key, "MSG_REGION": self._config.region_id,
+                    "TRACE_ON": str(self._config.trace_on).lower(),
+                })
             else:
                 connection.answer(request, code=status.remoting_code, remark=status.name)
 

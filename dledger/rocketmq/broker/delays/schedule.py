@@ -31,7 +31,7 @@ from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
-from dledger.rocketmq.broker.metadata.tables import Topics
+from dledger.rocketmq.broker.metadata.tables import RETRY_PREFIX, TopicConfig
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.puts.topic_checks import queue_now
@@ -42,7 +42,7 @@ from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
 from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
-from protocols.wire.rocketmq.message import decode_message, encode_properties
+from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
 #: The most messages, and bytes of their records, delivered in one turn; one message at least.
 TURN_MESSAGES = 128
@@ -84,24 +84,25 @@ class ScheduleMessageService:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, offsets: DelayOffsets, topics: Topics, pipeline: PutPipeline, *,
+        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *,
         own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
-        delivers: Callable[[str, int, int, int], None],
+        topic_of: Callable[[str, int, int], TopicConfig | None],
+        is_over: Callable[[Message], bool] = lambda message: False,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param delivers: called with the topic and the queue of each message before it is delivered, and
-            where, in the log, and when, in ms since 1970, it was stored to wait. It may make the topic again
-            if a crash took it; a message whose topic was deleted is passed over after the call.
+        @param topic_of: called with the topic and the queue of each message before it is delivered, and where
+            in the log it was stored to wait; see L{LostTopics.found<dledger.rocketmq.broker.lost_topics>}.
+        @param is_over: whether a retry is of a topic that was deleted.
         """
+        self._is_over = is_over
         self._store = store
         self._offsets = offsets
-        self._topics = topics
         self._pipeline = pipeline
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
-        self._delivers = delivers
+        self._topic_of = topic_of
         self._delays_ms = store.config.delay_levels_ms
         self._levels = list(range(1, len(self._delays_ms) + 1))
         self._call: IDelayedCall | None = None
@@ -282,9 +283,8 @@ class ScheduleMessageService:
         except ValueError as error:
             self._pass_over(unit, str(error))
             return None
-        self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
-        found = self._topics.get(topic)
-        if found is None or unit.offset < found.begins_at:
+        found = self._topic_of(topic, queue_id, unit.offset)
+        if found is None or (topic.startswith(RETRY_PREFIX) and self._is_over(message)):
             self._pass_over(unit, f"topic {topic} was deleted")
             return None
         return checked._replace(queue_id=queue_now(found, queue_id))

@@ -17,6 +17,7 @@ Source: HookUtils.transformTimerMessage (5.3.3).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import attrs
@@ -28,7 +29,9 @@ from dledger.rocketmq.broker.store.records.records import NewMessage, property_o
 from protocols.wire.rocketmq.layout import TIMED_DONE_TOPIC, TIMED_TOPIC
 from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
-__all__ = ["DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "TimedKey", "max_delay_ms", "timed", "timed_key"]
+__all__ = [
+    "DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "TimedKey", "delay_ms_of", "max_delay_ms", "timed", "timed_key"
+]
 
 DONE_TOPIC = TIMED_DONE_TOPIC
 #: Property with the time of delivery, ms since 1970, as of RocketMQ.
@@ -38,17 +41,18 @@ REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 NO_TIMERS = "accurate timer message is not enabled: the broker has timerWheelEnable=false"
 
 
-#: Topic and unique key of a message; of a long key its digest, for many messages wait.
-TimedKey = tuple[str, str]
+#: Topic, unique key and time of a message, ms since 1970; of a long key its digest, for many messages wait.
+#: A producer may give the same message another time: it keeps its unique key, and is another one that waits.
+TimedKey = tuple[str, str, int]
 #: Characters of a unique key that are kept. Those of RocketMQ's clients have 32.
 KEY_CHARACTERS_MAX = 64
 
 
-def timed_key(topic: str, key: str) -> TimedKey:
-    """@param key: of any length."""
+def timed_key(topic: str, key: str, at_ms: int) -> TimedKey:
+    """@param key: of any length. @param at_ms: its time, ms since 1970."""
     if len(key) > KEY_CHARACTERS_MAX:
         key = "\0" + blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
-    return topic, key
+    return topic, key, at_ms
 
 
 def max_delay_ms(config: BrokerConfig) -> int:
@@ -78,6 +82,15 @@ def timed(message: NewMessage, config: BrokerConfig, now_ms: int) -> NewMessage:
     named = decode_properties(message.properties_data)
     named.update({OUT_MS: str(at_ms), REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id)})
     return attrs.evolve(message, topic=TIMED_TOPIC, queue_id=0, properties_data=encode_properties(named))
+
+
+def delay_ms_of(properties: Mapping[str, str]) -> int | None:
+    """The delay for which a producer has asked, of a message that waits; None: it has named a time."""
+    seconds, milliseconds = properties.get("TIMER_DELAY_SEC"), properties.get("TIMER_DELAY_MS")
+    value = milliseconds if seconds is None else seconds
+    if value is None or not value.isdecimal():
+        return None
+    return int(value) * (1 if seconds is None else 1000)
 
 
 def _time_of(properties: bytes, now_ms: int) -> int:

@@ -11,8 +11,11 @@ Rule 2: work is bounded in each turn of the reactor. At most L{TIMERS_MAX} messa
 Rule 3: only a master delivers: a slave copies the delivered messages.
 Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
 logged.
-Rule 5: a message that its producer has recalled is not delivered: a note names its topic and unique key, and
-counts until its time, and until all messages in the queue are read. It does not count for messages after it.
+Rule 5: a message that its producer has recalled is not delivered: a note names its topic, unique key and
+time, and counts until then, and until all messages in the queue are read. It does not count for messages
+after it, nor for the same message with another time.
+Rule 6: a delay that began while the clock was ahead ends when the clock has been set back, see
+L{dledger.rocketmq.broker.delays.waiting}.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ from dledger.rocketmq.broker.delays.timed import (
     REAL_TOPIC,
     TIMED_TOPIC,
     TimedKey,
+    delay_ms_of,
     timed_key,
 )
+from dledger.rocketmq.broker.delays.waiting import WaitingMessages
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
@@ -73,10 +78,8 @@ RECALLED_MAX = 65_536
 
 class TimerService:
     """
-    Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
-    topics and keys, from which C{_by_key} leads back (a producer that had no answer may have sent a message
-    twice); each of them is in C{_due}, or in the put that is under
-    way. C{_due} and C{_places} may have others.
+    Invariant: C{_open} has the messages that were read and are not delivered; each of them is in C{_due}, or
+    in the put that is under way. C{_due} and C{_places} may have others.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -87,11 +90,12 @@ class TimerService:
 
     def __init__(
         self, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *, own: OwnAddress,
-        clock: IReactorTime, wall_ms: Callable[[], int], delivers: Callable[[str, int, int, int], None],
+        clock: IReactorTime, wall_ms: Callable[[], int],
+        topic_of: Callable[[str, int, int], TopicConfig | None],
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param delivers: as of L{ScheduleMessageService<dledger.rocketmq.broker.delays.schedule>}.
+        @param topic_of: as of L{ScheduleMessageService<dledger.rocketmq.broker.delays.schedule>}.
         """
         self._store = store
         self._metadata = metadata
@@ -99,7 +103,7 @@ class TimerService:
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
-        self._delivers = delivers
+        self._topic_of = topic_of
         self._call: IDelayedCall | None = None
         self._runs = 0
         self._problem = ""
@@ -109,8 +113,7 @@ class TimerService:
     def _forget(self) -> None:
         self._is_running = self._is_loaded = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
-        self._open: dict[int, TimedKey] = {}
-        self._by_key: dict[TimedKey, int | set[int]] = {}
+        self._open = WaitingMessages()
         self._recalled = RecalledMessages()
         self._places: list[int] = []
         self._done: set[int] = set()
@@ -128,7 +131,7 @@ class TimerService:
 
     def keys(self) -> list[TimedKey]:
         """Of the messages that wait."""
-        return list(self._open.values())
+        return self._open.keys()
 
     def start(self) -> None:
         """This broker is a master: read the messages that wait, then deliver."""
@@ -226,8 +229,8 @@ class TimerService:
                 offsets = [to_long(one, "item of offsets") for one in listed]
             if isinstance(recalled, dict):
                 until_ms = to_long(recalled.get("until"), "until")
-                key = timed_key(str(recalled.get("topic")), str(recalled.get("key")))
-                self._recalled.add(key, until_ms, unit.offset)
+                key = timed_key(str(recalled.get("topic")), str(recalled.get("key")), until_ms)
+                self._recalled.add(key, unit.offset)
         except BodyError as error:
             self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
         self._done.update(offsets)
@@ -265,32 +268,25 @@ class TimerService:
                 continue
             assert message is not None
             named = message.properties
-            key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""))
+            key = timed_key(named.get(REAL_TOPIC, ""), named.get("UNIQ_KEY", ""), int(at))
             if self._recalled.has(key, unit.offset):
                 continue
-            self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
+            self._open.add(unit.queue_offset, key, delay_ms_of(named))
             heapq.heappush(self._places, unit.queue_offset)
-            heapq.heappush(self._due, (int(at), unit.queue_offset, unit.offset))
+            due_ms = self._open.due_ms(unit.queue_offset, int(at), self._wall_ms())
+            heapq.heappush(self._due, (due_ms, unit.queue_offset, unit.offset))
         return self._read_at < queue.next_index
 
-    def _by_key_of(self, key: TimedKey, offset: int) -> TimedKey:
-        before = self._by_key.setdefault(key, offset)
-        if isinstance(before, set):
-            before.add(offset)
-        elif before != offset:
-            self._by_key[key] = {before, offset}
-        return key
-
-    def _end(self, offset: int) -> None:
-        """A message waits no more."""
-        key = self._open.pop(offset, None)
-        if key is None:
-            return
-        found = self._by_key[key]
-        if isinstance(found, set) and len(found) > 1:
-            found.discard(offset)
-        else:
-            del self._by_key[key]
+    def _look_at_clock(self) -> None:
+        """Rule 6: somebody may have set the clock back."""
+        now_ms, waiting = self._wall_ms(), self._open
+        if waiting.is_set_back(now_ms):
+            self._due = [
+                (waiting.due_ms(offset, at_ms, now_ms), offset, place) for at_ms, offset, place in self._due
+            ]
+            heapq.heapify(self._due)
+            if not self._is_putting:
+                self._again(0.0)
 
     def _message(self, unit: Unit) -> Message | None:
         record = record_at(self._store, unit.offset, size=unit.size)
@@ -347,7 +343,7 @@ class TimerService:
 
     def recall(self, topic: str, key: str, until_ms: int) -> Put:
         """
-        Do not deliver a message.
+        Do not deliver the message with this key and time.
 
         @param key: its unique key. @param until_ms: its time, ms since 1970.
         @return: its C{done} fires when that is stored, or not.
@@ -362,13 +358,13 @@ class TimerService:
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
-                name, place = timed_key(topic, key), put.placed.offsets[0]
-                self._recalled.add(name, until_ms, place)
-                found, queue = self._by_key.get(name, set()), self._store.queues.get(TIMED_TOPIC, 0)
-                for offset in [*found] if isinstance(found, set) else [found]:
+                name, place = timed_key(topic, key, until_ms), put.placed.offsets[0]
+                self._recalled.add(name, place)
+                queue = self._store.queues.get(TIMED_TOPIC, 0)
+                for offset in self._open.of(name):
                     units = queue.read(offset, 1) if queue is not None else ()
                     if all(self._recalled.has(name, unit.offset) for unit in units):
-                        self._end(offset)
+                        self._open.end(offset)
             return status
 
         put.done.addCallback(stored)
@@ -386,7 +382,7 @@ class TimerService:
             self._failed(status.name)
             return
         for one in taken:
-            self._end(one[1])
+            self._open.end(one[1])
         self._add_note(put.placed.queue_offsets[-1], max(one[1] for one in taken), 0)
         self.delivered += count
         if self._problem:
@@ -415,9 +411,8 @@ class TimerService:
         except (WireError, ValueError) as error:
             self._pass_over(offset, str(error))
             return None
-        self._delivers(topic, queue_id, offset, message.store_timestamp)
-        found = self._metadata.topics.get(topic)
-        if found is None or offset < found.begins_at:
+        found = self._topic_of(topic, queue_id, offset)
+        if found is None:
             self._pass_over(offset, f"topic {topic} was deleted")
             return None
         return checked._replace(queue_id=queue_now(found, queue_id))
@@ -433,6 +428,7 @@ class TimerService:
         """Record where the next master begins to read. Called once a second."""
         if not (self._is_running and self._is_loaded):
             return
+        self._look_at_clock()
         while self._places and self._places[0] not in self._open:
             heapq.heappop(self._places)
         first = self._places[0] if self._places else self._read_at

@@ -6,12 +6,16 @@ See L{dledger.rocketmq.broker.metadata.tables} for what all tables have in commo
 merged, since their version does not change with every commit: the master's offset replaces ours, except where
 a consumer has committed more here, until the master has caught up.
 
+Offsets of consumers are of one life of their topic: they are noted with the place in the log of the topic's
+last deletion before them (C{topicLives} of the document, which RocketMQ passes over). Those of an earlier
+life are gone when somebody asks.
+
 Source: ConsumerOffsetManager, ScheduleMessageService (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import ClassVar
 
 from dledger.rocketmq.answering.java_json import (
@@ -24,6 +28,9 @@ from dledger.rocketmq.answering.java_json import (
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
+
+#: Of the document with the offsets of consumers: ours.
+LIVES = "topicLives"
 
 
 def _queues(value: object, name: str) -> dict[int, int]:
@@ -53,16 +60,22 @@ class _Offsets:
     def _document(self) -> JsonObject:
         raise NotImplementedError
 
+    def _more(self) -> JsonObject:
+        """Parts of the document that are ours; a file has those that are not empty."""
+        return {}
+
     def file_bytes(self) -> bytes:
         """See L{FileTable.file_bytes}."""
         head = {} if self.version is None else {"dataVersion": self.version.document()}
-        return file_json({**head, **self._rest, "offsetTable": self._document()})
+        more = {name: value for name, value in self._more().items() if value}
+        return file_json({**head, **self._rest, **more, "offsetTable": self._document()})
 
     def wire_bytes(self) -> bytes:
         """See L{Table.wire_bytes}; always with a version, since a slave of 5.x fails without."""
         version = self.version or DataVersion()
         return wire_json({
-            "dataVersion": version.wire_document(), **self._rest, "offsetTable": self._document()
+            "dataVersion": version.wire_document(), **self._rest, **self._more(),
+            "offsetTable": self._document(),
         })
 
     def names(self) -> list[str]:
@@ -92,11 +105,23 @@ def _parse_offsets(data: bytes) -> tuple[DataVersion | None, JsonObject]:
     return (None if version is None else DataVersion.read(version)), table
 
 
+def _parse_lives(data: bytes) -> dict[str, int] | None:
+    """Topics and the places of their last deletions; None: the document says none."""
+    found = read_document(data).get(LIVES)
+    if found is None:
+        return None
+    lives = to_object(found, LIVES).items()
+    return {topic: to_long(place, f"{LIVES}, {shown(topic)}") for topic, place in lives}
+
+
 class ConsumerOffsets(_Offsets):
     """
     C{consumerOffset.json}; answers request 43.
 
-    Invariant: C{_ahead} holds the offsets that consumers have committed here beyond the master's last ones.
+    Invariant: C{_ahead} holds the offsets that consumers have committed here beyond the master's last ones;
+    C{_lives} has no topic without offsets.
+
+    @ivar place_of: returns where a topic's last deletion is in the log, in bytes; 0: it was never deleted.
     """
 
     file_name: ClassVar[str] = "consumerOffset.json"
@@ -105,6 +130,40 @@ class ConsumerOffsets(_Offsets):
         super().__init__(now_ms)
         self._table: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], int] = {}
+        self._lives: dict[str, int] = {}
+        self.place_of: Callable[[str], int] = lambda topic: 0
+
+    def _renew(self, topic: str) -> int:
+        """Forget the offsets of an earlier life of a topic. @return: the place of its last deletion."""
+        place = self.place_of(topic)
+        if place > self._lives.get(topic, 0):
+            self._forget_life(topic)
+        return place
+
+    def _forget_life(self, topic: str) -> None:
+        self.delete_topic(topic, 0 if self.version is None else self.version.timestamp)
+
+    def _renew_all(self) -> None:
+        for topic in {key.rpartition("@")[0] for key in self._table}:
+            self._renew(topic)
+
+    def forget_other_logs(self, log_begin: int) -> list[str]:
+        """
+        Forget the offsets of lives that this log does not have: they are of another log, or of a later place
+        than the end of this copy.
+
+        @param log_begin: notes of deletions before it have expired.
+        @return: the topics.
+        """
+        gone = [
+            topic for topic, life in self._lives.items() if life >= log_begin and life > self.place_of(topic)
+        ]
+        for topic in gone:
+            self._forget_life(topic)
+        return gone
+
+    def _more(self) -> JsonObject:
+        return {LIVES: dict(sorted(self._lives.items()))}
 
     def _carry(self, data: bytes) -> bool:
         """Keep C{groupTopicMap} of 5.x as it came. @return: whether it has changed."""
@@ -116,8 +175,10 @@ class ConsumerOffsets(_Offsets):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
         """Record that a consumer has consumed all messages before C{offset}."""
-        key = f"{topic}@{group}"
+        key, place = f"{topic}@{group}", self._renew(topic)
         queues = self._table.setdefault(key, {})
+        if place:
+            self._lives[topic] = place
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._ahead[key, queue_id] = offset
@@ -129,20 +190,26 @@ class ConsumerOffsets(_Offsets):
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Offset of the next message to consume; None if the group never committed there."""
-        return self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        found = self._table.get(f"{topic}@{group}")
+        if found is None or self.place_of(topic) > self._lives.get(topic, 0):
+            return None
+        return found.get(queue_id)
 
     def rows(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
         """For each group and topic with a commit: both, and the offset of the next message of each queue."""
+        self._renew_all()
         for key, queues in self._table.items():
             topic, _, group = key.rpartition("@")
             yield group, topic, queues
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has committed."""
+        self._renew_all()
         return [key.rpartition("@")[0] for key in self._table if key.rpartition("@")[2] == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have committed in the topic."""
+        self._renew(topic)
         return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
 
     def delete_topic(self, topic: str, now_ms: int) -> None:
@@ -157,7 +224,14 @@ class ConsumerOffsets(_Offsets):
         for key in gone:
             del self._table[key]
             self._changed(key, now_ms)
+        topics = {key.rpartition("@")[0] for key in self._table}
+        self._lives = {topic: life for topic, life in self._lives.items() if topic in topics}
         self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] not in set(gone)}
+
+    def names(self) -> list[str]:
+        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.names}."""
+        self._renew_all()
+        return super().names()
 
     def _document(self) -> JsonObject:
         return dict(self._table)
@@ -178,35 +252,54 @@ class ConsumerOffsets(_Offsets):
             if queues is None:
                 self._table.pop(key, None)
                 self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] != key}
-            else:
-                self._merge(key, queues)
+            else:  # the log has the deletions before this
+                topic = key.rpartition("@")[0]
+                self._merge(key, queues, self._renew(topic))
 
     def load(self, data: bytes) -> None:
         """See L{FileTable.load}."""
         version, table = _parse_offsets(data)
+        lives = _parse_lives(data)
         self._carry(data)
+        self._lives = lives or {}
         self._table = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
         self.version = version
         self._ahead = {}
         self.is_dirty = False
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
-        """See L{Table.adopt}. Keys that the master lacks stay."""
+        """
+        See L{Table.adopt}. Keys that the master lacks stay. Of two lives of a topic the later one counts; a
+        master of RocketMQ says none, and means the present one.
+        """
         version, table = _parse_offsets(data)
+        lives = _parse_lives(data)
         theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
         changed = self._carry(data)
         for key, queues in theirs.items():
-            changed = self._merge(key, queues) or changed
+            topic = key.rpartition("@")[0]
+            ours = max(self._renew(topic), self._lives.get(topic, 0))
+            life = ours if lives is None else lives.get(topic, 0)
+            if life > ours:
+                self._forget_life(topic)
+            if life >= ours:
+                changed = self._merge(key, queues, life) or changed
         if version is not None and version != self.version:
             self.version = version
             changed = True
         self.is_dirty = self.is_dirty or changed
         return changed
 
+    def _merge(self, key: str, queues: dict[int, int], life: int) -> bool:
+        """
+        Take a master's offsets, but none below those committed here.
 
-    def _merge(self, key: str, queues: dict[int, int]) -> bool:
-        """Take a master's offsets, but none below those committed here. @return: whether any is new."""
+        @param life: of the topic, not before that of ours.
+        @return: whether any is new.
+        """
         ours, changed = self._table.setdefault(key, {}), False
+        if life:
+            self._lives[key.rpartition("@")[0]] = life
         for queue_id, offset in queues.items():
             ahead = self._ahead.get((key, queue_id), -1)
             if offset >= ahead:

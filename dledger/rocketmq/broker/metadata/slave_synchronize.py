@@ -9,12 +9,11 @@ A slave's copy of its master's metadata, requested every ten seconds, and the ma
 Rule 1: each item is requested, checked and adopted independently; a failed item leaves its table unchanged
 and does not block the others.
 Rule 2: adopted items are written to disk before the round ends.
-Rule 2a: topics with local queues, and groups with offsets in them, stay although the master does not name
+Rule 2a: topics with local messages, and groups with offsets in them, stay although the master does not name
 them: a master that lost its store names none. While replication of the log is stopped, nothing is requested:
 the master may be another one.
 Rule 2b: offsets are adopted when our log has reached the end that the master's had after its answer: else
-this slave, as the next master, would pass over messages that it has not. With a topic that was made again,
-the offsets of the one before go; not with one that the master has lost in a crash and found again in its log.
+this slave, as the next master, would pass over messages that it has not.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 Rule 4: attributes of topics are sent to a slave that asks for them (L{WHOLE}); RocketMQ's fail on them.
 
@@ -39,7 +38,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, ConfigTable, Table
+from dledger.rocketmq.broker.metadata.tables import ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode
@@ -111,32 +110,20 @@ class MasterAsker(Protocol):
         """@return: fires with the answer; fails if none arrives in time."""
 
 
-class TopicHistory(Protocol):
-    """What our queues show: L{dledger.rocketmq.broker.store.queues.topic_lives.TopicLives}."""
-
-    def note(self) -> None:
-        """The table of topics is the master's now."""
-
-    def has_ended(self, topic: str, begins_at: int) -> bool:
-        """Whether there was a topic of this name before the one that begins at an offset of the log."""
-
-
 @attrs.frozen(kw_only=True)
 class OwnLog:
     """
     The log of this slave, as far as a copy of the master's metadata depends on it.
 
-    @ivar local_topics: returns the topics that have consume queues here.
+    @ivar local_topics: returns the topics that have messages here which no deletion covers.
     @ivar is_stopped: returns whether nothing is to be copied now.
     @ivar reached: returns when our log has reached the present end of the master's; fails with
         L{DLedgerError} if it does not soon. None: messages and offsets have one order.
-    @ivar lives: knows which topics were made again; None: all that begin later than they did.
     """
 
     local_topics: Callable[[], Set[str]] = frozenset
     is_stopped: Callable[[], bool] = lambda: False
     reached: Callable[[], Awaitable[None]] | None = None
-    lives: TopicHistory | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -270,27 +257,9 @@ class SlaveSynchronize:
             await self._own_log.reached()
             if self._own_log.is_stopped():
                 return False
-        before = self._begins()
         changed = table.adopt(answer.body, self._needed(code))
-        if changed and code == GET_ALL_TOPIC_CONFIG:
-            self._forget_offsets(before)
-        if self._own_log.lives is not None and code == GET_ALL_TOPIC_CONFIG:
-            self._own_log.lives.note()
         self._tell_kept(code)
         return changed
-
-    def _begins(self) -> dict[str, int]:
-        """Where each topic begins in the log; without those for which a broker has only guessed it: 0."""
-        topics = self._metadata.topics.entries
-        return {name: entry.begins_at for name, entry in topics.items() if entry.rest.get(BEGINS_AT) != 0}
-
-    def _forget_offsets(self, before: Mapping[str, int]) -> None:
-        """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""
-        offsets, lives = self._metadata.consumer_offsets, self._own_log.lives
-        for name, begin in self._begins().items():
-            is_later = begin > before.get(name, begin) and bool(offsets.groups_of(name))
-            if is_later and (lives is None or lives.has_ended(name, begin)):
-                offsets.delete_topic(name, self._metadata.topics.version.timestamp)
 
     def _needed(self, code: int) -> Set[str]:
         """Names of the entries of a table that local queues need."""

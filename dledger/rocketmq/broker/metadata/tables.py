@@ -19,7 +19,7 @@ Source: TopicConfigManager, SubscriptionGroupManager, MessageRequestModeManager 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import attrs
@@ -102,10 +102,6 @@ class _Config:
         return entry
 
 
-#: Ours, in the entry of a topic; RocketMQ does not know it, and loses it when it writes the table.
-BEGINS_AT = "beginsAt"
-
-
 @attrs.frozen(kw_only=True)
 class TopicConfig(_Config):
     """
@@ -126,15 +122,6 @@ class TopicConfig(_Config):
     def name(self) -> str:
         """Its key in the table."""
         return self.topic_name
-
-    @property
-    def begins_at(self) -> int:
-        """
-        Where the log ended when the topic was made, in bytes; 0 if that is not known. Earlier messages are
-        those of a topic of the same name that was deleted.
-        """
-        value = self.rest.get(BEGINS_AT)
-        return value if isinstance(value, int) and value > 0 else 0
 
     @property
     def can_read(self) -> bool:
@@ -380,41 +367,9 @@ class Topics(ConfigTable[TopicConfig]):
     _table_key = "topicConfigTable"
     _entry = TopicConfig
 
-    def __init__(self, now_ms: int) -> None:
-        super().__init__(now_ms)
-        #: End of the log, in bytes, or of what may wait for it, for the entry of a new topic of this name.
-        self.log_end: Callable[[str], int] = lambda name: 0
-
-    def put(self, entry: TopicConfig, now_ms: int) -> None:
-        """See L{ConfigTable.put}. A new topic begins at the end of the log, unless its entry has a place."""
-        if BEGINS_AT not in entry.rest:
-            before = self.entries.get(entry.name)
-            at = self.log_end(entry.name) if before is None else before.begins_at
-            if at:
-                entry = attrs.evolve(entry, rest={**entry.rest, BEGINS_AT: at})
-        super().put(entry, now_ms)
-
     def show(self, found: Iterable[TopicConfig]) -> None:
         """A slave has these topics until it has its master's table: no version is made."""
         self.entries.update({entry.name: entry for entry in found})
-
-    def begins_at(self, name: str) -> int:
-        """See L{TopicConfig.begins_at}; 0 for an unknown topic."""
-        found = self.entries.get(name)
-        return 0 if found is None else found.begins_at
-
-    def begin_within(self, log_end: int, now_ms: int) -> list[str]:
-        """
-        Forget where topics begin that begin after the end of the log: the table is of another log, or the log
-        is an older copy.
-
-        @return: their names.
-        """
-        names = [name for name, entry in self.entries.items() if entry.begins_at > log_end]
-        for name in names:
-            entry = self.entries[name]
-            self.put(attrs.evolve(entry, rest={**entry.rest, BEGINS_AT: 0}), now_ms)
-        return names
 
     def add_system_topics(self, *, cluster: str, broker: str, now_ms: int) -> None:
         """Add the topics that every broker has, if they are missing."""

@@ -90,10 +90,11 @@ class PastPoints:
         @raise OSError: reading failed.
         """
         key, (queue_id, at) = popped.point.key, popped.at
-        found = self._metadata.topics.get(normal_topic(key.topic, key.group))
-        queue = self._queues.get(self._topic, queue_id)
-        if found is None or queue is None or at >= queue.next_index:
-            return found is None
+        topic = normal_topic(key.topic, key.group)
+        is_gone, queue = self._metadata.topics.get(topic) is None, self._queues.get(self._topic, queue_id)
+        if is_gone or queue is None or at >= queue.next_index:
+            return is_gone
         if at < queue.begin_index:
             return True
-        return found.begins_at > 0 and queue.read(at, 1)[0].offset < found.begins_at
+        begins_at = self._queues.begins_at(topic)
+        return begins_at > 0 and queue.read(at, 1)[0].offset < begins_at

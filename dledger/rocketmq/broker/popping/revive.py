@@ -405,8 +405,8 @@ class ReviveService:
         found = []
         for point, at, offset in zip(points, placed.offsets, placed.queue_offsets, strict=True):
             key = point.key
-            topic = self._metadata.topics.get(normal_topic(key.topic, key.group))
-            if topic is None or at < topic.begins_at:
+            topic = normal_topic(key.topic, key.group)
+            if self._metadata.topics.get(topic) is None or at < self._store.queues.begins_at(topic):
                 self.table.passed(OWN_QUEUE, offset)
             else:
                 self.table.add(point, OWN_QUEUE, offset)

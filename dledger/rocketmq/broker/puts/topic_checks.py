@@ -26,7 +26,13 @@ from dledger.rocketmq.broker.metadata.tables import (
 from dledger.rocketmq.broker.store.queues.consume_queues import is_topic
 from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import shown
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
+from protocols.wire.rocketmq.layout import (
+    DELETED_TOPIC,
+    METADATA_TOPIC,
+    TERM_START_TOPIC,
+    TIMED_DONE_TOPIC,
+    TIMED_TOPIC,
+)
 
 TOPIC_CHARACTERS_MAX = 127
 
@@ -36,7 +42,7 @@ DLQ_PREFIX = "%DLQ%"
 FORBIDDEN = frozenset({
     "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", TERM_START_TOPIC, METADATA_TOPIC,
-    TIMED_TOPIC, TIMED_DONE_TOPIC,
+    TIMED_TOPIC, TIMED_DONE_TOPIC, DELETED_TOPIC,
 })
 #: Topics of check points and acks of POP begin so.
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"

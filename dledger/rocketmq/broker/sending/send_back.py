@@ -10,6 +10,7 @@ Rule 1: the copy goes into a queue that the topic for retries has. (In RocketMQ 
 group's C{retryQueueNums}, which an operator may have raised: nobody reads the others.)
 Rule 2: the copy has all fields of the message; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} name the original
 topic and message, and its number of tries has risen by one.
+Rule 3: a message of a topic that was deleted has no retries: it is answered as stored.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack (5.3.3), SendMessageProcessor (4.9.8).
 """
@@ -60,7 +61,11 @@ _V3_4_9 = 121
 
 
 class SendBack(CommandGroup):
-    """The group of commands."""
+    """
+    The group of commands.
+
+    @ivar is_over: whether a message is of a topic that was deleted: it has no retries.
+    """
 
     small_codes = frozenset({CONSUMER_SEND_MSG_BACK})
 
@@ -72,6 +77,7 @@ class SendBack(CommandGroup):
         @param wall_ms: milliseconds since 1970.
         @param rng: chooses among the queues for retries.
         """
+        self.is_over: Callable[[Message], bool] = lambda message: False
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -99,8 +105,12 @@ class SendBack(CommandGroup):
             if refused is not None:
                 raise Refused(Code.SYSTEM_ERROR, str(refused))
             try:
-                done = self._put(self._copy(fields, request, group))
-            except (ValueError, WireError, NotPut) as error:
+                message = self._find(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
+                if self.is_over(message):
+                    connection.answer(request)
+                    return
+                done = self._put(self._copy(message, fields, request, group))
+            except (ValueError, OSError, WireError, NotPut) as error:
                 raise Refused(Code.SYSTEM_ERROR, str(error)) from error
             done.addCallback(self._answer, connection, request)
         else:
@@ -112,8 +122,9 @@ class SendBack(CommandGroup):
         else:
             connection.answer(request, code=Code.SYSTEM_ERROR, remark=status.name)
 
-    def _copy(self, fields: Fields, request: RemotingCommand, group: GroupConfig) -> NewMessage:
-        message = self._find(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
+    def _copy(
+        self, message: Message, fields: Fields, request: RemotingCommand, group: GroupConfig
+    ) -> NewMessage:
         level, most = fields.number("delayLevel"), group.retry_max_times
         if request.version >= _V3_4_9:
             most = fields.number("maxReconsumeTimes", most)

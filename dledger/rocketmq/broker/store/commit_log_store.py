@@ -277,6 +277,13 @@ def _open_queues(
         torn=TornUnits(log.read, range(begin, known), written_below(seen, log)),
         losing=lambda: log.flusher.record_dispatched(begin),
     )
+    if begin < end and not queues.has_lost and queues.reach_beyond(end, crashed=seen.crashed):
+        log.flusher.record_dispatched(begin)
+        queues.has_lost = True
+        CommitLogStore.log_events.warn(
+            "consume queues have messages beyond the end of the log, {end}: all queues are completed from it",
+            end=end,
+        )
     if queues.has_lost:
         known = begin
     if begin == end:
@@ -285,8 +292,10 @@ def _open_queues(
         except OSError as error:
             raise StoreError(f"deleting consume queues: {error}") from error
         return queues, end
-    if seen.mark is None and not seen.crashed and not queues.has_lost:
-        known = max(queues.log_end, begin)
+    # The queues may be an older copy than the mark: they are complete up to their last message.
+    reached = max(queues.log_end, begin)
+    if not queues.has_lost and (reached < known or (seen.mark is None and not seen.crashed)):
+        known = reached
         if misfit := log.contradiction(known):
             queues.close()
             raise DirectoryError(
@@ -294,7 +303,7 @@ def _open_queues(
                 f"commit log {misfit}: these are the queues of another log. Move consumequeue, index and "
                 "checkpoint away: the start makes them again from the log"
             )
-    if seen.mark is None:
+    if seen.mark is None or known < seen.mark.dispatched_offset:
         log.flusher.record_dispatched(known)
     return queues, known
 

@@ -33,6 +33,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.answers import put_refusal
 from dledger.rocketmq.broker.puts.halves import (
     HALF_TOPIC,
@@ -72,12 +73,12 @@ class TransactionCommands(CommandGroup):
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
         ends: TransactionEnds, own: OwnAddress, wall_ms: Callable[[], int],
-        commits: Callable[[str, int, int], None],
+        topic_of: Callable[[str, int, int], TopicConfig | None],
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param commits: called with the topic, the queue and the first storing, in ms since 1970, of each
-            message before it is committed.
+        @param topic_of: called with the topic and the queue of each message before it is committed, and where
+            in the log it was stored first; see L{LostTopics.found<dledger.rocketmq.broker.lost_topics>}.
         """
         self._config = config
         self._store = store
@@ -85,7 +86,7 @@ class TransactionCommands(CommandGroup):
         self._pipeline = pipeline
         self._own = own
         self._wall_ms = wall_ms
-        self._commits = commits
+        self._topic_of = topic_of
         self._ends = ends
         self.committed = self.rolled_back = 0
 
@@ -133,9 +134,8 @@ class TransactionCommands(CommandGroup):
         messages = [op_message(offset, host, now_ms, end=end) for offset in sorted(offsets)]
         if end == COMMIT:
             committed = committed_message(half, host)
-            self._commits(committed.topic, committed.queue_id, now_ms - age_ms(half, now_ms))
-            topic = self._metadata.topics.get(committed.topic)
-            if topic is None or first_place(self._store, half) < topic.begins_at:
+            topic = self._topic_of(committed.topic, committed.queue_id, first_place(self._store, half))
+            if topic is None:
                 raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it was deleted")
             messages.insert(0, attrs.evolve(committed, queue_id=queue_now(topic, committed.queue_id)))
         checked = [plain for message in messages for plain in self._pipeline.checked([message])]

@@ -17,7 +17,6 @@ from twisted.logger import Logger
 
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.halves import (
     CHECK_TIMES,
     DISCARDED_TOPIC,
@@ -60,13 +59,12 @@ class HalfJudge:
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        ends: TransactionEnds, *, own: OwnAddress, wall_ms: Callable[[], int],
+        self, config: BrokerConfig, store: MessageStore, pipeline: PutPipeline, ends: TransactionEnds, *,
+        own: OwnAddress, wall_ms: Callable[[], int],
     ) -> None:
         """@param pipeline: checks copies. @param wall_ms: milliseconds since 1970."""
         self._config = config
         self._store = store
-        self._metadata = metadata
         self._pipeline = pipeline
         self._ends = ends
         self._own = own
@@ -82,9 +80,9 @@ class HalfJudge:
         if self._ends.kind_of(first) is not None:
             reached.append(first)
             return True
-        if first_place(self._store, half) < self._metadata.topics.begins_at(named.get(REAL_TOPIC, "")):
+        if first_place(self._store, half) < self._store.queues.begins_at(named.get(REAL_TOPIC, "")):
             reached.append(first)
-            self.log.info("the half message at {offset} is over: its topic was deleted, and made again",
+            self.log.info("the half message at {offset} is over: its topic was deleted",
                           offset=half.physical_offset)
             return True
         count = number_in(named.get(CHECK_TIMES)) or 0

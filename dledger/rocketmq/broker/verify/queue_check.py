@@ -162,6 +162,12 @@ class QueueCheck:
         offset, size, _ = self._unit(queue, queue.end - 1)
         return offset + size
 
+    def places(self, topic: str, number: int) -> list[tuple[int, int]]:
+        """Where the messages of a queue are in the log, and their sizes, in bytes."""
+        queue = self.queues.get((topic, number))
+        indexes = () if queue is None else range(queue.first, queue.end)
+        return [] if queue is None else [self._unit(queue, index)[:2] for index in indexes]
+
     # -- messages of the log -----------------------------------------------------------------------
 
     def message(self, offset: int, record: Record, begins_at: Mapping[str, int]) -> None:

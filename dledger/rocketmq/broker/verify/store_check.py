@@ -9,7 +9,7 @@ not in their queues, which is reported as C{undispatched}.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -39,7 +39,9 @@ from dledger.rocketmq.broker.verify.log_check import LogWalk, list_log
 from dledger.rocketmq.broker.verify.queue_check import QueueCheck
 from dledger.rocketmq.broker.verify.report import Progress, StoreReport
 from dledger.values.errors import DirectoryError, StoreError
-from protocols.wire.errors import BodyError
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.rocketmq.layout import DELETED_TOPIC
+from protocols.wire.rocketmq.message import decode_message
 
 _ENTRIES_AT_ONCE = 65_536
 #: No small file of a store is longer; what is longer is not read.
@@ -69,12 +71,12 @@ def verify_store(
         else:
             report.log = "raft log"
     report.is_clean_close = not disk.exists(f"{root}/{ABORT_NAME}")
-    begins_at = _check_metadata(disk, config, report)
+    topics = _check_metadata(disk, config, report)
     _check_mark(disk, root, report)
     _check_own_files(disk, config, report)
     queues = QueueCheck(disk, config.consume_queue_path, report)
     if report.log == "commit log":
-        newest_ms = _check_log(disk, config, report, queues, begins_at, progress)
+        newest_ms = _check_log(disk, config, report, queues, topics, progress)
         _check_checkpoint(disk, root, report, newest_ms)
         _check_index(disk, config, report)
     return report
@@ -93,8 +95,8 @@ def _small(disk: Disk, path: str, report: StoreReport) -> bytes | None:
     return None
 
 
-def _check_metadata(disk: Disk, config: StoreConfig, report: StoreReport) -> Mapping[str, int]:
-    """The files of metadata. @return: where each topic begins in the log."""
+def _check_metadata(disk: Disk, config: StoreConfig, report: StoreReport) -> Collection[str]:
+    """The files of metadata. @return: the names of the topics."""
     metadata, is_readable = Metadata(disk, config.config_path, now_ms=0), True
     for table in metadata.tables:
         path = f"{config.config_path}/{table.file_name}"
@@ -114,8 +116,8 @@ def _check_metadata(disk: Disk, config: StoreConfig, report: StoreReport) -> Map
         if is_readable:
             metadata.load()
     except StoreError:
-        return {}
-    return {name: entry.begins_at for name, entry in metadata.topics.entries.items()}
+        return ()
+    return metadata.topics.entries
 
 
 def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
@@ -147,12 +149,16 @@ def _check_own_files(disk: Disk, config: StoreConfig, report: StoreReport) -> No
 
 
 def _check_log(
-    disk: Disk, config: StoreConfig, report: StoreReport, queues: QueueCheck, begins_at: Mapping[str, int],
+    disk: Disk, config: StoreConfig, report: StoreReport, queues: QueueCheck, topics: Collection[str],
     progress: Progress,
 ) -> int:
     """@return: the newest store timestamp of its messages, ms since 1970; 0 without one."""
     files = list_log(disk, config.commit_log_path, report)
     newest_ms = 0
+    reader = SegmentReader(disk, config.commit_log_path, handles_max=1)
+    reader.show(files.offsets, files.file_size)
+    deleted_at = _deletions(queues, reader)
+    begins_at = {topic: deleted_at.get(topic, 0) for topic in topics}
     for offset, data in LogWalk(disk, files, report, progress).records():
         record = read_record(data, 0, offset, len(data), config.delay_levels_ms)
         report.messages += 1
@@ -163,14 +169,23 @@ def _check_log(
         report.add(config.commit_log_path, f"the log ends at {report.end_offset}, and its mark says that all "
                    f"before {report.known_end_offset} is on stable storage",
                    "put back the missing files; a slave or the master has a copy")
-    reader = SegmentReader(disk, config.commit_log_path, handles_max=1)
-    reader.show(files.offsets, files.file_size)
     try:
         begin, end = report.begin_offset, report.end_offset
         queues.finish(lambda at, size: _read(reader, report, at, size), begin, end)
     finally:
         reader.close()
     return newest_ms
+
+
+def _deletions(queues: QueueCheck, reader: SegmentReader) -> Mapping[str, int]:
+    """Where each topic was deleted last: see L{dledger.rocketmq.broker.store.deleted_topics}."""
+    found: dict[str, int] = {}
+    for offset, size in queues.places(DELETED_TOPIC, 0):
+        try:
+            found[decode_message(reader.pread(size, offset)).body.decode()] = offset
+        except (OSError, ValueError, WireError):
+            continue  # it covers nothing; what is wrong with it is found below
+    return found
 
 
 def _read(reader: SegmentReader, report: StoreReport, at: int, size: int) -> bytes:

@@ -74,7 +74,7 @@ def records_of(parts: BrokerParts) -> Iterator[Message]:
 
 def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
     """B7. @param name: of the broker. @param without: topics that are not judged."""
-    store, topics = parts.store, parts.metadata.topics
+    store, topics, place_of = parts.store, parts.metadata.topics, parts.deleted.place_of
     fold: dict[tuple[str, int], dict[int, int]] = {}
     for message in records_of(parts):
         key = message.topic, message.queue_id
@@ -92,7 +92,7 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
         # The queues of a raft log follow its begin a second later; until then nobody gets those messages.
         first = store.log.begin_offset if store.log.record_lead else 0
         queue = {unit.queue_offset: unit.offset for unit in units if unit.offset >= first}
-        begins_at = topics.begins_at(key[0])
+        begins_at = place_of(key[0])
         wanted = {
             at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at
         }
@@ -101,7 +101,7 @@ def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset
     for key, wanted in fold.items():
         is_shown = topics.get(key[0]) is not None
         latest = max(wanted.values())
-        require_pair(not is_shown or latest < topics.begins_at(key[0]) or store.queues.get(*key) is not None,
+        require_pair(not is_shown or latest < place_of(key[0]) or store.queues.get(*key) is not None,
                      7, f"{name}: {key} has messages up to {latest}, and no queue")
 
 

@@ -127,6 +127,13 @@ class KeyIndexing:
         if self._call is None and self._ahead is not None and self.behind_bytes and not self.index.why_failed:
             self._call = self._clock.callLater(DELAY_S, self._turn)
 
+    def hurry(self) -> None:
+        """Somebody waits for what is dispatched: go on at once."""
+        if self._call is not None and not self.index.is_stuffed and self._last is None:
+            self._call.reset(0)
+        elif self._call is None:
+            self.wake()
+
     def tick(self) -> None:
         """Write the entries in memory; look for dispatched records. Called twice a second."""
         try:

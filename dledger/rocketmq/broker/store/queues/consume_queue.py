@@ -61,6 +61,7 @@ class ConsumeQueue(QueueUnits):
     @ivar has_lost: a start found no file for units of the log that it was asked for, or cannot read where
         they end.
     @ivar had_files: a start found a file.
+    @ivar cut_from: a start has cut units from this offset of the log on; -1: none.
     @ivar begin_found: an offset of the log, and the index of the first unit at or after it (C{begin_from}).
     """
 
@@ -72,6 +73,7 @@ class ConsumeQueue(QueueUnits):
         self.begun_anew = 0
         self.has_lost = False
         self.had_files = bool(offsets)
+        self.cut_from = -1
         self.begin_found = (0, 0)
         self._has_to_fill = False
 
@@ -132,6 +134,9 @@ class ConsumeQueue(QueueUnits):
             third = offsets[max(len(offsets) - 3, 0)] // UNIT_SIZE
             behind = self._scan(third, behind)
         end = self._search(first, behind, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
+        after = self._unit(end) if end < behind else None
+        if after is not None and after[1] > 0:
+            self.cut_from = after[0]
         is_lost = self._is_unsure
         while end > first:
             if self._unit(end - 1) is None:
@@ -352,6 +357,7 @@ class ConsumeQueue(QueueUnits):
     def _drop(self) -> None:
         self._pending.clear()
         self.mended.clear()
+        self.cut_from = -1
         self.begin_found = (0, 0)
         self._has_to_fill = False
         self._segments.drop_all()

@@ -74,7 +74,7 @@ class ConsumeQueues:
         any file, or no directory of queues: all records must be dispatched again, which puts the missing
         ones, and passes over the others.
     @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
-        name, and are not shown; 0: all are.
+        name, and are not shown; 0: all are. See L{dledger.rocketmq.broker.store.deleted_topics}.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar mend: called with a queue and the indexes of units that the disk cannot read, see L{ConsumeQueue}.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
@@ -231,6 +231,17 @@ class ConsumeQueues:
                 del self._touched[key]
                 if not queue.is_clean:
                     self._closed[key] = queue
+
+    def reach_beyond(self, log_end: int, *, crashed: bool) -> bool:
+        """
+        Whether a start found units beyond the end of the log, of messages that this log never had: the queues
+        are of a longer one, and may lack messages that this one has, of a topic that was deleted there.
+        (After a crash, it may have had them: then only a queue counts that has nothing else.)
+        """
+        return any(
+            queue.cut_from >= log_end and not (crashed and queue.next_index > queue.begin_index)
+            for queue in self._queues.values()
+        )
 
     # -- use -------------------------------------------------------------------------------------
 
