@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from unittest import mock
 
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.requests.readers import ASKED_MAX, Asker
+from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, Asker
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_READERS
@@ -355,6 +356,25 @@ class PlaceTests(ReaderCase):
         self.assertEqual(again.begin_index, 0)
         self.assertGreater(again.token, token)
         self.refused(ResponseCode.LEASE_LOST, "is over", "commit", token=token, index=9)
+
+    def test_few_lists_are_under_way(self) -> None:
+        """And one is made for each state of the log, however many ask for it."""
+        self.good("take")
+        desk, made = self.rig.node.desks.readers, list[int]()
+        infos = desk.infos
+        self.patch(desk, "infos", lambda: made.append(1) or infos())
+        for _ in range(50):
+            self.client.send(ReaderRequest(**self.rig.base(), does="list"))
+        self.pass_time()
+        codes = [answer.code for answer in self.client.answers()]
+        self.assertEqual(Counter(codes), {ResponseCode.SUCCESS: LISTS_MAX,
+                                          ResponseCode.LEADER_PENDING_FULL: 50 - LISTS_MAX})
+        self.assertEqual(len(made), 1)
+        self.good("list", "")
+        self.assertEqual(len(made), 1)
+        self.good("move", index=3)
+        (one,) = decode_readers(self.good("list", "").readers)
+        self.assertEqual((one.next_index, len(made)), (3, 2))
 
     def test_the_list_has_each_lag(self) -> None:
         """Lag does not count what readers write."""

@@ -53,8 +53,8 @@ from protocols.wire.ledger.readers import (
 )
 
 _T = TypeVar("_T")
-#: Most requests that are under way at once.
-ASKED_MAX = 1024
+#: Most requests that are under way at once, and most lists among them.
+ASKED_MAX, LISTS_MAX = 1024, 8
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
@@ -172,7 +172,8 @@ class ReaderDesk:
     """
     Answers the requests of readers at this member.
 
-    Invariant: C{under_way} has the readers about which something is under way.
+    Invariant: C{under_way} has the readers about which something is under way; C{_listed} has the last list,
+    and committed, first and last index of the log then.
 
     @ivar append: appends an entry of a reader; None: the log is a broker's, which alone appends.
     @ivar reads: prove that this member still leads.
@@ -202,6 +203,8 @@ class ReaderDesk:
         self._leases = _Leases(now_ms)
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
+        self._lists = 0
+        self._listed: tuple[tuple[int, int, int], bytes] = (-2, -2, -2), b""
 
     def ask(
         self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest, asker: Asker = NOBODY
@@ -253,13 +256,29 @@ class ReaderDesk:
         if problem:
             raise _unexpected(problem)
         if request.does == "list":
-            await self.reads.read_index()
-            self._known()
-            return ReaderResponse(group=self._group, readers=encode_readers(self.infos()))
+            return await self._list()
         if request.does == "renew":
             self._leases.heard(request.name, self._leased(request)[1].token)
             return await self._alone(request.name, lambda: self._renew(request))
         return await self._alone(request.name, lambda: self._decide_now(request, asker))
+
+    async def _list(self) -> ReaderResponse:
+        """All readers. A list is long, so few are under way, and one is made for each state of the log."""
+        if self._lists >= LISTS_MAX:
+            raise DLedgerError(
+                ResponseCode.LEADER_PENDING_FULL, reason=f"{LISTS_MAX} lists of readers are under way"
+            )
+        self._lists += 1
+        try:
+            await self.reads.read_index()
+            self._known()
+        finally:
+            self._lists -= 1
+        ledger = self._ledger
+        now = (self._core.committed_index, ledger.ledger_begin_index, ledger.ledger_end_index)
+        if self._listed[0] != now:
+            self._listed = now, encode_readers(self.infos())
+        return ReaderResponse(group=self._group, readers=self._listed[1])
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
         """The result of C{ask}, which begins when everything earlier about this reader has ended."""
