@@ -110,7 +110,7 @@ class FoldTests(FoldCase):
         for number, clock_ms in enumerate((10 * hour, 99 * hour, 5 * hour)):
             self.log.append(record(9 + number, 2, AGE_CHANNEL, encode_age_entry(clock_ms, 2 * hour)))
         self.assertEqual(sorted(fold(self.log).producers), ["p", "q"])
-        self.log += [numbered(12, 4, 1), record(13, 2, AGE_CHANNEL, encode_age_entry(6 * hour, 2 * hour)),
+        self.log += [numbered(12, 4, 1), record(13, 2, AGE_CHANNEL, encode_age_entry(100 * hour, 2 * hour)),
                      begins(14, Session(3, "r"), Session(5, "p"))]
         folded = fold(self.log)
         self.assertEqual((folded.wrong, folded.age_ms), ("", 2 * hour))
