@@ -79,7 +79,7 @@ class ExecutorTests(SynchronousTestCase):
             for top in ("dledger", "protocols"):
                 for source in (ROOT / top).rglob("*.py"):
                     file.write(source, source.relative_to(ROOT))
-        build = "from dledger.spark import executor as e; print(e.__file__, e.build_of_package())"
+        build = "from dledger.spark.scans import executor as e; print(e.__file__, e.build_of_package())"
         told = _told(build, archive)
         self.assertIn(str(archive), told)
         self.assertEqual(told[told.index("(") :], own[own.index("(") :])
