@@ -271,7 +271,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(TIMERS, " or (until_ms and last < 0)", ""),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("order-outlives-topic", "a receipt of a deleted topic moves the offset in the next of its name", (
-        Patch(ADMIN, "        self._parts.metadata.order_info.delete_topic(name)\n", ""),
+        Patch(ADMIN, "        metadata.order_info.delete_topic(name)\n", ""),
     ), _AGAIN_TESTS),
     ("pop-under-way-outlives-topic", "a check point under way moves the offset in the next topic", (
         Patch(REVIVE, "            if self._metadata.topics.get(topic) is None or at < "

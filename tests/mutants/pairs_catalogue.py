@@ -130,8 +130,8 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.consuming.consumers", "        group.left(gone)\n", ""),
     ), {}, _NOTHING),
     ("pair-slave-commits-pulls", "a slave commits the offset that a pull brings", (
-        Patch(f"{BROKER}.consuming.pulls", "and commit >= 0 and not self._config.is_slave:",
-              "and commit >= 0:"),
+        Patch(f"{BROKER}.consuming.pulls", "and commit >= 0 and not self._config.is_slave\n",
+              "and commit >= 0\n"),
     ), {}, _NOTHING),
     ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
         Patch(f"{BROKER}.store.store", "            del self.log.queue_offsets[key]", "            pass"),
@@ -154,10 +154,6 @@ PAIR_MUTANTS: tuple[Row, ...] = (
     ), {}, _NOTHING),
     ("pair-ahead-forgotten", "an offset that was committed at a slave is kept for one round alone", (
         Patch(OFFSETS, "            if offset >= ahead:\n", "            if True:\n"),
-    ), {}, _NOTHING),
-    ("pair-old-offsets-kept", "a slave keeps the offsets of a topic that was made again", (
-        Patch(f"{BROKER}.metadata.slave_synchronize", "            self._forget_offsets(before)",
-              "            pass"),
     ), {}, _NOTHING),
     ("pair-end-not-written", "a stop writes no checkpoint", (
         Patch(f"{BROKER}.store.store", "        await self.checkpoint()\n        await self.log.idle()",

@@ -113,9 +113,9 @@ class ExamTests(PairCase):
     def test_wrong_copies_are_found(self) -> None:
         """A slave whose offsets never go back; a table without its former content beside it."""
         self.assertFound("table_paper", "and the copy", ConsumerOffsets, "_merge",
-                         lambda self, key, queues: self._table.setdefault(key, queues) is None)
+                         lambda self, key, queues, life: self._table.setdefault(key, queues) is None)
         self.assertFound("table_paper", "after two rounds", ConsumerOffsets, "_merge",
-                         lambda self, key, queues: self._table.update({key: queues}) is None)
+                         lambda self, key, queues, life: self._table.update({key: queues}) is None)
 
         sound = MachineDisk.write_file
 
