@@ -26,7 +26,7 @@ Source: Raft thesis, 6.3.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
@@ -54,7 +54,7 @@ from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reade
 RUNS_MAX = 16
 #: Bytes that all producers together may take: each counts with its id and this much more.
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
-#: Indexes of hidden entries that are remembered, so that they do not count as lag.
+#: Runs of hidden entries that are remembered, so that these do not count as lag.
 HIDDEN_MAX = 4096
 
 
@@ -299,6 +299,8 @@ class GroupState(_Layer):
     @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
         Only the last L{READERS_MAX} of these are kept.
     @ivar hidden: number of hidden entries.
+    @ivar hidden_runs, hidden_counts: index of the first one of each of the last runs of hidden entries that
+        follow each other, and number of hidden entries before it.
     """
 
     def __init__(self) -> None:
@@ -307,7 +309,8 @@ class GroupState(_Layer):
         self._names: dict[int, str] = {}
         self.readers: dict[str, KnownReader] = {}
         self.hidden = 0
-        self.last_hidden = array("q")
+        self.hidden_runs = array("q")
+        self.hidden_counts = array("q")
 
     def restored(self, producers: Iterable[Producer], readers: Iterable[KnownReader]) -> None:
         """The producers and readers are these: it was read from a file."""
@@ -342,9 +345,12 @@ class GroupState(_Layer):
         """See L{_Layer.take}."""
         super().take(marked, said)
         if marked.channel < 0 or marked.channel >= HIDDEN:
+            runs, counts = self.hidden_runs, self.hidden_counts
+            if not runs or runs[-1] + self.hidden - counts[-1] < marked.first_index:
+                runs.append(marked.first_index)
+                counts.append(self.hidden)
+                del runs[:-HIDDEN_MAX], counts[:-HIDDEN_MAX]  # (So it does not depend on starts.)
             self.hidden += marked.entries
-            self.last_hidden.extend(range(marked.first_index, marked.first_index + marked.entries))
-            del self.last_hidden[:-HIDDEN_MAX]  # (So it does not depend on starts.)
         if isinstance(said, ReaderState):
             self._decided(marked.first_index, said)
 
@@ -364,10 +370,14 @@ class GroupState(_Layer):
 
     def hidden_before(self, index: int) -> int:
         """
-        Number of hidden entries before C{index}. Those that are not remembered one by one all count as before
-        it, which is too many where it is far back.
+        Number of hidden entries before C{index}. Those of runs that are not remembered all count as before
+        it, which is too many where it is far back; never where only hidden ones follow.
         """
-        return self.hidden - len(self.last_hidden) + bisect_left(self.last_hidden, index)
+        runs, counts = self.hidden_runs, self.hidden_counts
+        at = bisect_right(runs, index) - 1
+        if at < 0:
+            return counts[0] if counts else 0
+        return min(counts[at] + index - runs[at], counts[at + 1] if at + 1 < len(counts) else self.hidden)
 
     def lag(self, reader: KnownReader) -> int:
         """Entries of programs that a reader has not done."""
@@ -386,7 +396,8 @@ class GroupState(_Layer):
         other.producers = self.producers.copy()
         other.readers = self.readers.copy()
         other._names = self._names.copy()
-        other.last_hidden = self.last_hidden[:]
+        other.hidden_runs = self.hidden_runs[:]
+        other.hidden_counts = self.hidden_counts[:]
         return other
 
 

@@ -291,12 +291,28 @@ class ReaderTests(LogCase):
             self.assertEqual(one.lag(one.readers["r"]), 3)
 
 
+    def test_many_commits_behind_all_entries_are_no_lag(self) -> None:
+        """A reader that has done all that was there, entry by entry: there is nothing to read, and no lag."""
+        self.log.plain(group_state.HIDDEN_MAX + 10)
+        before = self.decide("r", -1, 0)
+        for done in range(group_state.HIDDEN_MAX + 10):
+            before = self.decide("r", before, done + 1)
+        self.log.fold.commit(self.log.end - 1)
+        state = self.log.fold.state
+        for one in (state, decode_state(digest(state)).state):
+            self.assertEqual(one.lag(one.readers["r"]), 0)
+            self.assertFalse(one.has_entries(group_state.HIDDEN_MAX + 10))
+            self.assertTrue(one.has_entries(group_state.HIDDEN_MAX + 9))
+
+
 class HiddenTests(LogCase):
     """The places of hidden entries."""
 
     def test_a_start_changes_nothing(self) -> None:
         """Also with more of them than are remembered one by one."""
-        self.log.add(*(Marked(index, 1, TERM_START_CHANNEL) for index in range(HIDDEN_MAX + 400)))
+        for _ in range(HIDDEN_MAX + 400):
+            self.log.plain()
+            self.log.own(TERM_START_CHANNEL)
         self.log.fold.commit(self.log.end - 1)
         state = decode_state(digest(self.log.fold.state)).state
         more = [Marked(index, 1, TERM_START_CHANNEL) for index in range(self.log.end, self.log.end + 300)]

@@ -27,7 +27,8 @@ _READER = ReaderState("billing", 3, 900, (ReaderPart(10, 20, 7, 1000, "é"), Rea
 def _state() -> bytes:
     state = GroupState()
     state.index, state.hidden, state.time = 99, 3, NotedTime(5, 1, 1000)
-    state.last_hidden = array("q", (0, 5, 98))
+    state.hidden_runs = array("q", (0, 5, 98))
+    state.hidden_counts = array("q", (0, 1, 2))
     state.restored(
         [Producer("p", 1, 0), Producer("größe", 9, 5, 41, (NumberedRun(0, 1, 40), NumberedRun(40, 60, 2)))],
         [KnownReader(4, _READER, 2)],

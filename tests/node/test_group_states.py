@@ -8,10 +8,18 @@ from functools import partial
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.group_state import GroupFold, GroupState, Producer
-from dledger.node.requests.group_states import OFFERED_S, PAUSE_S, GroupFetch, GroupOffers
+from dledger.node.requests.group_states import (
+    OFFERED_S,
+    PATIENCE_S,
+    PAUSE_S,
+    WARNED_S,
+    GroupFetch,
+    GroupOffers,
+)
 from dledger.storage.files.state_file import StatePlace, StoredState, encode_state
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -173,6 +181,18 @@ class FetchTests(GroupCase):
         self.waiting[0].addErrback(lambda failure: failure.trap(CancelledError))
         self.fetch.stop()
         self.assertTrue(self.waiting[0].called)
+
+    def test_the_log_says_that_it_is_unknown(self) -> None:
+        """Not at once, and then once an hour."""
+        warned: list[str] = []
+        self.patch(self.fetch, "log", Logger(observer=lambda event: warned.append(formatEvent(event))))
+        self.senders.clear()
+        for second in range(int(PATIENCE_S) + 60):
+            self.fetch.sweep(self.now_s + second)
+            self.assertEqual(len(warned), int(second >= PATIENCE_S))
+        self.assertIn("it is new; no member can be asked", warned[0])
+        self.fetch.sweep(self.now_s + PATIENCE_S + WARNED_S)
+        self.assertEqual(len(warned), 2)
 
     def test_nobody_to_ask(self) -> None:
         """The status says so."""

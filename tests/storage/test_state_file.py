@@ -26,7 +26,8 @@ def state_of(index: int, producers: int = 2) -> GroupState:
     state = GroupState()
     state.index, state.age_ms, state.clock_ms, state.has_forgotten = index, 5, 7, True
     state.time, state.hidden = NotedTime(4, 2, 1_700_000_000_000), 3
-    state.last_hidden.extend([1, 4, 9])
+    state.hidden_runs.extend([1, 4, 9])
+    state.hidden_counts.extend([0, 1, 2])
     found = [Producer(f"p{number}", number + 1, 1).wrote(10 * number, 3, 2) for number in range(producers)]
     state.restored(found, [KnownReader(9, ReaderState("r", 4, 7), 2)])
     return state

@@ -39,6 +39,8 @@ OFFERS_MAX = 2
 OFFERED_S = 60.0
 #: Seconds without a state before another member is asked, and between two attempts.
 PAUSE_S = 1.0
+#: Seconds without a state before the log says so, and from then on between two such lines.
+PATIENCE_S, WARNED_S = 30.0, 3600.0
 
 
 class SharedLedger(Protocol):
@@ -147,6 +149,7 @@ class GroupFetch:
         self._peer_id = ""
         self._turn = 0
         self._next_s = -1.0
+        self._warn_s = 0.0
         self._data = bytearray()
         self._whole: tuple[int, int, int] | None = None  # index, term and size of the state
         self._stored: StoredState | None = None
@@ -162,6 +165,14 @@ class GroupFetch:
             return
         if self._next_s < 0:
             self._next_s = now_s + PAUSE_S
+            self._warn_s = now_s + PATIENCE_S
+        if now_s >= self._warn_s:
+            self._warn_s = now_s + WARNED_S
+            self.log.warn(
+                "member {self_id} does not know the state of the group, and refuses producers and readers: "
+                "{why}; {progress}",
+                self_id=self._self_id, why=self._ledger.why_group_unknown, progress=self.progress,
+            )
         if self._asked is not None or now_s < self._next_s:
             return
         self._next_s = now_s + PAUSE_S

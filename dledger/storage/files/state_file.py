@@ -59,9 +59,9 @@ STATE_FIXED_DECLARATION = Struct(
     "time_term" / Int64sb,
     "time_ms" / Int64sb,
     "hidden" / Int64sb,  # number of hidden entries
-    "producers" / Int32ub,  # their number: they follow, then the readers, then the indexes of hidden entries
+    "producers" / Int32ub,  # their number: they follow, then the readers, then the runs of hidden entries
     "readers" / Int32ub,
-    "last_hidden" / Int32ub,  # number of indexes, 8 bytes each
+    "hidden_runs" / Int32ub,  # their number: 8 bytes each for the indexes, and then for the counts
 )
 STATE_PRODUCER_DECLARATION = Struct(
     "slot" / Int32ub,
@@ -105,7 +105,7 @@ def encode_state(state: GroupState, place: StatePlace, generation: int = 0) -> b
     time = state.time or NotedTime(-1, -1, -1)
     pieces = [_FIXED.pack(
         state.age_ms, state.clock_ms, state.has_forgotten, *time, state.hidden, len(state.producers),
-        len(state.readers), len(state.last_hidden),
+        len(state.readers), len(state.hidden_runs),
     )]
     for name, slot, used_ms, last, runs, owner in state.producers.values():
         raw, account = name.encode(), owner.encode()
@@ -114,7 +114,8 @@ def encode_state(state: GroupState, place: StatePlace, generation: int = 0) -> b
     for index, reader, hidden_before in state.readers.values():
         body = encode_reader_entry(reader)
         pieces += [_READER.pack(index, hidden_before, len(body)), body]
-    pieces.append(struct.pack(f">{len(state.last_hidden)}q", *state.last_hidden))
+    for numbers in (state.hidden_runs, state.hidden_counts):
+        pieces.append(struct.pack(f">{len(numbers)}q", *numbers))
     rest = b"".join(pieces)
     head = _HEAD.pack(_MAGIC, _VERSION, 0, generation, *place, len(rest), crc32(rest))
     return head[: _CRC_FROM - 4] + crc32(head[_CRC_FROM:]).to_bytes(4, "big") + head[_CRC_FROM:] + rest
@@ -168,7 +169,8 @@ def _fill(state: GroupState, rest: bytes) -> None:
         known.append(KnownReader(index, decode_reader_entry(rest[at : at + length]), hidden_before))
         at += length
     state.restored(found, known)
-    state.last_hidden = array("q", struct.unpack_from(f">{hidden}q", rest, at))
+    state.hidden_runs = array("q", struct.unpack_from(f">{hidden}q", rest, at))
+    state.hidden_counts = array("q", struct.unpack_from(f">{hidden}q", rest, at + 8 * hidden))
 
 
 class StateFile:

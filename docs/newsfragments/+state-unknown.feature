@@ -1,0 +1,1 @@
+A member that does not know the state of the group says so in its log.
