@@ -36,6 +36,11 @@ class Ledger:
         self.why_group_unknown = "" if state is not None else "it is new"
         self.committed_index = 40
         self.wrong = ""
+        self.may_begin_group_anew = False
+
+    def begin_group_anew(self) -> None:
+        """With an empty state."""
+        self.group = GroupFold(GroupState())
 
     def encoded_group(self) -> tuple[int, int, bytes]:
         """As of its committed entry."""
@@ -193,6 +198,21 @@ class FetchTests(GroupCase):
         self.assertIn("it is new; no member can be asked", warned[0])
         self.fetch.sweep(self.now_s + PATIENCE_S + WARNED_S)
         self.assertEqual(len(warned), 2)
+
+    def test_a_directory_of_java_waits_for_others(self) -> None:
+        """It begins with an empty state when nobody has given one for a while; with another one's before."""
+        self.ledger.may_begin_group_anew = True
+        self.pass_time(3)
+        assert self.ledger.group is not None
+        self.assertEqual(self.ledger.group.state.producers, state_of(40).producers)
+        self.setUp()
+        self.ledger.may_begin_group_anew = True
+        self.senders = []
+        self.pass_time(PATIENCE_S - 2)
+        self.assertIsNone(self.ledger.group)
+        self.pass_time(4)
+        assert self.ledger.group is not None
+        self.assertEqual(self.ledger.group.state.producers, {})
 
     def test_nobody_to_ask(self) -> None:
         """The status says so."""

@@ -183,6 +183,9 @@ class StartTests(KeeperCase):
             self.disk.unlink(f"{path}/{name}")
         store = FileStore.open(config_of("java"), self.disk)
         self.assertGreater(store.ledger_begin_index, 0)
+        self.assertIsNone(store.group, "another member may have a state")
+        self.assertTrue(store.may_begin_group_anew)
+        store.begin_group_anew()
         assert store.group is not None
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)

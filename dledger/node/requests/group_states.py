@@ -61,6 +61,13 @@ class SharedLedger(Protocol):
     def encoded_group(self) -> tuple[int, int, bytes]:
         """Index and term of the last committed entry, and the state there as bytes. The state is known."""
 
+    @property
+    def may_begin_group_anew(self) -> bool:
+        """Whether nobody has a state if no other member gives one: Java wrote the directory."""
+
+    def begin_group_anew(self) -> None:
+        """Begin with no producer and no reader."""
+
     def install_group(self, stored: StoredState) -> str:
         """Take up a state. @return: why it is of no use, or not yet; empty if it was taken up."""
 
@@ -166,6 +173,8 @@ class GroupFetch:
         if self._next_s < 0:
             self._next_s = now_s + PAUSE_S
             self._warn_s = now_s + PATIENCE_S
+        if now_s >= self._warn_s and self._ledger.may_begin_group_anew:
+            return self._ledger.begin_group_anew()
         if now_s >= self._warn_s:
             self._warn_s = now_s + WARNED_S
             self.log.warn(

@@ -50,6 +50,13 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
         """Take up the state of another member. @return: why it is of no use; empty if it was taken up."""
 
     @property
+    def may_begin_group_anew(self) -> bool:
+        """Whether nobody has a state if no other member gives one: Java wrote the directory."""
+
+    def begin_group_anew(self) -> None:
+        """Begin with no producer and no reader."""
+
+    @property
     def set_aside(self) -> list[KeptFile]:
         """What this process has set aside, in order."""
 

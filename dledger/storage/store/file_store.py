@@ -276,6 +276,11 @@ class FileStore:
         """See L{StateKeeper.install}."""
         return self._state.install(stored)
 
+    @property
+    def may_begin_group_anew(self) -> bool:
+        """See L{StateKeeper}."""
+        return self._state.may_begin_unnumbered
+
     def begin_group_anew(self) -> None:
         """See L{StateKeeper.begin_unnumbered}."""
         self._state.begin_unnumbered()

@@ -51,6 +51,7 @@ class StateKeeper:
     Invariant: C{fold} is None, or the fold of all entries of the ledger.
 
     @ivar fold: None: not known.
+    @ivar may_begin_unnumbered: Java wrote the directory, and no other member may have a state.
     @ivar why_unknown: the reason, for people; empty if it is known.
     """
 
@@ -64,6 +65,7 @@ class StateKeeper:
         self._saved_position = 0
         self._saved_index = NO_STATE
         self.fold: GroupFold | None = GroupFold(GroupState())
+        self.may_begin_unnumbered = False
         self.why_unknown = ""
         self._folds_from = -1  # entries that are damaged from here on are needed; -1: none is
         self._last_program = -1
@@ -90,9 +92,8 @@ class StateKeeper:
                               folds_from=min(one.place.entry_index for one in stored))
         if state is None and max(ledger.begin_index, 0) == 0:
             state = GroupState()
-        if state is None and is_foreign:
-            self.begin_unnumbered()
-        elif state is None:
+        self.may_begin_unnumbered = state is None and is_foreign
+        if state is None:
             self._lack(f"the log begins with the entry {ledger.begin_index}, and there is no state of the "
                        "group before it")
         else:
@@ -100,8 +101,8 @@ class StateKeeper:
 
     def begin_unnumbered(self) -> None:
         """
-        Java wrote the entries before the log, and numbered none. Producers that others led may be among them,
-        so no producer is certainly new.
+        Java wrote the entries before the log, and nobody has a state of the group. Producers that others led
+        may be among them, so no producer is certainly new.
         """
         state = GroupState()
         state.index = self._ledger.begin_index - 1
