@@ -40,7 +40,7 @@ demo: $(READY) ## three members on this machine, the leader killed half-way, not
 demo-rocketmq: $(LIGHT) ## three brokers and a name server, the master killed half-way, nothing lost
 	@$(BIN)/python -m demo.rocketmq
 
-test: $(READY) ## every kind of check: style, types, unit, simulation, fuzz, processes, attacks, Spark, Java (under 14 minutes on two idle processors)
+test: $(READY) ## every kind of check: style, types, unit, simulation, fuzz, processes, attacks, Spark, Java (under 12 minutes on two idle processors)
 	@$(BIN)/python -m tests.run_all $(CHOSEN)
 
 test-all: $(READY) ## every check there is; RESUME=1 leaves out the stages that were green on the same tree

@@ -12,11 +12,10 @@ one log has one at most: a leader that judges by its own log finds every earlier
 Rule 2: an entry that does not fit is refused before it is written: one of a slot without a session, one whose
 digits are not those of the next number, a second session of a slot or of a producer, an own entry of a kind
 that this program does not know. A fold that left one out would shift all numbers after it.
-Rule 3: a reader
-entry counts only if it was made from the state of its reader that counts now: it names the entry of that. So
-of two decisions that were made from one state, the second one in the log is void, whoever made it.
-Rule 4:
-producers are forgotten by age entries alone, and by no other producer.
+Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
+entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
+made it.
+Rule 4: producers are forgotten by age entries alone, and by no other producer.
 
 Values are replaced, never changed: a copy of the tables is a copy of the state.
 

@@ -207,6 +207,11 @@ class FetchTests(GroupCase):
         self.assertEqual(self.ledger.group.state.producers, state_of(40).producers)
         self.setUp()
         self.ledger.may_begin_group_anew = True
+        self.ledger.committed_index = 39
+        self.pass_time(2 * PATIENCE_S)
+        self.assertIsNone(self.ledger.group, "a state waits for the log")
+        self.setUp()
+        self.ledger.may_begin_group_anew = True
         self.senders = []
         self.pass_time(PATIENCE_S - 2)
         self.assertIsNone(self.ledger.group)

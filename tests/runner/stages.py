@@ -2,7 +2,7 @@
 """
 The stages of C{make test} and of C{make test-all}: a command each, a budget, and a reader of its output.
 
-C{make test} has every kind of check, within the budgets below: 14 minutes on two idle cores.
+C{make test} has every kind of check, within the budgets below: 12 minutes on two idle cores.
 C{make test-all} has every check there is, and promises no time.
 
 Rule 1: a stage keeps its budget because it does less (schedules, cases, mutants), not because it is killed.
@@ -39,7 +39,7 @@ SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "examples", "t
 SEPARATE = ("browser", "hostile", "interop", "processes", "spark")
 
 #: Seconds in which C{make test} ends on two idle cores.
-PROMISE_S = 840
+PROMISE_S = 720
 #: Number of its budgets after which a stage counts as hanging.
 HANGS_AFTER = 6
 
@@ -164,16 +164,16 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
 
     @param suites: unit tests to run instead of all.
     """
-    budgets = (("processes", 160), ("hostile", 70), ("spark", 120), ("interop", 120))
+    budgets = (("processes", 120), ("hostile", 60), ("spark", 100), ("interop", 120))
     return [
         _lint(),
         _types(),
-        _unit(suites, budget_s=250),
+        _unit(suites, budget_s=210),
         _mutants("--pinned", "--within", "60", budget_s=40),
         *_damaged("--within", "20", budget_s=30),
         *(_lanes(name, "--quick", budget_s=budget_s) for name, budget_s in budgets),
         # Brokers of Java's mostly wait for each other.
-        *_simulated(60, 20, 60, budget_s=150, joins=True),
+        *_simulated(60, 20, 60, budget_s=120, joins=True),
     ]
 
 

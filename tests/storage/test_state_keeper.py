@@ -186,6 +186,10 @@ class StartTests(KeeperCase):
         self.assertIsNone(store.group, "another member may have a state")
         self.assertTrue(store.may_begin_group_anew)
         store.begin_group_anew()
+        store.record_commit(store.ledger_end_index)
+        store.check_point(force=True)
+        store.abandon()
+        store = FileStore.open(config_of("java"), self.disk)
         assert store.group is not None
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)

@@ -8,8 +8,8 @@ see L{dledger.core.state.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
 Rule 3: a proposal that expects an end is taken only if no program has an entry after it. An entry stays where
 it is once it is committed, so of all that expect one end, at most one commits.
-Rule 4: a proposal with an
-origin is taken only if the ledger has none of its bodies, see L{dledger.core.replication.origins}.
+Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies, see
+L{dledger.core.replication.origins}.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """

@@ -8,9 +8,12 @@ another one's.
         |  its quota is used up: after a pause the same member, where it was
 
 Rule 1: one piece is under way at a time, on the connection of a member, within the quota of bytes a second of
-a follower that is far behind.
-Rule 2: a state is taken up only if the log has the entry that it names,
-committed, with the same bytes; and no state is given that a member does not have by its own log.
+a follower that lacks many entries.
+Rule 2: a state is taken up only if the log has the entry that it names, committed, with the same bytes; and
+no state is given that a member does not have by its own log.
+Rule 3: a member whose directory Java wrote begins with an empty state when no other member has given one for
+L{PATIENCE_S}. If one does while others know producers, it gives their slots away, and they refuse its
+entries: so it does not while a state is on its way.
 """
 
 from __future__ import annotations
@@ -173,7 +176,8 @@ class GroupFetch:
         if self._next_s < 0:
             self._next_s = now_s + PAUSE_S
             self._warn_s = now_s + PATIENCE_S
-        if now_s >= self._warn_s and self._ledger.may_begin_group_anew:
+        is_nobody_giving = self._asked is None and self._whole is None and self._stored is None
+        if now_s >= self._warn_s and is_nobody_giving and self._ledger.may_begin_group_anew:
             return self._ledger.begin_group_anew()
         if now_s >= self._warn_s:
             self._warn_s = now_s + WARNED_S

@@ -16,9 +16,8 @@ this member has proved that it leads: else it could renew a lease whose entries 
 process, here or by a later leader.
 Rule 6: while the state of the group is not known, requests are refused and expiry keeps all entries, but
 those that every other member has deleted, which nobody can give back and no reader needed.
-Rule 7: a reader
-that nobody has asked for, longer than an option says, is forgotten by the leader. Each leader counts that
-time anew, so it may be longer.
+Rule 7: a reader that nobody has asked for, longer than an option says, is forgotten by the leader. Each
+leader counts that time anew, so it may be longer.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Rule 1: the bytes must have the checksums that the leader made when it wrote the
 flipped bit on the way, is not spread.
 Rule 2: the index units must be those of a follower that has written
 the same entries: index, term, place and size of each record, by its own layout of files.
-Rule 3: the first
-and the last record are checked whole; the first continues the C{chainCrc} of this ledger.
+Rule 3: the first and the last record are checked whole; the first continues the C{chainCrc} of this ledger.
 
 A configuration entry must be noticed by its follower, so no chunk may have one.
 

@@ -6,9 +6,8 @@ ledger is written, saved beside it, folded on at a start.
 Rule 1: the state is that of the file, or of another member, and all entries after it. A ledger that begins
 after the state, or has a hole after it, has none: then nothing is folded, no producer may append and readers
 are refused, until the hole is mended or L{StateKeeper.install} brings a state.
-Rule 2: the file never counts
-further than what is committed and on stable storage. The files of the log go only below the older of its two
-states.
+Rule 2: the file never counts further than what is committed and on stable storage. The files of the log go
+only below the older of its two states.
 
 Source: none, this is ours; docs/exactly-once.md, docs/readers.md, docs/times.md.
 """
@@ -108,6 +107,7 @@ class StateKeeper:
         state.index = self._ledger.begin_index - 1
         state.has_forgotten = True
         self._fold_on(state)
+        self._is_wanted = True  # (The next start finds files that are not Java's alone.)
 
     def _found(self, stored: Sequence[StoredState]) -> GroupState | None:
         """
@@ -251,6 +251,7 @@ class StateKeeper:
 
     def begin_anew(self, begin_index: int) -> None:
         """The ledger goes on at C{begin_index}, after entries that it never had."""
+        self.may_begin_unnumbered = False
         self._last_program = begin_index - 1
         self._is_last_sure = True
         if self.fold is not None and self.fold.state.index == begin_index - 1:
