@@ -105,10 +105,18 @@ class StageTests(SynchronousTestCase):
 
     def test_until_the_first_has_ended(self) -> None:
         """Then they do what the first one did: a busy machine would leave them nothing."""
-        weights: list[int] = []
-        self.patch(playing, "_weigh", lambda _pid, nice: weights.append(nice))
-        beside = attrs.evolve(stage("import time; time.sleep(1)"), name="other", joins=True)
-        run_together([stage("pass"), beside], io.StringIO(), Path(self.mktemp()))
+        weights, logs = list[int](), Path(self.mktemp()).absolute()
+        seen = logs.with_suffix(".seen")
+
+        def weigh(_pid: int, nice: int) -> None:
+            weights.append(nice)
+            if nice == 0:
+                seen.touch()
+
+        self.patch(playing, "_weigh", weigh)
+        until_seen = f"import os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.01)"
+        beside = attrs.evolve(stage(until_seen), name="other", joins=True)
+        run_together([stage("pass"), beside], io.StringIO(), logs)
         self.assertEqual(weights, [15, 0])
 
 
