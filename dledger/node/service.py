@@ -237,7 +237,7 @@ class MemberService(MultiService):
         self._store = store
         if self.extras.embedding is not None:
             store.use(self.extras.embedding.stamps)
-        if config.accept_new_members and store.identity.is_told_by_log:
+        if config.accept_new_members and store.identity.is_listed:
             store.abandon()
             raise DirectoryError(
                 f"{config.self_path} belongs to a group whose log names its members, so accept_new_members "

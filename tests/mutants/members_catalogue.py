@@ -72,10 +72,10 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "                self._records.write(first, layout)\n            except OSError:\n"),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_a_full_disk_lists_nothing"}),
     ("lost-list", "a member that has lost its list of members counts those of --peers", (
-        Patch(_LISTED, "                    self._told_by_log(True)\n", ""),
+        Patch(_LISTED, "                    self._record_listed(True)\n", ""),
     ), {"test": "tests.storage.test_configurations.LostTests.test_a_lost_list_stops_the_start"}),
     ("start-list-by-peers", "after a first change is cut, a member counts any --peers", (
-        Patch(_LISTED, "                    self._told_by_log(False)\n", ""),
+        Patch(_LISTED, "                    self._record_listed(False)\n", ""),
     ), {"test": "tests.storage.test_configurations.LostTests.test_a_crash_leaves_a_sound_list"}),
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.election.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),

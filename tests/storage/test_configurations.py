@@ -10,12 +10,10 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.disk.two_slots import SlotForm
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
 from dledger.storage.backups.group_setup import force_new_group
-from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
 from dledger.storage.files.records import pack_bodies
 from dledger.storage.start.configurations import (
     COPY_SUFFIX,
@@ -93,33 +91,6 @@ class EntryTests(ListCase):
         header = ENTRY_HEADER.unpack_from(record)
         self.assertEqual((header[0], header[5]), (1, CONFIGURATION_CHANNEL))
         self.assertTrue(record[ENTRY_HEADER.size :].startswith(b"DLCF"))
-
-    def test_an_earlier_program_finds_no_mark(self) -> None:
-        """
-        A program of before these lists finds no sound commit mark in a directory that has one, whatever was
-        written since; when the first change is taken back, it may open the directory again.
-        """
-        form = SlotForm(CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1, unsound="unsound")
-        path = f"{self.config.self_path}/{COMMIT_MARK_NAME}"
-
-        def is_sound() -> bool:
-            return form.newest(self.disk.read_file(path)) is not None
-
-        self.store.append_bodies((b"a",), 1)
-        self.store.check_point(force=True)
-        self.assertTrue(is_sound())
-        self.store.append_configuration(FOUR, 2)
-        self.assertFalse(is_sound())
-        self.store.check_point(force=True)
-        self.store.append_bodies((b"b",), 2)
-        self.store.abandon()
-        self.store = FileStore.open(self.config, self.disk)
-        self.assertFalse(is_sound())
-        self.assertEqual(self.store.ledger_end_index, 2)
-        entry = self.store.read_range(0, end_index=0, max_bytes=1)
-        self.reopen().truncate_to(entry)
-        self.assertTrue(is_sound())
-        self.assertEqual(self.reopen().ledger_end_index, 0)
 
     def test_no_body_of_a_client_is_one(self) -> None:
         """Even the same bytes."""
@@ -345,7 +316,7 @@ class LostTests(SynchronousTestCase):
             else:
                 self.assertEqual([one.index for one in store.memberships], [1])
             seen.add(bool(store.memberships))
-            self.assertEqual(store.identity.is_told_by_log, bool(store.memberships))
+            self.assertEqual(store.identity.is_listed, bool(store.memberships))
             self.assertEqual(disk.exists(self.path), bool(store.memberships))
             if is_done:
                 self.assertEqual(seen, {True, False})

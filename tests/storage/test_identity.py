@@ -119,10 +119,20 @@ class OwnerTests(IdentityCase):
         self.disk.files[PATH].data[20] ^= 1
         self.start().clean_close()
         self.disk.files[PATH].data[20] ^= 1
-        self.disk.files[PATH].data[532] ^= 1
+        self.disk.files[PATH].data[SLOT_SIZE + 20] ^= 1
         with self.assertRaises(DirectoryError) as caught:
             self.start()
         self.assertIn("adopted", str(caught.exception))
+
+    def test_a_later_program_wrote_it(self) -> None:
+        """Its number is in both slots, which no single damage does: the error says what to do."""
+        self.start().clean_close()
+        self.disk.files[PATH].data[7] = 2
+        self.start().clean_close()
+        self.disk.files[PATH].data[7] = self.disk.files[PATH].data[SLOT_SIZE + 7] = 2
+        with self.assertRaises(DirectoryError) as caught:
+            self.start()
+        self.assertIn("version 2, this program reads 1: a later program wrote it", str(caught.exception))
 
     def test_longest_names_fit(self) -> None:
         """The options refuse longer ones."""
@@ -133,7 +143,7 @@ class OwnerTests(IdentityCase):
         IdentityFile.create(self.disk, "x", longest).close()
         store = FileStore.open(attrs.evolve(config, bootstrap=True), self.disk)
         store.identity.begin_run(7, 11)
-        self.assertIsNone(store.identity.lineage)  # there is no room to record one
+        self.assertEqual(store.identity.lineage.incarnation, 7)  # type: ignore[union-attr]
         self.assertRaises(ValueError, DLedgerConfig, group="g" * (GROUP_BYTES_MAX + 1))
         self.assertRaises(ValueError, DLedgerConfig, self_id=name + "x", peers=f"{name}x-h:1")
 
@@ -328,16 +338,6 @@ class LineageTests(IdentityCase):
         store.identity.end_unsure()
         store.identity.doubt(9)
         self.assertEqual((self.told(store), store.identity.is_unsure), ((9, 1, "joining"), True))
-
-    def test_of_an_earlier_program(self) -> None:
-        """It writes a slot without a lineage: the directory gets a new one."""
-        self.run_once()
-        data = self.disk.read_file(PATH)
-        slot = data[:SLOT_SIZE].rstrip(b"\0")
-        old = slot[: len(slot) - 28]
-        self.disk.write_file(PATH, 2 * old.ljust(SLOT_SIZE, b"\0"))
-        self.assertEqual(self.recorded().incarnation, -1)
-        self.assertEqual(self.told(self.run_once(8)), (8, 1, "trusted"))
 
     def test_adopted_without_room(self) -> None:
         """Nothing is reported that is not recorded."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_commit_mark,tests.broker.store.test_log_mark -*-
 """
-A mark that survives torn writes: a small file with two slots of 512 bytes, written in turn by pwrite.
+A mark that survives torn writes: a small file with two slots of 1024 bytes, written in turn by pwrite.
 
 Each slot has a generation and a CRC-32 after its fields; the newest sound slot counts. Rule: the slot that
 was last brought to stable storage is never written before the other one is on stable storage too, so a
@@ -25,7 +25,7 @@ from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.layout import struct_of
 
-SLOT_SIZE = 512
+SLOT_SIZE = 1024
 _CRC = struct_of(Struct("crc" / Int32ub))
 _LENGTH = struct_of(Struct("length" / Int16ub))
 _HEAD = ("magic", "version", "generation")
@@ -42,25 +42,17 @@ class SlotForm(Generic[_Mark]):
 
     def __init__(
         self, kind: type[_Mark], declaration: Struct, *, magic: int, version: int, unsound: str,
-        texts: tuple[str, ...] = (), later: Struct | None = None, raised_version: int | None = None,
+        texts: tuple[str, ...] = (),
     ) -> None:
         """
         @param kind: an attrs class with the fields of the declaration; C{clean} is a bool there.
         @param declaration: C{magic}, C{version}, C{generation}, and then the fields.
         @param unsound: error text for two unsound slots, with the remedy; it follows the path.
         @param texts: further fields of C{kind}, texts: each follows as 16 bits of length and UTF-8.
-        @param later: fields that came with a later program. They stand after the checksum, with one of
-            their own, so that earlier programs read the rest; of a slot of theirs, and of one whose texts
-            leave no room, these fields are -1.
-        @param raised_version: a version with the same fields, for what programs that do not know this version
-            must not open; see L{SlotFile.is_raised}.
         """
-        self._raised_version = version if raised_version is None else raised_version
         names = tuple(subcon.name for subcon in declaration.subcons)
         assert names[:3] == _HEAD, names
-        self._later = struct_of(later) if later is not None else None
-        self._later_names = tuple(subcon.name for subcon in later.subcons) if later is not None else ()
-        known = {*names[3:], *texts, *self._later_names}
+        known = {*names[3:], *texts}
         assert known == set(attrs.fields_dict(kind)), known  # type: ignore[arg-type]
         self._kind = kind
         self._texts = texts
@@ -70,22 +62,16 @@ class SlotForm(Generic[_Mark]):
         self._version = version
         self._unsound = unsound
         self.size = self._body.size + _LENGTH.size * len(texts) + _CRC.size
-        if self._later is not None:
-            self.size += self._later.size + _CRC.size
         assert self.size <= SLOT_SIZE
 
-    def encode(self, mark: _Mark, generation: int, *, is_raised: bool = False) -> bytes:
+    def encode(self, mark: _Mark, generation: int) -> bytes:
         """The bytes of one slot; the caller bounds the texts, so that they fit L{SLOT_SIZE}."""
         fields = [int(getattr(mark, name)) for name in self._names]
-        version = self._raised_version if is_raised else self._version
-        body = self._body.pack(self._magic, version, generation, *fields)
+        body = self._body.pack(self._magic, self._version, generation, *fields)
         for name in self._texts:
             text = getattr(mark, name).encode()
             body += _LENGTH.pack(len(text)) + text
         body += _CRC.pack(crc32(body))
-        if self._later is not None and len(body) + self._later.size + _CRC.size <= SLOT_SIZE:
-            body += self._later.pack(*[int(getattr(mark, name)) for name in self._later_names])
-            body += _CRC.pack(crc32(body))
         assert len(body) <= SLOT_SIZE, "a text is too long for a slot"
         return body
 
@@ -101,35 +87,49 @@ class SlotForm(Generic[_Mark]):
         if len(data) < at + _CRC.size or _CRC.unpack_from(data, at)[0] != crc32(data[:at]):
             return None
         magic, version, generation, *values = self._body.unpack_from(data)
-        if magic != self._magic or version not in (self._version, self._raised_version):
+        if (magic, version) != (self._magic, self._version):
             return None
         fields: JsonObject = dict(zip(self._names, values, strict=True))
         if "clean" in fields:
             fields["clean"] = bool(fields["clean"])
         fields.update((name, text.decode()) for name, text in zip(self._texts, texts, strict=True))
-        fields.update(self._decode_later(data, at + _CRC.size))
         return generation, self._kind(**fields)
-
-    def _decode_later(self, data: bytes, at: int) -> JsonObject:
-        if self._later is None:
-            return {}
-        end = at + self._later.size
-        if len(data) < end + _CRC.size or _CRC.unpack_from(data, end)[0] != crc32(data[:end]):
-            return dict.fromkeys(self._later_names, -1)
-        return dict(zip(self._later_names, self._later.unpack_from(data, at), strict=True))
 
     def read(self, disk: Disk, path: str) -> tuple[int, _Mark, int] | None:
         """
         Generation, content and slot of the newest sound mark; None if there is no file.
 
-        @raise DirectoryError: the file exists, and neither slot is sound.
+        @raise DirectoryError: the file exists, and neither slot is sound; or a later program wrote it.
         """
         if not disk.exists(path):
             return None
-        found = self.newest(disk.read_file(path))
+        content = disk.read_file(path)
+        found = self.newest(content)
         if found is None:
-            raise DirectoryError(f"{path}: {self._unsound}")
+            raise DirectoryError(f"{path}: {self._later_version(content) or self._unsound}")
         return found
+
+    def _later_version(self, content: bytes) -> str:
+        """If both slots have another version, which one flipped bit does not do: a sentence that says so."""
+        heads = [content[at : at + 8] for at in (0, SLOT_SIZE)]
+        magic, version = heads[0][:4], int.from_bytes(heads[0][4:], "big", signed=True)
+        if heads[0] != heads[1] or magic != self._magic.to_bytes(4, "big") or version <= self._version:
+            return ""
+        return (f"it has version {version}, this program reads {self._version}: a later program wrote it. "
+                "Go on with that one; to remove the file undoes nothing")
+
+    def damage(self, content: bytes) -> str:
+        """The damage in the bytes of a file; empty without any. One sound slot is enough for a start."""
+        if self.newest(content) is None:
+            return self._later_version(content) or self._unsound
+        for number in (0, 1):
+            slot = content[number * SLOT_SIZE : (number + 1) * SLOT_SIZE]
+            found = self.decode(slot)
+            if found is None:
+                return f"slot {number} of two is damaged; the other counts, and is copied at the next write"
+            if any(slot[len(self.encode(found[1], found[0])) :]) or len(slot) < SLOT_SIZE:
+                return f"bytes after the content of slot {number} are not zero; they are not read"
+        return ""
 
     def newest(self, content: bytes) -> tuple[int, _Mark, int] | None:
         """Generation, content and slot of the newest sound mark of a file; None without a sound slot."""
@@ -147,11 +147,9 @@ class SlotFile(Generic[_Mark]):
 
     Invariant: slot C{_durable_slot} holds a sound mark on stable storage and is not written.
 
-    @ivar is_raised: whether marks are written with the raised version.
     """
 
     form: SlotForm[_Mark]
-    is_raised = False
 
     def __init__(self, file: File, generation: int, durable_slot: int) -> None:
         self._file = file
@@ -198,8 +196,7 @@ class SlotFile(Generic[_Mark]):
         """
         self._generation += 1
         self._is_synced = True  # until there is something that could be synced
-        content = self.form.encode(mark, self._generation, is_raised=self.is_raised)
-        self._file.pwrite(content, (1 - self._durable_slot) * SLOT_SIZE)
+        self._put(mark)
         self._is_synced = False
 
     def datasync(self) -> None:
@@ -217,8 +214,11 @@ class SlotFile(Generic[_Mark]):
         self.write(mark)
         self._file.datasync()
         self.synced(self._generation)
-        copy = self.form.encode(mark, self._generation, is_raised=self.is_raised)
-        self._file.pwrite(copy, (1 - self._durable_slot) * SLOT_SIZE)
+        self._put(mark)
+
+    def _put(self, mark: _Mark) -> None:
+        slot = self.form.encode(mark, self._generation).ljust(SLOT_SIZE, b"\0")
+        self._file.pwrite(slot, (1 - self._durable_slot) * SLOT_SIZE)
 
     def close(self) -> None:
         """Release the handle."""

@@ -160,15 +160,15 @@ def _lines(seen: MemberSeen) -> list[str]:
     identity = seen.identity
     if identity is None:
         lines.append("recorded       nothing: " + (
-            "a ledger of Java or of an earlier version" if seen.has_ledger else "no member has run here"))
+            "a ledger of Java" if seen.has_ledger else "no member has run here"))
     else:
         state = {0: "none yet", 1: "proposed"}[int(bool(identity.group_id))]
         state = "known" if identity.is_group_known else state
         lines += [
             f"member         {identity.member_id} of group {identity.group}",
             f"group id       {identity.group_id or '-'} ({state})",
-            f"members        {'named by its log; at first ' if identity.is_told_by_log else ''}"
-            f"{identity.start_list.replace(';', ', ')}",
+            f"members        {'named by its log; at first ' if identity.is_listed else ''}"
+            f"{identity.members.replace(';', ', ')}",
         ]
         if identity.incarnation >= 0:
             lines.append(f"incarnation    {identity.incarnation:016x}, started {identity.starts} times")

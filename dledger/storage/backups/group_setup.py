@@ -31,7 +31,7 @@ class MemberSeen:
     """
     A directory as it is recorded. Indexes are inclusive, -1 for none.
 
-    @ivar identity: None if the directory records none (Java's, or an earlier version's).
+    @ivar identity: None if the directory records none (Java's).
     @ivar has_ledger: whether there is any file of a ledger.
     @ivar end_index, committed_index: of the last mark; a start may find more.
     @ivar repair_end_index: -1, or the end that the ledger must reach again.
@@ -129,7 +129,7 @@ def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     store.identity.record_group(name)
     if store.repair_end_index >= 0:
         store.end_repair()
-    if store.identity.is_told_by_log:  # the log names the members: it has to report the new ones
+    if store.identity.is_listed:  # the log names the members: it has to report the new ones
         store.append_configuration(Membership(voters=config.peers), max(store.ledger_end_term, 0))
     end_index = store.ledger_end_index
     store.clean_close()

@@ -66,7 +66,7 @@ class CommitMark:
 
 
 _FORM = SlotForm(
-    CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1, raised_version=2,  # "DLCM"
+    CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1,  # "DLCM"
     unsound="neither slot of the commit mark is sound, so it is unknown how far this member's "
     "ledger was good. Restore the member from its peers (empty its directory except currterm); or "
     "remove this one file to open the ledger as it is, accepting that a lost tail goes unnoticed",
@@ -89,9 +89,6 @@ def is_superseded(mark: CommitMark, checkpoint: tuple[int, int] | None) -> bool:
 
 
 class MarkFile(SlotFile[CommitMark]):
-    """
-    The open commit mark. It is raised in a directory with a list of members: a program of before these lists,
-    which would count by C{--peers}, finds no sound mark then, and does not start.
-    """
+    """The open commit mark."""
 
     form = _FORM

@@ -153,14 +153,14 @@ class ConfigurationList:
 
     def __init__(
         self, disk: Disk, path: str, known: tuple[Membership, ...],
-        guard: DiskGuard, told_by_log: Callable[[bool], None],
+        guard: DiskGuard, record_listed: Callable[[bool], None],
     ) -> None:
-        """@param told_by_log: records durably that there is a file. @raise StoreError: that failed."""
+        """@param record_listed: records durably whether there is a file. @raise StoreError: that failed."""
         self._disk = disk
         self._path = path
         self._known = known
         self._guard = guard
-        self._told_by_log = told_by_log
+        self._record_listed = record_listed
         self.current = known[-1] if known else None
 
     @property
@@ -251,9 +251,9 @@ class ConfigurationList:
                 if known:
                     for path in (self._path + COPY_SUFFIX, self._path):
                         self._disk.write_file(path, encode_memberships(known))
-                    self._told_by_log(True)
+                    self._record_listed(True)
                 elif self._disk.exists(self._path):
-                    self._told_by_log(False)
+                    self._record_listed(False)
                     for path in (self._path + COPY_SUFFIX, self._path):
                         if self._disk.exists(path):
                             self._disk.unlink(path)

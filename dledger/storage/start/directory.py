@@ -219,12 +219,11 @@ def lock_ledger(config: DLedgerConfig, disk: Disk) -> File:
 
 
 def recover_ledger(
-    config: DLedgerConfig, disk: Disk, seen: LedgerSeen, *, has_list: bool = False
+    config: DLedgerConfig, disk: Disk, seen: LedgerSeen
 ) -> tuple[RecoveredLedger, MarkFile]:
     """
     Bring the files into a known state.
 
-    @param has_list: the directory has a list of members.
     @raise StoreError, OSError: reading or writing failed; another start may try again.
     @raise DirectoryError: there is no trusted mark, and the first record is damaged.
     """
@@ -246,7 +245,6 @@ def recover_ledger(
         disk.sync_directory(config.self_path)
         _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
-        mark_file.is_raised = has_list
         opened.append(mark_file)
         remembered = HoleList.recorded(disk, config.self_path)
         if remembered is None and seen.mark is not None:

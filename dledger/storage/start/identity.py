@@ -3,8 +3,11 @@
 C{identity}: whose directory this is, who else belongs to the group, and what the last process promised.
 
 A file of ours beside Java's, with two slots (L{dledger.base.disk.two_slots}), written in place. A directory
-with a ledger and without it (Java's, or of an earlier version) is adopted: it belongs to the group, the
-member and the members that it is opened with.
+of Java's, with a ledger and without this file, is adopted: it belongs to the group, the member and the
+members that it is opened with.
+
+Its version is that of the directory: a program that changes the format of any file of ours in it raises this
+number, in both slots, before it writes such a file. So an earlier program refuses the directory.
 
 A directory without any file of a ledger is I{new}. Its member cannot know whether its group is new, too, or
 whether its disk was lost or is not mounted: it is I{unsure} until it holds all that a leader has. In a new
@@ -27,7 +30,7 @@ from construct import Int32sb, Int64sb, Struct
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
-from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
@@ -42,9 +45,6 @@ IDENTITY_NAME = "identity"
 UNSURE_NEW = 2
 #: C{unsure} of a directory that another member has met otherwise: C{bootstrap} does not end it.
 UNSURE_DOUBTED = 3
-#: In front of the recorded C{members}: the log names the members, so the file L{MEMBERS_NAME} must exist. An
-#: earlier version, which would count by C{--peers}, takes this for another list, and refuses the start.
-TOLD_BY_LOG = ";"
 
 IDENTITY_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -55,12 +55,10 @@ IDENTITY_DECLARATION = Struct(
     "has_terms" / Int32sb,  # 1: term and vote were recorded once, so their files exist
     "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
     "is_group_known" / Int32sb,  # 1: a quorum holds this id
-)
-#: Of L{dledger.ledger.lineage}; -1 in a directory of an earlier program.
-LINEAGE_DECLARATION = Struct(
-    "incarnation" / Int64sb,
+    "is_listed" / Int32sb,  # 1: the log names the members, so the file that lists them must exist
+    "is_proven" / Int32sb,  # 1: it was unsure in this incarnation, and had all that a leader had
+    "incarnation" / Int64sb,  # of L{dledger.ledger.lineage}, as the next one; -1: none yet
     "starts" / Int64sb,
-    "is_proven" / Int64sb,  # 1: it was unsure in this incarnation, and had all that a leader had
 )
 
 
@@ -71,9 +69,9 @@ class Identity:
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.election.naming}; empty if it has none yet.
-    @ivar members: as of L{listed_members}: of the start list; after L{TOLD_BY_LOG} if the log names others.
-    @ivar was_async, unsure, has_terms, group_term, is_group_known, incarnation, starts, is_proven: see the
-        declarations.
+    @ivar members: of the start list, as of L{listed_members}.
+    @ivar was_async, unsure, has_terms, group_term, is_group_known, is_listed, is_proven, incarnation, starts:
+        see the declaration.
     """
 
     group: str
@@ -86,19 +84,10 @@ class Identity:
     has_terms: int = 0
     group_term: int = -1
     is_group_known: int = 0
+    is_listed: int = 0
+    is_proven: int = 0
     incarnation: int = -1
-    starts: int = -1
-    is_proven: int = -1
-
-    @property
-    def is_told_by_log(self) -> bool:
-        """Whether the members are those of the file L{MEMBERS_NAME}, not those of the start list."""
-        return self.members.startswith(TOLD_BY_LOG)
-
-    @property
-    def start_list(self) -> str:
-        """The ids of the start list, as of L{listed_members}."""
-        return self.members.removeprefix(TOLD_BY_LOG)
+    starts: int = 0
 
 
 _FORM = SlotForm(
@@ -106,12 +95,10 @@ _FORM = SlotForm(
     unsound="neither slot is sound, so it is not known which member's files these are. If they are this "
     "member's, remove this one file: the directory is adopted then. But if it had a new disk, or lost power, "
     "and has not caught up since, give it an empty directory: it would vote without what it lost",
-    texts=("group", "member_id", "boot_id", "group_id", "members"), later=LINEAGE_DECLARATION,
+    texts=("group", "member_id", "boot_id", "group_id", "members"),
 )
-#: Bytes for the texts of a slot; a boot id has 36, the id of a group 32.
-_TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32 - len(TOLD_BY_LOG)
-#: Of members that do not fit.
-_DIGEST_BYTES = 8
+#: Bytes for the list of members; a boot id has 36, the id of a group 32.
+_MEMBERS_BYTES = SLOT_SIZE - _FORM.size - 36 - 32 - GROUP_BYTES_MAX - ID_BYTES_MAX
 read_identity = _FORM.read
 
 
@@ -129,17 +116,8 @@ class IdentityFile(SlotFile[Identity]):
 
 def listed_members(config: DLedgerConfig) -> str:
     """The ids of all members, C{n0;n1;n2} in order; a digest of that if the record has no room for it."""
-    return _fitting(config, ";".join(sorted(config.peers)))
-
-
-def _fitting(config: DLedgerConfig, text: str) -> str:
-    digest = "#" + sha256(text.encode()).hexdigest()[: _DIGEST_BYTES - 1]
-    return text if len(text.encode()) <= _room(config) else digest
-
-
-def _room(config: DLedgerConfig) -> int:
-    """Bytes for the members beside the lineage."""
-    return _TEXT_BYTES - len(config.group.encode()) - len(config.self_id.encode())
+    text = ";".join(sorted(config.peers))
+    return text if len(text.encode()) <= _MEMBERS_BYTES else "#" + sha256(text.encode()).hexdigest()
 
 
 def is_listed(config: DLedgerConfig, disk: Disk) -> bool:
@@ -171,7 +149,7 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
             )
     if is_listed(config, disk):  # the log names the members
         return identity
-    if not identity.is_told_by_log:
+    if not identity.is_listed:
         _check_members(config, identity)
     elif not config.accept_new_members:
         raise DirectoryError(
@@ -183,9 +161,7 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
 
 
 def _check_members(config: DLedgerConfig, identity: Identity) -> None:
-    given = listed_members(config)
-    # (Earlier versions had more room.)
-    if config.accept_new_members or identity.members in ("", given, ";".join(sorted(config.peers))):
+    if config.accept_new_members or identity.members == listed_members(config):
         return
     known = "members that --peers does not name exactly" if identity.members.startswith("#") else (
         f"the members {', '.join(identity.members.split(';'))}")
@@ -199,7 +175,7 @@ def _check_members(config: DLedgerConfig, identity: Identity) -> None:
 
 def identity_now(
     config: DLedgerConfig, recorded: Identity | None, boot_id: str, *, is_clean: bool, is_empty: bool,
-    is_new: bool, is_told_by_log: bool,
+    is_new: bool, is_listed: bool,
 ) -> Identity:
     """
     What this process records at its start.
@@ -207,7 +183,7 @@ def identity_now(
     @param is_clean: the last process closed the ledger in order.
     @param is_empty: the ledger has no entry, and owes none.
     @param is_new: the directory had no file of a ledger.
-    @param is_told_by_log: the directory has the file L{MEMBERS_NAME}.
+    @param is_listed: the directory has the file L{MEMBERS_NAME}.
     """
     is_doubted = recorded is not None and recorded.unsure == UNSURE_DOUBTED
     trusts = config.accept_unclean_start or (config.bootstrap and is_empty and not is_doubted)
@@ -216,14 +192,13 @@ def identity_now(
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
         unsure = recorded.unsure or int(bool(recorded.was_async) and lost_power and not is_clean)
     before = recorded or Identity(group=config.group, member_id=config.self_id, boot_id="")
-    members = listed_members(config)
-    if is_told_by_log or before.is_told_by_log:  # then --peers need not be the start list any more
-        members = TOLD_BY_LOG + (_fitting(config, before.start_list) or members)
+    is_listed = is_listed or bool(before.is_listed)  # then --peers need not be the start list any more
     is_proven = before.is_proven
     if recorded is not None and recorded.unsure and config.accept_unclean_start:
         is_proven = 1  # an operator's word
     return attrs.evolve(
-        before, boot_id=boot_id, members=members, was_async=int(not config.is_sync), unsure=unsure,
+        before, boot_id=boot_id, members=is_listed and before.members or listed_members(config),
+        is_listed=int(is_listed), was_async=int(not config.is_sync), unsure=unsure,
         is_proven=is_proven,
     )
 
@@ -245,7 +220,7 @@ def begin_identity(
     """
     first = attrs.evolve(
         identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True,
-                     is_told_by_log=False),
+                     is_listed=False),
         group_id=name.id, group_term=name.term, is_group_known=int(name.is_known),
     )
     IdentityFile.create(disk, f"{config.self_path}/{IDENTITY_NAME}", first).close()
@@ -321,12 +296,11 @@ class MemberIdentity:
         @param new_incarnation: of a directory that has none.
         @raise StoreError: it could not be written.
         """
-        now = attrs.evolve(self._now, starts=max(self._now.starts, 0) + 1)
+        now = attrs.evolve(self._now, starts=self._now.starts + 1)
         if now.incarnation < 0:
             now = attrs.evolve(now, incarnation=new_incarnation, is_proven=0)
         self._record(now)
-        if _room(self._config) >= _DIGEST_BYTES:  # (the longest names leave none)
-            self._run = run
+        self._run = run
 
     @property
     def lineage(self) -> Lineage | None:
@@ -334,7 +308,7 @@ class MemberIdentity:
         now = self._now
         if self._file is None or self._run < 0:
             return None
-        proven = Standing.PROVEN if now.is_proven > 0 else Standing.TRUSTED
+        proven = Standing.PROVEN if now.is_proven else Standing.TRUSTED
         return Lineage(incarnation=now.incarnation, starts=now.starts, run=self._run,
                        standing=Standing.JOINING if now.unsure else proven)
 
@@ -356,27 +330,28 @@ class MemberIdentity:
         return GroupName(self._now.group_id, self._now.group_term, bool(self._now.is_group_known))
 
     @property
-    def is_told_by_log(self) -> bool:
-        """See L{Identity.is_told_by_log}."""
-        return self._now.is_told_by_log
+    def is_listed(self) -> bool:
+        """Whether the log names the members, not C{--peers}."""
+        return bool(self._now.is_listed)
 
-    def told_by_log(self, is_told: bool) -> None:
+    def record_listed(self, is_listed: bool) -> None:
         """
         Record, durably, whether the log names the members.
 
         @raise StoreError: that failed; or the start list counts again, and C{--peers} is another one.
         """
-        if is_told == self.is_told_by_log:
+        if is_listed == self.is_listed:
             return
-        config, start_list = self._config, self._now.start_list
+        config, start_list = self._config, self._now.members
         members = listed_members(config)
-        if not is_told and start_list != members and not config.accept_new_members:
+        if not is_listed and start_list != members and not config.accept_new_members:
             raise self._guard.fail(
                 "the change of the members that this member had was taken back, so the members are again "
                 f"{start_list.replace(';', ', ')}, but --peers names {', '.join(sorted(config.peers))}: "
                 "start with the list of the group"
             )
-        self._record(attrs.evolve(self._now, members=TOLD_BY_LOG + start_list if is_told else members))
+        self._record(attrs.evolve(self._now, members=start_list if is_listed else members,
+                                  is_listed=int(is_listed)))
 
     def record_group(self, name: GroupName) -> None:
         """

@@ -8,8 +8,6 @@ records are cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from dledger.base.disk.disk import is_no_room
@@ -59,20 +57,6 @@ class MarkWriter:
         except OSError:
             self._begin_position, self.begin_crc = before
             raise
-
-    def also_told(self, told: Callable[[bool], None]) -> Callable[[bool], None]:
-        """
-        @param told: records whether the log names the members.
-        @return: does so, and then writes the mark with the version that fits, durably in both slots.
-        """
-        def record(is_told: bool) -> None:
-            told(is_told)
-            if self._file.is_raised != is_told:
-                self._file.is_raised = is_told
-                self._file.write_durably(self._now())
-                self._file.write_durably(self._now())  # (The copy in the other slot may not be durable.)
-
-        return record
 
     def lower(self, end: End, *, repair_end_index: int | None = None) -> None:
         """

@@ -96,8 +96,10 @@ class FileStore:
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self.identity = MemberIdentity(config, disk, ledger.guard)
-        path, told = f"{config.self_path}/{MEMBERS_NAME}", self._marks.also_told(self.identity.told_by_log)
-        self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard, told)
+        path = f"{config.self_path}/{MEMBERS_NAME}"
+        self._members = ConfigurationList(
+            disk, path, read_memberships(disk, path), ledger.guard, self.identity.record_listed
+        )
         self._state = StateKeeper(ledger, self._reads, self._marks)
         self._room = StoreRoom(ledger, self._marks, self._state.before_expiry)
         self._records = RecordWriter(ledger, self._room)
@@ -130,14 +132,13 @@ class FileStore:
             begin_joining(config, disk, is_new=is_new)
             if is_new:
                 begin_identity(config, disk, boot_id)
-            has_list = is_listed(config, disk)
-            recovered, mark_file = recover_ledger(config, disk, directory, has_list=has_list)
+            recovered, mark_file = recover_ledger(config, disk, directory)
             store = cls(config, disk, lock, mark_file, recovered)
             store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
-                is_told_by_log=has_list))
+                is_listed=is_listed(config, disk)))
             store._members.keep_those_in(store._ledger, store.term_of)
             store._state.begin(is_foreign=not had_mark and directory.has_files)
             return store

@@ -38,10 +38,6 @@ LOG_MARK_DECLARATION = Struct(
     "checkpoint_crc" / Int64sb,  # CRC-32 of the checkpoint that was or will be written; -1: none
     "previous_checkpoint_crc" / Int64sb,  # of the one before
     "clean" / Int32sb,  # 1: closed in order, nothing was written since
-)
-
-#: Fields that the first programs did not write.
-LOG_MARK_LATER = Struct(
     "begin_offset" / Int64sb,  # the log begins here or, if an expiry was cut short, in an earlier file
 )
 
@@ -74,7 +70,7 @@ class LogMark:
 
 
 _FORM = SlotForm(
-    LogMark, LOG_MARK_DECLARATION, magic=0x444C484D, version=1, later=LOG_MARK_LATER,  # "DLHM"
+    LogMark, LOG_MARK_DECLARATION, magic=0x444C484D, version=1,  # "DLHM"
     unsound="neither slot of the log mark is sound, so it is not known how far this commit log was "
     "good. Remove this one file to open the store as RocketMQ would: by parsing, which does not "
     "notice damage in topics and properties",
