@@ -460,7 +460,8 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
             "dledger.rocketmq.broker.store.records.store_config", "dledger.rocketmq.broker.verify",
-            "dledger.storage.files", *LEDGER_WIRE, "protocols.rocketmq.signing", "protocols.wire.rocketmq",
+            "dledger.storage.files", "dledger.storage.start.verify", *LEDGER_WIRE,
+            "protocols.rocketmq.signing", "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import attrs
 
+from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.storage.files.commit_mark import decode_mark, encode_mark
 from protocols.wire.ledger.own.age_entries import encode_age_entry
@@ -183,12 +184,12 @@ def _make(base: str, name: str) -> tuple[str, list[bytes]]:
 def _lower_mark(path: str, committed_index: int) -> None:
     """The commit mark as it was when less was committed; one slot is older still."""
     content = Path(f"{path}/commitmark").read_bytes()
-    decoded = max((found for at in (0, 512) if (found := decode_mark(content[at : at + 512])) is not None),
+    decoded = max(filter(None, (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))),
                   key=lambda found: found[0])
     mark = attrs.evolve(decoded[1], committed_index=committed_index)
     older = attrs.evolve(decoded[1], committed_index=committed_index - 10)
     slots = (encode_mark(mark, decoded[0]), encode_mark(older, decoded[0] - 1))
-    Path(f"{path}/commitmark").write_bytes(b"".join(slot.ljust(512, b"\0") for slot in slots))
+    Path(f"{path}/commitmark").write_bytes(b"".join(slot.ljust(SLOT_SIZE, b"\0") for slot in slots))
 
 
 def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
@@ -227,7 +228,7 @@ def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
         yield from _of_state(files["groupstate"])
     for slot in (0, 1):
         # The fields and their checksum; after them is padding.
-        yield Area(role="commitmark", name=f"slot-{slot}", file="commitmark", at=slot * 512, size=116)
+        yield Area(role="commitmark", name=f"slot-{slot}", file="commitmark", at=slot * SLOT_SIZE, size=116)
 
 
 def _of_state(content: bytes) -> Iterator[Area]:

@@ -18,7 +18,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, read_mark
 from dledger.storage.files.term_file import TermFile
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.ledger.batches import EntryBatch

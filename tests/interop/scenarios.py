@@ -30,7 +30,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferResponse
 from tests.interop.java import JavaMember

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.main import cli
-from dledger.storage.files.verify import VerifyReport, verify_directory
+from dledger.storage.start.verify import VerifyReport, verify_directory
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import GetRequest

@@ -12,7 +12,7 @@ from typing import ClassVar
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.load import Load
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup

@@ -25,7 +25,7 @@ import click
 
 from benchmarks.common import quantile
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import bodies_of

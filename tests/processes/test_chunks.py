@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.chunk_sums import CHUNKS_NAME, unpack_rows
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_flush import LedgerFlush

@@ -12,7 +12,7 @@ import dledger
 from dledger.base.disk.disk import OsDisk
 from dledger.client.answers.values import UnknownOutcome
 from dledger.storage.files.hole_list import HoleList
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION
 from protocols.wire.ledger.entry import bodies_of

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from tests.processes.members import Group
 
 SIZE = 64 * 1024

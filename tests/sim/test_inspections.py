@@ -7,7 +7,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.files.verify import VerifyReport
+from dledger.storage.start.verify import VerifyReport
 from dledger.testing.group.focuses import FOCUSES
 from dledger.testing.group.injection import inspections
 from dledger.testing.group.injection.inspections import Inspections

@@ -19,6 +19,7 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.spark.scans.scan import Scan
@@ -161,7 +162,7 @@ def expire(path: str, files: int) -> None:
     slot = encode_mark(
         attrs.evolve(mark, begin_position=int(names[files]), begin_crc=begin_crc), generation + 1
     )
-    Path(name).write_bytes(2 * slot.ljust(512, b"\0"))
+    Path(name).write_bytes(2 * slot.ljust(SLOT_SIZE, b"\0"))
     for gone in names[:files]:
         os.unlink(f"{path}/data/{gone}")
 

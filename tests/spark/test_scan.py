@@ -17,6 +17,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.spark.basics.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger import ends
@@ -431,7 +432,7 @@ class LiveTests(LedgerCase):
         found = read_mark(OsDisk(), name)
         assert found is not None
         mark = attrs.evolve(found[1], committed_index=30, end_index=30, repair_end_index=59)
-        Path(name).write_bytes(2 * encode_mark(mark, 99).ljust(512, b"\0"))
+        Path(name).write_bytes(2 * encode_mark(mark, 99).ljust(SLOT_SIZE, b"\0"))
         self.patch(ends, "PASSING_S", 0.0)
         error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
         self.assertIn("the member is repairing: entries up to 59 were lost", str(error))

@@ -14,8 +14,8 @@ from dledger.storage.backups.archive import ArchiveSummary
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.backups.restore import RestoreSummary, restore_backup
 from dledger.storage.files.term_file import TermFile, TermVote
-from dledger.storage.files.verify import verify_directory
 from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand

@@ -249,10 +249,25 @@ class LostTests(SynchronousTestCase):
         store.append_configuration(FOUR, 1)
         store.clean_close()
 
+    def lose(self) -> None:
+        """The list, and its copy."""
+        for path in (self.path, self.path + COPY_SUFFIX):
+            self.disk.unlink(path)
+
+    def test_one_of_two_is_enough(self) -> None:
+        """The start goes by the other one, and writes the lost one again."""
+        for path in (self.path, self.path + COPY_SUFFIX):
+            content = self.disk.read_file(path)
+            self.disk.unlink(path)
+            store = FileStore.open(config_of(), self.disk)
+            self.assertEqual([one.index for one in store.memberships], [1])
+            store.clean_close()
+            self.assertEqual(self.disk.read_file(path), content)
+
     def test_a_lost_list_stops_the_start(self) -> None:
         """The start says so and changes nothing, whatever the options; the file put back is the way out."""
         saved = self.disk.read_file(self.path)
-        self.disk.unlink(self.path)
+        self.lose()
         before = self.disk.contents()
         for options in ({}, {"join": True}, {"bootstrap": True}):
             error = self.assertRaises(DirectoryError, FileStore.open, config_of(**options), self.disk)
@@ -265,12 +280,13 @@ class LostTests(SynchronousTestCase):
     def test_of_a_member_that_joins(self) -> None:
         """Also before it has any entry: else it would be a voter of --peers."""
         FileStore.open(config_of("n2", join=True), self.disk).clean_close()
-        self.disk.unlink(f"{config_of('n2').self_path}/{MEMBERS_NAME}")
+        self.path = f"{config_of('n2').self_path}/{MEMBERS_NAME}"
+        self.lose()
         self.assertRaises(DirectoryError, FileStore.open, config_of("n2"), self.disk)
 
     def test_a_survivor_goes_on_by_force(self) -> None:
         """The last survivor goes on: its log reports the new members, and the mark of the old ones stays."""
-        self.disk.unlink(self.path)
+        self.lose()
         alone = attrs.evolve(config_of(), peers={"n0": "h:1"})
         force_new_group(alone, self.disk, GroupName("a" * 32, 1, True))
         store = FileStore.open(alone, self.disk)
@@ -281,7 +297,7 @@ class LostTests(SynchronousTestCase):
         identity = f"{config_of().self_path}/{IDENTITY_NAME}"
         self.disk.unlink(identity)
         FileStore.open(config_of(), self.disk).clean_close()
-        self.disk.unlink(self.path)
+        self.lose()
         self.assertRaises(DirectoryError, FileStore.open, config_of(), self.disk)
 
     def test_a_crash_leaves_a_sound_list(self) -> None:

@@ -81,7 +81,8 @@ class GoldenTests(HookedCase):
         self.store.append_bodies((b"a", b"b"), 3)
         self.store.record_commit(0)
         self.store.clean_close()
-        self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=0\nendIndex=1\n")
+        self.assertEqual(
+            self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=0\nendIndex=1\n#crc32 ba346545\n")
         self.assertEqual(sorted(self.disk.files), [
             f"{ROOT}/checkpoint", f"{ROOT}/commitmark", f"{ROOT}/data/{FIRST}",
             f"{ROOT}/groupstate", f"{ROOT}/identity", f"{ROOT}/index/{FIRST}", f"{ROOT}/lock"])

@@ -38,10 +38,18 @@ class MetMembersTests(SynchronousTestCase):
         met.meet("n1", N1)
         self.assertFalse(self.disk.exists(PATH))
 
-    def test_a_damaged_row_was_never_met(self) -> None:
-        """What is not sound was never met; the rest was."""
+    def test_of_a_damaged_file_nobody_was_met(self) -> None:
+        """Whatever bit of it flips: another id would be another member."""
         MetMembers(self.disk, PATH).meet("n1", N1)
-        line = self.disk.read_file(PATH)
+        data = self.disk.read_file(PATH)
+        for at in range(len(data)):
+            self.disk.write_file(PATH, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+            self.assertEqual(MetMembers(self.disk, PATH).met, {})
+
+    def test_a_row_that_is_not_sound_is_left_out(self) -> None:
+        """The rest counts."""
+        MetMembers(self.disk, PATH).meet("n1", N1)
+        line = self.disk.read_file(PATH).splitlines(keepends=True)[0]
         found = decode_met(b"\xff\n" + line.replace(b"n1", b"n2") + line[:-3] + b"\n \n" + line[2:])
         self.assertEqual(found, {"n2": N1})
 

@@ -14,6 +14,7 @@ from dledger.storage.files.properties import (
     parse_properties,
     read_checkpoint,
 )
+from protocols.wire.checksums import crc32
 
 
 class PropertiesTests(SynchronousTestCase):
@@ -57,9 +58,10 @@ class CheckpointTests(SynchronousTestCase):
     """The checkpoint file."""
 
     def test_golden_bytes_are_written(self) -> None:
-        """As JDK 9 and later write it."""
-        self.assertEqual(encode_ledger_checkpoint(1, 5), b"committedIndex=1\nendIndex=5\n")
-        self.assertEqual(encode_ledger_checkpoint(-1, -1), b"committedIndex=-1\nendIndex=-1\n")
+        """The lines of Java, and a comment."""
+        for numbers, lines in (((1, 5), b"committedIndex=1\nendIndex=5\n"),
+                               ((-1, -1), b"committedIndex=-1\nendIndex=-1\n")):
+            self.assertEqual(encode_ledger_checkpoint(*numbers), lines + b"#crc32 %08x\n" % crc32(lines))
 
     def test_a_checkpoint_is_read_in_any_order(self) -> None:
         """Either order; what makes no sense counts as absent."""
@@ -68,6 +70,8 @@ class CheckpointTests(SynchronousTestCase):
         for content, expected in ((b"endIndex=5\ncommittedIndex=1\n", (1, 5)),
                                   (b"committedIndex=3\n", (3, -2)),
                                   (b"", None), (b"committedIndex=x\nendIndex=5\n", None),
-                                  (b"committedIndex=1\nendIndex=5", None)):
+                                  (b"committedIndex=1\nendIndex=5", None),
+                                  (encode_ledger_checkpoint(1, 5), (1, 5)),
+                                  (encode_ledger_checkpoint(1, 5).replace(b"5", b"4", 1), None)):
             disk.write_file("d/checkpoint", content)
             self.assertEqual(read_checkpoint(disk, "d"), expected, content)

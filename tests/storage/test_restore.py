@@ -7,7 +7,7 @@ from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
 from dledger.storage.backups.restore import RestoreSummary, restore_backup
 from dledger.storage.files.term_file import TermFile, TermVote
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from tests.storage.support import HookedDisk, append_bare, bodies_in, config_of

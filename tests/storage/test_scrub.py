@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.term_file import TermFile
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.scrub import ScrubStep
 from dledger.values.errors import DLedgerError, StoreError

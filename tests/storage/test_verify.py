@@ -11,9 +11,14 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.group_state import GroupState
+from dledger.ledger.lineage import Lineage, Standing
+from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import MarkFile, read_mark
+from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
+from dledger.storage.files.state_file import StateFile, StatePlace
 from dledger.storage.files.term_file import TermFile
-from dledger.storage.files.verify import FINDINGS_MAX, VerifyReport, verify_directory
+from dledger.storage.start.verify import FINDINGS_MAX, VerifyReport, verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush
@@ -305,6 +310,67 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual((report.end_index, report.repair_end_index), (59, -1))
         self.disk.files[f"{ROOT}/holes"].data[9] ^= 1
         self.found("holes")
+
+    def full_directory(self) -> list[str]:
+        """One with every file. @return: their names, the log's left out."""
+        self.store.identity.others.meet("n1", Lineage(incarnation=7, starts=5, run=1,
+                                                      standing=Standing.TRUSTED))
+        self.store.append_configuration(Membership(voters={"n0": "h:1", "n1": "h:2"}), 6)
+        self.store.record_commit(60)
+        self.store.clean_close()
+        terms = TermFile(self.disk, ROOT)
+        terms.save(7, "n0")
+        terms.close()
+        head = SnapshotHead(index=50, term=6, chain_crc=1, machine="m", machine_version=1)
+        self.disk.makedirs(f"{ROOT}/machine")
+        write_snapshot(self.disk, f"{ROOT}/machine/snapshot-50-6", head, [b"a", b"b"], lambda: "")
+        names = [path.removeprefix(f"{ROOT}/") for path in self.disk.files]
+        return [name for name in names if not name.startswith(("data/", "index/", "chunks/", "lock"))]
+
+    def test_every_flipped_bit_of_a_small_file_is_found(self) -> None:
+        """Also where it does no harm; and what is missing, if a start would miss it."""
+        rng = random.Random(7)
+        names = self.full_directory()
+        self.assertEqual(sorted(names), [
+            "checkpoint", "commitmark", "currterm", "groupstate", "identity", "machine/snapshot-50-6",
+            "members", "members.copy", "met", "termvote",
+        ])
+        self.assertEqual(self.verify().findings, [])
+        for name in names:
+            size = len(self.disk.files[f"{ROOT}/{name}"].data)
+            places = range(size) if size < 200 else sorted(rng.sample(range(size), 60))
+            for at in places:
+                bit = 1 << rng.randrange(8)
+                self.flip(name, at, bit)
+                found = [one.file for one in self.verify().findings]
+                self.assertTrue(any(f"{ROOT}/{name}" in one for one in found), (name, at))
+                self.flip(name, at, bit)
+        for name, is_needed in (("members", True), ("members.copy", True), ("identity", True), ("met", False),
+                                ("checkpoint", False)):
+            content = self.disk.files.pop(f"{ROOT}/{name}")
+            self.assertEqual([one.file for one in self.verify().findings],
+                             [f"{ROOT}/{name}"] * is_needed, name)
+            self.disk.files[f"{ROOT}/{name}"] = content
+
+    def test_a_state_of_another_log_is_found(self) -> None:
+        """It is void."""
+        self.full_directory()
+        place = StatePlace(50, 6, 1, 1)
+        StateFile(self.disk, f"{ROOT}/groupstate").write(GroupState(), place)
+        self.assertIn("entry 50 is of another log", self.verify().findings[0].sentence)
+
+    def test_a_file_that_is_being_written_is_no_damage(self) -> None:
+        """A running member may write while it is read."""
+        self.close()
+        path, read = f"{ROOT}/commitmark", self.disk.read_file
+        sound = read(path)
+        torn = [bytes([number]) + sound[1:] for number in range(3)]
+
+        def reading(asked: str) -> bytes:
+            return torn.pop() if asked == path and torn else read(asked)
+
+        with mock.patch.object(self.disk, "read_file", reading):
+            self.assertEqual(self.verify().findings, [])
 
     def test_progress_is_reported_in_bytes(self) -> None:
         """Bytes done and bytes to do."""

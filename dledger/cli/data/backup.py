@@ -31,8 +31,8 @@ from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_backup
-from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.start.verify import Finding
 from dledger.values.addresses import is_url
 
 

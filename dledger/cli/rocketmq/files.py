@@ -25,7 +25,7 @@ from dledger.client.links.chain_marks import diverging
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.broker.verify.report import StoreReport
 from dledger.rocketmq.broker.verify.store_check import is_store, store_document, verify_store
-from dledger.storage.files.verify import VerifyReport, verify_directory
+from dledger.storage.start.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

@@ -23,6 +23,7 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
+from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.spark.basics.log import DamageError, FixedParts, ReadError, skipped
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark, is_superseded
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, decode_ledger_checkpoint
@@ -45,7 +46,6 @@ UNIT_DTYPE = np.dtype(dtype_of(INDEX_UNIT_DECLARATION))
 assert UNIT_DTYPE.itemsize == INDEX_UNIT_SIZE
 #: Index units in one read.
 UNITS_AT_ONCE = 128 * 1024
-_SLOT_BYTES = 512
 #: Files of data, and of index, that stay open.
 _HANDLES_MAX = 32
 #: Pause before the second look at a contradiction, seconds.
@@ -190,8 +190,8 @@ class MemberFiles:
         if records.mark is None:
             return None
         sound = []
-        for at in (0, _SLOT_BYTES):
-            decoded = decode_mark(records.mark[at : at + _SLOT_BYTES])
+        for at in (0, SLOT_SIZE):
+            decoded = decode_mark(records.mark[at : at + SLOT_SIZE])
             if decoded is not None:
                 sound.append(decoded)
                 continue

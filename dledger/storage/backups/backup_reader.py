@@ -23,7 +23,6 @@ from dledger.storage.backups.machine_copy import (
     why_other_log,
 )
 from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
-from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
 from dledger.storage.manifests.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
 from dledger.storage.manifests.kept_snapshot import (
@@ -33,6 +32,7 @@ from dledger.storage.manifests.kept_snapshot import (
     why_no_start,
 )
 from dledger.storage.manifests.part_file import is_piece_name
+from dledger.storage.start.verify import Finding
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import BLANK, ENTRY_HEADER, ENTRY_HEADER_SIZE

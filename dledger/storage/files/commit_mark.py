@@ -74,6 +74,7 @@ _FORM = SlotForm(
 encode_mark = _FORM.encode
 decode_mark = _FORM.decode
 read_mark = _FORM.read
+mark_damage = _FORM.damage
 
 
 def is_superseded(mark: CommitMark, checkpoint: tuple[int, int] | None) -> bool:

@@ -4,8 +4,9 @@ C{met}: the other members as this one met them last, so that it notices a direct
 or copied (L{dledger.ledger.lineage}).
 
 A text file with a line for each, the id and the lineage; a line that begins with a tab is of an incarnation
-that the same member had before. The file is replaced, durably, when one changes. It is a memory, and nothing
-rests on it: what cannot be read was never met, what cannot be written is met again.
+that the same member had before. The last line is a seal (L{sealed}), as a damaged line could name another
+member. The file is replaced, durably, when one changes. It is a memory, and nothing rests on it: by a file
+that is not sound nobody was met, what cannot be written is met again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 
 from dledger.base.disk.disk import Disk
 from dledger.ledger.lineage import Lineage
+from dledger.storage.files.properties import is_sealed, sealed
 
 MET_NAME = "met"
 #: At most this many members are remembered; the one met first is forgotten.
@@ -57,6 +59,8 @@ class MetMembers:
             data = disk.read_file(path) if disk.exists(path) else b""
         except OSError:
             data = b""
+        if not is_sealed(data):
+            data = b""
         self._met = decode_met(data)
         self._past = decode_past(data)
 
@@ -88,6 +92,6 @@ class MetMembers:
         lines = [f"{one} {lineage.encode()}\n" for one, lineage in self._met.items()]
         lines += [f"{_PAST}{one} {was.encode()}\n" for one, past in self._past.items() for was in past]
         try:
-            self._disk.write_file(self._path, "".join(lines).encode())
+            self._disk.write_file(self._path, sealed("".join(lines).encode()))
         except OSError:
             pass  # (The disk of the ledger reports its failures itself.)

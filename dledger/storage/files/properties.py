@@ -1,6 +1,9 @@
 # -*- test-case-name: tests.storage.test_properties -*-
 """
-Java's properties text, to the extent that C{currterm} and C{checkpoint} need it, and the checkpoint.
+Java's properties text, to the extent that C{currterm} and C{checkpoint} need it; the seal of a text file; the
+checkpoint.
+
+A seal is the last line of a file, a comment with the checksum of the lines before it, over which Java reads.
 
 Reading is as tolerant as C{Properties.load}: comments, C{=} or C{:} or blanks, escapes, lines
 continued by a backslash. Writing produces the bytes that Java produces.
@@ -13,9 +16,11 @@ from __future__ import annotations
 import re
 
 from dledger.base.disk.disk import Disk
+from protocols.wire.checksums import crc32
 
 LEDGER_CHECKPOINT_NAME = "checkpoint"
 
+_SEAL = re.compile(rb"^#crc32 ([0-9a-f]{8})\n", re.MULTILINE)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -71,9 +76,22 @@ def java_long(text: str | None) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
+def sealed(lines: bytes) -> bytes:
+    """The lines of a file, and their seal."""
+    return b"%s#crc32 %08x\n" % (lines, crc32(lines))
+
+
+def is_sealed(data: bytes) -> bool | None:
+    """Whether the seal of a file is that of its lines; None: it has no seal."""
+    seal = _SEAL.search(data)
+    if seal is None:
+        return None
+    return seal.end() == len(data) and int(seal[1], 16) == crc32(data[: seal.start()])
+
+
 def encode_ledger_checkpoint(committed_index: int, end_index: int) -> bytes:
-    """Content of the checkpoint, as JDK 9 and later write it."""
-    return f"committedIndex={committed_index}\nendIndex={end_index}\n".encode()
+    """Content of the checkpoint: the lines that Java writes, and a seal."""
+    return sealed(f"committedIndex={committed_index}\nendIndex={end_index}\n".encode())
 
 
 def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
@@ -86,10 +104,21 @@ def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
     return decode_ledger_checkpoint(disk.read_file(path)) if disk.exists(path) else None
 
 
+def checkpoint_damage(content: bytes) -> str:
+    """What is wrong with the bytes of a checkpoint, as we or Java write them; empty if nothing is."""
+    keys = [key for key, _ in property_pairs(content)]
+    if (decode_ledger_checkpoint(content) is not None and sorted(keys) == ["committedIndex", "endIndex"]
+            and (is_sealed(content) or b"#" not in content)):
+        return ""
+    return "malformed, or its seal does not fit: committedIndex=<number>, endIndex=<number> expected"
+
+
 def decode_ledger_checkpoint(content: bytes) -> tuple[int, int] | None:
     """C{committedIndex} and C{endIndex} (-2 if absent) of a checkpoint's content; None if it is malformed."""
     if not content.endswith(b"\n"):
         return None  # truncated: a number in it may be truncated, too
+    if is_sealed(content) is False:
+        return None
     found = parse_properties(content)
     committed = java_long(found.get("committedIndex"))
     if committed is None:

@@ -173,12 +173,30 @@ def _fill(state: GroupState, rest: bytes) -> None:
     state.hidden_counts = array("q", struct.unpack_from(f">{hidden}q", rest, at + 8 * hidden))
 
 
+def state_damage(content: bytes) -> str:
+    """What is wrong with the bytes of the file; empty if nothing is. One sound slot is enough for a start."""
+    size = len(content) // 2
+    wrong = [_slot_damage(content[:size]), _slot_damage(content[size:])]
+    if all(wrong):
+        return f"neither slot is sound ({wrong[0]}): the member folds its log, or asks another member"
+    return next((f"slot {slot}: {one}; the other one counts" for slot, one in enumerate(wrong) if one), "")
+
+
+def _slot_damage(slot: bytes) -> str:
+    try:
+        decode_state(slot)
+    except WireError as error:
+        return str(error)
+    length = _HEAD.size + int(_HEAD.unpack_from(slot)[-2])
+    return "bytes after the state are not zero" if any(slot[length:]) else ""
+
+
 class StateFile:
     """
     The file of one directory. One caller at a time writes.
 
     Invariant: C{_generations} and C{_indexes} are those of the states in the two slots, 0 and L{NO_STATE} for
-    a slot that is not sound.
+    a slot that is not sound. After C{_lengths} a slot has zeros.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -187,6 +205,7 @@ class StateFile:
         self._slot_bytes = 0
         self._generations = [0, 0]
         self._indexes = [NO_STATE, NO_STATE]
+        self._lengths = [0, 0]
 
     @property
     def older_index(self) -> int:
@@ -210,6 +229,7 @@ class StateFile:
                 raise
             return []
         self._slot_bytes = len(data) // 2
+        self._lengths = [self._slot_bytes] * 2
         found: list[StoredState] = []
         for slot in (0, 1):
             try:
@@ -241,13 +261,15 @@ class StateFile:
             self._slot_bytes = slot_bytes
             self._generations = [generation] * 2
             self._indexes = [place.entry_index] * 2
+            self._lengths = [len(content)] * 2
             return
         slot = int(self._generations[1] < self._generations[0])
         self._generations[slot], self._indexes[slot] = 0, NO_STATE
         file = self._disk.open(self._path)
         try:
-            file.pwrite(content, slot * self._slot_bytes)
+            file.pwrite(content.ljust(self._lengths[slot], b"\0"), slot * self._slot_bytes)
             file.datasync()
         finally:
             file.close()
         self._generations[slot], self._indexes[slot] = generation, place.entry_index
+        self._lengths[slot] = len(content)

@@ -3,9 +3,9 @@
 Term and vote of a member, durable before the answer that depends on them: C{currterm} and its twin
 C{termvote}.
 
-C{currterm} has the lines of Java's file, and a seal: a comment with their checksum, over which Java reads. If
-the seal does not fit, the file is unsound; Java writes none. Unlike in Java, the file is replaced by rename
-after fsync, so that it always exists and is whole. A replacement needs room on the disk. So each save first
+C{currterm} has the lines of Java's file, and a seal (L{sealed}). If it does not fit, the file is unsound;
+Java writes none. Unlike in Java, the file is replaced by rename after fsync, so that it always exists and is
+whole. A replacement needs room on the disk. So each save first
 writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum each, written
 in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
 later. Where a write in place needs room, too (file systems that copy on write, thin volumes), a save may be
@@ -20,7 +20,6 @@ Source: MemberState.persistTerm and IOUtils.string2File (0.3.1.2); differs: docs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 import attrs
@@ -28,9 +27,8 @@ from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.two_slots import SlotFile, SlotForm
-from dledger.storage.files.properties import java_long, property_pairs
+from dledger.storage.files.properties import is_sealed, java_long, property_pairs, sealed
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 
 TERM_FILE_NAME = "currterm"
@@ -43,7 +41,6 @@ TERM_TWIN_DECLARATION = Struct(
     "term" / Int64sb,
 )
 
-_SEAL = re.compile(rb"^#crc32 ([0-9a-f]{8})\n", re.MULTILINE)
 _WAY_OUT = (
     "the vote of this member is not known, and a second vote in one term can lose acknowledged entries. "
     f"Put the files of one backup back; or remove {TERM_TWIN_NAME}, write the lines voteLeader= (empty) and "
@@ -71,6 +68,7 @@ _FORM = SlotForm(
     TermRecord, TERM_TWIN_DECLARATION, magic=0x444C5456, version=1,  # "DLTV"
     unsound="neither slot is sound", texts=("voted_for",),
 )
+twin_damage = _FORM.damage
 
 
 class TermTwin(SlotFile[TermRecord]):
@@ -86,8 +84,7 @@ def encode_term(term: int, voted_for: str | None) -> bytes:
 
 def seal_term(term: int, voted_for: str | None) -> bytes:
     """The bytes of C{currterm} as a member of ours writes them: those of Java, and the seal."""
-    data = encode_term(term, voted_for)
-    return b"%s#crc32 %08x\n" % (data, crc32(data))
+    return sealed(encode_term(term, voted_for))
 
 
 def decode_term(data: bytes, member_ids: Collection[str] = ()) -> TermVote | None:
@@ -97,8 +94,7 @@ def decode_term(data: bytes, member_ids: Collection[str] = ()) -> TermVote | Non
 
     @param member_ids: a vote for any other member is malformed; empty: not checked.
     """
-    seal = _SEAL.search(data)
-    if seal is not None and (seal.end() != len(data) or int(seal[1], 16) != crc32(data[: seal.start()])):
+    if is_sealed(data) is False:
         return None
     pairs = property_pairs(data)
     found = dict(pairs)
@@ -122,6 +118,14 @@ def decode_term_twin(data: bytes) -> TermVote | None:
     """Content of the twin: its newest sound slot; None without one."""
     found = _FORM.newest(data)
     return None if found is None else TermVote(found[1].term, found[1].voted_for or None)
+
+
+def term_damage(data: bytes) -> str:
+    """What is wrong with the bytes of C{currterm}, as we or Java write them; empty if nothing is."""
+    if decode_term(data) is not None and (is_sealed(data) or b"#" not in data):
+        return ""
+    return ("malformed, or its seal does not fit: voteLeader=<id or nothing> and currTerm=<number> expected. "
+            f"The next start goes by {TERM_TWIN_NAME}")
 
 
 def later_term(one: TermVote, other: TermVote) -> TermVote | None:

@@ -69,30 +69,40 @@ JOINING = Membership(voters={})
 
 def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
     """
-    The memberships in the file, by index, or in its copy if it is damaged; none without a file.
+    The memberships in the file, by index, or in its copy if it is damaged or missing; none without both.
 
     @raise DirectoryError: the file is damaged, and so is its copy, or one is of a later version.
     @raise OSError: it cannot be read.
     """
+    copy = path + COPY_SUFFIX
     if not disk.exists(path):
-        return ()
+        return _memberships_in(copy, _content_of(disk, copy)) if disk.exists(copy) else ()
     try:
-        return _memberships_in(disk, path)
+        return _memberships_in(path, _content_of(disk, path))
     except DirectoryError:
-        if not disk.exists(path + COPY_SUFFIX):
+        if not disk.exists(copy):
             raise
-        return _memberships_in(disk, path + COPY_SUFFIX)
+        return _memberships_in(copy, _content_of(disk, copy))
 
 
-def _memberships_in(disk: Disk, path: str) -> tuple[Membership, ...]:
+def has_list(disk: Disk, path: str) -> bool:
+    """Whether there is a file, or a copy of it."""
+    return disk.exists(path) or disk.exists(path + COPY_SUFFIX)
+
+
+def check_memberships(path: str, data: bytes) -> None:
+    """@raise DirectoryError: a file of these bytes is damaged, or of a later version."""
+    _memberships_in(path, data)
+
+
+def _memberships_in(path: str, data: bytes) -> tuple[Membership, ...]:
     try:
-        data = _content_of(disk, path)
         magic, version, crc = _HEADER.unpack_from(data)
         text = data[_HEADER.size :]
         if magic != _MAGIC or crc32(text) != crc:
             raise ValueError("its checksum does not fit")
         if version != _VERSION:
-            raise ValueError(f"it has version {version}, this program reads {_VERSION}")
+            raise ValueError(f"version={version}, this program reads {_VERSION}")
         listed = as_list(read_object(text)["memberships"])
         return tuple(
             Membership(index=as_int(one["index"]), term=as_int(one["term"]), **member_lists(one)._asdict())
@@ -133,7 +143,7 @@ def begin_joining(config: DLedgerConfig, disk: Disk, *, is_new: bool) -> None:
     @raise OSError: it could not be recorded.
     """
     path = f"{config.self_path}/{MEMBERS_NAME}"
-    if not config.join or disk.exists(path):
+    if not config.join or has_list(disk, path):
         return
     if not is_new:
         raise DirectoryError(
@@ -252,7 +262,7 @@ class ConfigurationList:
                     for path in (self._path + COPY_SUFFIX, self._path):
                         self._disk.write_file(path, encode_memberships(known))
                     self._record_listed(True)
-                elif self._disk.exists(self._path):
+                elif has_list(self._disk, self._path):
                     self._record_listed(False)
                     for path in (self._path + COPY_SUFFIX, self._path):
                         if self._disk.exists(path):

@@ -36,7 +36,7 @@ from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 from dledger.storage.files.met_members import MET_NAME, MetMembers
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
-from dledger.storage.start.configurations import MEMBERS_NAME, WITHOUT_LIST
+from dledger.storage.start.configurations import MEMBERS_NAME, WITHOUT_LIST, has_list
 from dledger.values.errors import DirectoryError
 
 IDENTITY_NAME = "identity"
@@ -100,6 +100,7 @@ _FORM = SlotForm(
 #: Bytes for the list of members; a boot id has 36, the id of a group 32.
 _MEMBERS_BYTES = SLOT_SIZE - _FORM.size - 36 - 32 - GROUP_BYTES_MAX - ID_BYTES_MAX
 read_identity = _FORM.read
+identity_damage = _FORM.damage
 
 
 def decode_identity(data: bytes) -> Identity | None:
@@ -118,11 +119,6 @@ def listed_members(config: DLedgerConfig) -> str:
     """The ids of all members, C{n0;n1;n2} in order; a digest of that if the record has no room for it."""
     text = ";".join(sorted(config.peers))
     return text if len(text.encode()) <= _MEMBERS_BYTES else "#" + sha256(text.encode()).hexdigest()
-
-
-def is_listed(config: DLedgerConfig, disk: Disk) -> bool:
-    """Whether the directory has the list of members that the log shows."""
-    return disk.exists(f"{config.self_path}/{MEMBERS_NAME}")
 
 
 def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
@@ -147,7 +143,7 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
                 f"start with {option} {recorded}, or give this member another directory. If the {what} was "
                 f"renamed on every member, remove {path}; then the directory is adopted"
             )
-    if is_listed(config, disk):  # the log names the members
+    if has_list(disk, f"{config.self_path}/{MEMBERS_NAME}"):  # the log names the members
         return identity
     if not identity.is_listed:
         _check_members(config, identity)

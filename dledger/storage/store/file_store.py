@@ -36,6 +36,7 @@ from dledger.storage.start.configurations import (
     MEMBERS_NAME,
     ConfigurationList,
     begin_joining,
+    has_list,
     read_memberships,
 )
 from dledger.storage.start.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
@@ -43,7 +44,6 @@ from dledger.storage.start.identity import (
     MemberIdentity,
     begin_identity,
     identity_now,
-    is_listed,
     is_without_records,
     recorded_identity,
 )
@@ -138,7 +138,7 @@ class FileStore:
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
-                is_listed=is_listed(config, disk)))
+                is_listed=has_list(disk, f"{config.self_path}/{MEMBERS_NAME}")))
             store._members.keep_those_in(store._ledger, store.term_of)
             store._state.begin(is_foreign=not had_mark and directory.has_files)
             return store

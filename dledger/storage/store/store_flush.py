@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.disk import Disk
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
 from dledger.storage.start.mark_writer import MarkWriter
@@ -37,7 +37,7 @@ class LedgerFlush(FlushJob):
     @ivar end_index: entries up to here are on stable storage when L{run} has ended. A truncation lowers it:
         read it after L{StoreFlush.finish_flush}.
     @ivar index_end_position: index units of records below are on stable storage then; -1: none.
-    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none, or found no room.
+    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none, or that failed.
     """
 
     end: End
@@ -46,15 +46,13 @@ class LedgerFlush(FlushJob):
     checkpoint: bytes = b""
 
     def add_checkpoint(self, disk: Disk, path: str, content: bytes) -> None:
-        """Write the checkpoint after what was taken before. Without room a later flush writes it."""
+        """Write the checkpoint after what was taken before. If that fails, a later flush writes it."""
         self.checkpoint = content
 
         def write() -> None:
             try:
                 disk.write_file(path, content)
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
+            except OSError:  # (A hint for Java: the disk of the log reports its failures itself.)
                 self.checkpoint = b""
 
         self.add_step(write)
@@ -188,18 +186,15 @@ class StoreFlush:
         """
         Sync everything and write the checkpoint, on this thread.
 
-        @return: whether there was room for the checkpoint; it is a hint for Java, and is tried again later.
-        @raise StoreError: that failed.
+        @return: whether the checkpoint was written; it is a hint for Java, and is tried again later.
+        @raise StoreError: syncing failed.
         """
         self._checkpoint_due = False
         self.sync()
         content = self._checkpoint_now()
-        with self._ledger.guard.storing("writing the checkpoint failed"):
-            try:
-                self._ledger.disk.write_file(self._checkpoint_path(), content)
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
-                return False
+        try:
+            self._ledger.disk.write_file(self._checkpoint_path(), content)
+        except OSError:
+            return False
         self._checkpoint = content
         return True

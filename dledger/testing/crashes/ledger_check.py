@@ -15,7 +15,7 @@ import attrs
 from dledger.base.disk.set_aside import set_aside_directory
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile, TermVote
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, demand

@@ -29,11 +29,11 @@ from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import restore_backup
-from dledger.storage.files.verify import VerifyReport, verify_directory
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from dledger.storage.manifests.document import encode_document
 from dledger.storage.start.identity import IDENTITY_NAME
+from dledger.storage.start.verify import VerifyReport, verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import InvariantError, require
 from dledger.testing.group.injection.damage import Rot

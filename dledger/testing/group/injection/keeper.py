@@ -30,12 +30,12 @@ from dledger.storage.backups.backup_reader import backup_batches, opened_backup,
 from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
 from dledger.storage.files.snapshot_file import check_snapshot
-from dledger.storage.files.verify import verify_directory
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, read_archive
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from dledger.storage.manifests.kept_snapshot import usable_snapshot
 from dledger.storage.start.identity import IDENTITY_NAME
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot

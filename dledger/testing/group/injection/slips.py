@@ -30,9 +30,9 @@ from dledger.storage.backups.backup_reader import opened_backup, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
 from dledger.storage.backups.group_setup import force_new_group, survivor
 from dledger.storage.backups.restore import RESTORING_NAME, restore_backup
-from dledger.storage.files.verify import verify_directory
 from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.part_file import PART_SUFFIX
+from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.keeper import COPIES, CopyKeeper, KeptCopy

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from dledger.storage.files.verify import verify_directory
+from dledger.storage.start.verify import verify_directory
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.frames import Jumble

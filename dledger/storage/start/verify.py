@@ -3,9 +3,11 @@
 Verification of a member's directory, without changing it.
 
 Checks each record (place, index, term, size, checksums), its index unit, each blank, the file names and
-lengths, checkpoint, commit mark and term file. Works on Java's directories, whose records have no
-checksums (such records are counted), and on those of live members: entries beyond the recorded end (mark or
-checkpoint) may still change, so a bad record there is taken for the end and is not a finding.
+lengths, and every other file that a start reads: each of them has checksums, so one flipped bit in it is
+found, also where it is harmless. The sentence says what the next start does. Works on Java's directories,
+whose records have no checksums (such records are counted), and on those of live members: entries beyond the
+recorded end (mark or checkpoint) may still change, so a bad record there is taken for the end and is not a
+finding.
 """
 
 from __future__ import annotations
@@ -18,19 +20,31 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.disk.sparse import next_data
 from dledger.ledger.holes import Hole
-from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, mark_damage, read_mark
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList
-from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
+from dledger.storage.files.met_members import MET_NAME
+from dledger.storage.files.properties import (
+    LEDGER_CHECKPOINT_NAME,
+    checkpoint_damage,
+    is_sealed,
+    read_checkpoint,
+)
 from dledger.storage.files.reader import LogReader
 from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
+from dledger.storage.files.snapshot_file import SnapshotRefused, check_snapshot
+from dledger.storage.files.state_file import STATE_NAME, StateFile, state_damage
 from dledger.storage.files.term_file import (
     TERM_FILE_NAME,
     TERM_TWIN_NAME,
-    TermVote,
     decode_term,
     decode_term_twin,
     later_term,
+    term_damage,
+    twin_damage,
 )
+from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_snapshot_name
+from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME, check_memberships, has_list
+from dledger.storage.start.identity import IDENTITY_NAME, identity_damage, read_identity
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import (
     BLANK,
@@ -41,6 +55,7 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT_SIZE,
     MAGIC,
     MIN_BLANK_SIZE,
+    decode_header,
 )
 
 _CHUNK = 1024 * 1024
@@ -48,6 +63,9 @@ _CHUNK = 1024 * 1024
 _UNITS_BYTES = 32_768 * INDEX_UNIT_SIZE
 #: Findings beyond this number are counted, not kept.
 FINDINGS_MAX = 1000
+
+#: Reads of a small file that changes while it is read.
+_READS_MAX = 5
 
 Progress = Callable[[int, int], None]
 
@@ -136,6 +154,7 @@ def _verify(disk: Disk, data_path: str, report: VerifyReport, progress: Progress
     report.set_aside = kept_files(disk, data_path or f"{path}/data")
     _check_mark(disk, path, report)
     _check_holes(disk, path, report)
+    _check_small_files(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)
     except DirectoryError as error:
@@ -149,23 +168,110 @@ def _verify(disk: Disk, data_path: str, report: VerifyReport, progress: Progress
         reader.close()
 
 
+def _damage(disk: Disk, path: str, damage_in: Callable[[bytes], str]) -> str:
+    """
+    The damage of a file; empty without any, and without a file.
+
+    A member that runs may be writing the file: it is damaged if it is so for as long as it does not change.
+    """
+    before = b""
+    for _ in range(_READS_MAX):
+        if not disk.exists(path):
+            return ""
+        data = disk.read_file(path)
+        if not (damage := damage_in(data)) or data == before:
+            return damage
+        before = data
+    return ""
+
+
 def _check_mark(disk: Disk, path: str, report: VerifyReport) -> None:
+    file = f"{path}/{COMMIT_MARK_NAME}"
+    damage = _damage(disk, file, mark_damage)
+    if damage:
+        report.add(file, damage)
     try:
-        found = read_mark(disk, f"{path}/{COMMIT_MARK_NAME}")
-    except DirectoryError as error:
-        report.add(f"{path}/{COMMIT_MARK_NAME}", str(error))
+        found = read_mark(disk, file)
+    except DirectoryError:
         return
     if found is None:
         return
     mark = found[1]
     report.repair_end_index = mark.repair_end_index
     if mark.repair_end_index >= 0:
-        report.add(f"{path}/{COMMIT_MARK_NAME}", "the member is repairing: entries up to "
+        report.add(file, "the member is repairing: entries up to "
                    f"{mark.repair_end_index} were lost and a leader has not brought them back yet",
                    index=mark.repair_end_index)
     if mark.damaged_index >= 0:
-        report.add(f"{path}/{COMMIT_MARK_NAME}", "a damaged entry was noted while reading",
-                   index=mark.damaged_index)
+        report.add(file, "a damaged entry was noted while reading", index=mark.damaged_index)
+
+
+def _check_small_files(disk: Disk, path: str, report: VerifyReport) -> None:
+    def check(name: str, damage_in: Callable[[bytes], str], consequence: str) -> None:
+        if damage := _damage(disk, f"{path}/{name}", damage_in):
+            report.add(f"{path}/{name}", f"{damage}{consequence}")
+
+    def list_damage(data: bytes) -> str:
+        try:
+            check_memberships(f"{path}/{MEMBERS_NAME}", data)
+        except DirectoryError as error:
+            return str(error)
+        return ""
+
+    copy = MEMBERS_NAME + COPY_SUFFIX
+    check(IDENTITY_NAME, identity_damage, "")
+    check(TERM_TWIN_NAME, twin_damage, "")
+    check(STATE_NAME, state_damage, "")
+    check(MET_NAME, lambda data: "" if is_sealed(data) else "its seal does not fit its lines",
+          ": the next start has met nobody, and meets the members again")
+    check(MEMBERS_NAME, list_damage, "")
+    check(copy, list_damage, "")
+    found = _sound_lists(disk, path)
+    if len(found) == 1:
+        missing = MEMBERS_NAME if copy in found else copy
+        if not disk.exists(f"{path}/{missing}"):
+            report.add(f"{path}/{missing}", "missing: the next start writes it again")
+    elif len(set(found.values())) > 1 and _sound_lists(disk, path) == found:
+        report.add(f"{path}/{copy}", f"differs from {MEMBERS_NAME}: the next start writes it again")
+    elif not found and _is_listed(disk, path) and not has_list(disk, f"{path}/{MEMBERS_NAME}"):
+        report.add(f"{path}/{MEMBERS_NAME}", "missing, and so is its copy: the member does not start without")
+    if disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/{IDENTITY_NAME}"):
+        report.add(f"{path}/{IDENTITY_NAME}", "missing: the next start takes the directory for that of the "
+                   "member that it starts as")
+    if disk.exists(f"{path}/{MACHINE_DIRECTORY}"):
+        for name in sorted(disk.listdir(f"{path}/{MACHINE_DIRECTORY}")):
+            if parsed_snapshot_name(name) is not None:
+                _check_snapshot(disk, f"{path}/{MACHINE_DIRECTORY}/{name}", report)
+
+
+def _sound_lists(disk: Disk, path: str) -> dict[str, bytes]:
+    """The lists of members that are sound, by their names."""
+    found = {}
+    for name in (MEMBERS_NAME, MEMBERS_NAME + COPY_SUFFIX):
+        try:
+            data = disk.read_file(f"{path}/{name}") if disk.exists(f"{path}/{name}") else b""
+            check_memberships(name, data)
+        except DirectoryError:
+            continue
+        found[name] = data
+    return found
+
+
+def _is_listed(disk: Disk, path: str) -> bool:
+    try:
+        found = read_identity(disk, f"{path}/{IDENTITY_NAME}")
+    except DirectoryError:
+        return False
+    return found is not None and bool(found[1].is_listed)
+
+
+def _check_snapshot(disk: Disk, path: str, report: VerifyReport) -> None:
+    try:
+        check_snapshot(disk, path)
+    except FileNotFoundError:
+        return  # the member has a newer one, and has removed this one just now
+    except SnapshotRefused as error:
+        report.add(path, f"{error}: the machine begins with another snapshot, also of another member")
 
 
 def _check_holes(disk: Disk, path: str, report: VerifyReport) -> None:
@@ -212,6 +318,7 @@ class _Verifier:
                        f"{report.settled_index}", index=report.end_index + 1)
         self._check_checkpoint(checkpoint)
         self._check_term()
+        self._check_state()
 
     def _check_files(self) -> None:
         for files, option, recorded in (
@@ -232,37 +339,47 @@ class _Verifier:
 
     def _check_checkpoint(self, checkpoint: tuple[int, int] | None) -> None:
         path = f"{self._reader.path}/{LEDGER_CHECKPOINT_NAME}"
-        if checkpoint is None:
-            if self._disk.exists(path):
-                self._report.add(path, "malformed: committedIndex=<number>, endIndex=<number> expected")
-        elif checkpoint[0] > self._report.end_index:
+        damage = _damage(self._disk, path, checkpoint_damage)
+        if damage:
+            self._report.add(path, f"{damage}. It is a hint, and written again")
+        elif checkpoint is not None and checkpoint[0] > self._report.end_index:
             self._report.add(path, f"committedIndex={checkpoint[0]} lies after the end "
                              f"{self._report.end_index}", index=checkpoint[0])
 
     def _check_term(self) -> None:
         path = f"{self._reader.path}/{TERM_FILE_NAME}"
-        twin = self._check_twin()
+        twin = None
+        if self._disk.exists(f"{self._reader.path}/{TERM_TWIN_NAME}"):
+            twin = decode_term_twin(self._disk.read_file(f"{self._reader.path}/{TERM_TWIN_NAME}"))
         if not self._disk.exists(path):
             if self._report.entries:
                 self._report.add(path, "missing, although the ledger has entries")
             return
+        damage = _damage(self._disk, path, term_damage)
         found = decode_term(self._disk.read_file(path))
-        if found is None:
-            self._report.add(path, "malformed: voteLeader=<id or nothing> and currTerm=<number> expected")
-        elif found.term < self._term:
+        if damage:
+            self._report.add(path, damage)
+        elif found is not None and found.term < self._term:
             self._report.add(path, f"currTerm={found.term} is below the last entry's term {self._term}")
-        elif twin is not None and later_term(found, twin) is None:
+        elif found is not None and twin is not None and later_term(found, twin) is None:
             self._report.add(path, f"the vote for {found.voted_for} in term {found.term} is another one in "
                              f"{TERM_TWIN_NAME}, for {twin.voted_for}")
 
-    def _check_twin(self) -> TermVote | None:
-        path = f"{self._reader.path}/{TERM_TWIN_NAME}"
-        if not self._disk.exists(path):
-            return None  # Java's directory, or one of our earlier versions
-        twin = decode_term_twin(self._disk.read_file(path))
-        if twin is None:
-            self._report.add(path, "neither slot of the term file's twin is sound")
-        return twin
+    def _check_state(self) -> None:
+        """The states of the group are those of entries of this ledger."""
+        path, report = f"{self._reader.path}/{STATE_NAME}", self._report
+        for stored in StateFile(self._disk, path).read():
+            place = stored.place
+            if not max(report.begin_index, 0) <= place.entry_index <= report.end_index:
+                continue
+            unit = self._reader.unit(place.entry_index)
+            head = b"" if unit is None else self._reader.data.pread(ENTRY_HEADER_SIZE, unit[1])
+            if len(head) < ENTRY_HEADER_SIZE:
+                continue
+            header = decode_header(head)
+            if place[1:] != (header.term, header.pos, header.chain_crc):
+                report.add(path, f"its state after entry {place.entry_index} is of another log: it is void",
+                           index=place.entry_index)
 
     # -- records ---------------------------------------------------------------------------------
 
