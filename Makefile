@@ -100,7 +100,7 @@ interop: $(LIGHT) ## groups with Java DLedger (needs a JDK and Maven)
 	@$(BIN)/python -m tests.interop
 
 bench: $(READY) ## quick measurements
-	@$(BIN)/python -m benchmarks.append --quick
+	@$(BIN)/python -m benchmarks append --quick
 
 release-check: $(LIGHT) ## the news and the wheel of the next release, as a dry run: make release-check RELEASE=0.2.0
 	@$(BIN)/python -m tests.release_check $(RELEASE)

@@ -29,7 +29,6 @@ import attrs
 import click
 
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
-from benchmarks.spark_tuples import TupleDataSource
 from dledger.base.disk.disk import OsDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.spark.basics.log import LogPart
@@ -170,7 +169,6 @@ class Ways:
             "Spark, Parquet": lambda: spark.read.parquet(parquet.as_uri()),
             "Spark, path": lambda: self._load("dledger", path),
             "Spark, bootstrap": lambda: self._load("dledger", {"bootstrap": bootstrap, **end}),
-            "Spark, path, tuples": lambda: self._load("dledger_tuples", path),
             "Spark, path, index and term": lambda: self._load("dledger", path, "index BIGINT, term BIGINT"),
         }
         self._load("dledger", path).write.mode("overwrite").parquet(parquet.as_uri())
@@ -270,8 +268,6 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             work = rows[way]["cpu_seconds"] / rows[yardstick]["cpu_seconds"]
             console.print(f"{body_bytes} B: {way} / {yardstick} = {ratio:.2f}, aim {aim:g}: {verdict} "
                           f"({work:.2f} of its processor time)")
-        ratio = rows["Spark, path, tuples"]["seconds"] / rows["Spark, path"]["seconds"]
-        console.print(f"{body_bytes} B: tuples take {ratio:.2f} times as long as batches")
         if body_bytes == 100:
             arrow = rows["numpy -> Arrow"]
             rate, cpu_rate = (arrow["bytes"] / arrow[kind] / 1e6 for kind in ("seconds", "cpu_seconds"))
@@ -300,7 +296,6 @@ def main(
         machine = probe_machine(place)
         config = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(place / "warehouse")}
         spark = session("dledger benchmark", master="local[2]", config=config)
-        spark.dataSource.register(TupleDataSource)
         try:
             for body_bytes in bodies:
                 directory = place / str(body_bytes)

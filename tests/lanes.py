@@ -110,7 +110,7 @@ SUITES = {
         "test_cluster", "test_sink_kills", "test_exactly_once", "test_sink", "test_live", "test_export_cli",
     ), together=(
         # Each of the first two has one session for all its modules, which takes ten seconds to start.
-        ("test_ways", "test_export_spark", "test_groups", "test_lag", "test_benchmark", "test_cores"),
+        ("test_ways", "test_export_spark", "test_groups", "test_lag", "test_benchmark"),
         ("test_source", "test_columnar", "test_stream", "test_upstream", "test_session"),
         ("test_export", "test_sidecar", "test_export_sources", "test_scan", "test_sink_crashes",
          "test_choice", "test_export_follow", "test_export_writers", "test_sink_batch", "test_sink_markers",
@@ -118,7 +118,7 @@ SUITES = {
           "test_topic_queues"),
         ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
          "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
-         "test_sink_staging", "test_scale", "test_docs"),
+         "test_sink_staging", "test_docs"),
     ), quick=(
         ("test_sink",),
         ("test_source", "test_columnar", "test_stream", "test_messages", "test_ways.CountTests",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks import append, common, peer_groups, peers, reads, table
+from benchmarks.__main__ import PROGRAMS
 from benchmarks.append import Cell, Measured, Plan, measure_all
 from benchmarks.common import Machine
 from benchmarks.groups import KNOWN, MeasuredGroup, make_groups
@@ -483,3 +485,25 @@ class TableTests(SynchronousTestCase):
             if drawn.exists():
                 document = json.loads((ROOT / name).read_text("utf-8"))
                 self.assertEqual(drawn.read_text("utf-8"), table.svg(document), drawn.name)
+
+
+class ListTests(SynchronousTestCase):
+    """C{python -m benchmarks}."""
+
+    def run_with(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A program of its own."""
+        return subprocess.run([sys.executable, "-m", "benchmarks", *words], cwd=ROOT, capture_output=True,
+                              text=True, timeout=240)
+
+    def test_list(self) -> None:
+        """Each program, with its purpose; each of them is there, and runs by its name."""
+        lines = self.run_with().stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], list(PROGRAMS))
+        self.assertTrue(all(len(line.split()) > 5 for line in lines))
+        self.assertIn("Usage: ", self.run_with("failover", "--help").stdout)
+
+    def test_unknown(self) -> None:
+        """The names are in the error."""
+        done = self.run_with("nothing")
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("append, many", done.stderr)

@@ -14,7 +14,6 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks import native_frames
 from benchmarks.ha import (
     BARE,
     ROLES,
@@ -39,7 +38,6 @@ from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log.log_start import inspect_log
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from tests.processes.members import ROOT
 
 CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)
 
@@ -171,20 +169,6 @@ class CopyTests(SynchronousTestCase):
         for done, seconds, expected in ((0, 0.0, 0.05), (10, 1.0, 0.1), (90, 1.0, 1 / 18), (99, 1.0, 0.01)):
             self.assertAlmostEqual(poll_s(done, 100, seconds), expected)
 
-    def test_bare_hop(self) -> None:
-        """It prints one line of JSON, and refuses an existing target."""
-        target = Path(self.mktemp())
-        target.mkdir()
-        command = [sys.executable, "-m", "benchmarks.bare_hop", str(target.absolute() / "hop"), "14220",
-                   "--count", "100"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-        found = json.loads(done.stdout)
-        self.assertEqual((found["bytes"], found["count"]), (14220, 100))
-        self.assertGreater(found["p99_us"], 0)
-        again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-        self.assertNotEqual(again.returncode, 0)
-        self.assertIn("exists", again.stderr)
-
     def test_bare_copy(self) -> None:
         """It copies the bytes asked for, and removes the target afterwards."""
         directory = Path(self.mktemp()).absolute()
@@ -197,26 +181,6 @@ class CopyTests(SynchronousTestCase):
         command = [sys.executable, "-m", "benchmarks.bare_copy", str(source), str(target), str(1 << 30)]
         subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2])
         self.assertEqual(target.read_bytes(), source.read_bytes())
-
-
-class NativeFrameTests(SynchronousTestCase):
-    """The same program with and without native frames."""
-
-    def test_whole(self) -> None:
-        """Every producer and reader is measured against one broker, and compared with the native one."""
-        results = Path(self.mktemp())
-        words = ["--rounds", "2", "--seconds", "0.3", "--windows", "16", "--json", str(results)]
-        done = CliRunner().invoke(native_frames.main, words)
-        self.assertEqual(done.exit_code, 0, done.output)
-        rows = json.loads(results.read_text())["results"]
-        self.assertEqual(
-            {(row["road"], row["kind"]) for row in rows},
-            {("put x 16", "native"), ("put x 16", "batch"), ("put x 16", "single"),
-             ("read", "native"), ("read", "pull")},
-        )
-        for row in rows:
-            self.assertGreater(row["per_s"], 0)
-            self.assertEqual(row["kind"] == "native", row["native_by_it"] == 1.0)
 
 
 class CommandTests(SynchronousTestCase):

@@ -13,8 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks import append, failover, open_ledger, programs
 from benchmarks.common import number, quantile
 from benchmarks.load import Meter, NativeFrames, RemotingFrames, load_in_child
-from benchmarks.turn_meter import bound_ms, place_of
-from benchmarks.turns import quantile_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import RequestCode
@@ -49,18 +47,6 @@ class MeterTests(SynchronousTestCase):
         """The smallest value that the given share does not exceed."""
         self.assertEqual([quantile(range(1, 101), share) for share in (0.5, 0.99, 1.0)], [50, 99, 100])
         self.assertEqual(quantile([7.0], 0.5), 7.0)
-
-    def test_turns(self) -> None:
-        """A turn is counted in the first place whose bound it does not exceed; quantiles are bounds."""
-        counts = [0] * 200
-        for ms in (0.001, 0.5, 0.5, 1.0, 19.0, 200.0):
-            place = place_of(ms / 1000)
-            self.assertLessEqual(ms, bound_ms(place) * 1.0001)
-            self.assertTrue(place == 0 or bound_ms(place - 1) <= ms)
-            counts[place] += 1
-        self.assertLess(abs(quantile_of(counts, 0.5) / 0.5 - 1), 0.1)
-        self.assertLess(abs(quantile_of(counts, 1.0) / 200 - 1), 0.1)
-        self.assertEqual((quantile_of([0] * 200, 0.5), place_of(1e9)), (0.0, 199))
 
     def test_number(self) -> None:
         """Only significant digits."""

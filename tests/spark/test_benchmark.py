@@ -9,8 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks import spark_sink
 from benchmarks.spark_scan import QUERIES, build, serving, show
-from benchmarks.spark_tuples import tuples
-from dledger.spark.scans.scan import Scan
 from tests.spark.ledgers import plain_rows, scanned
 from tests.spark.sessions import spark
 
@@ -19,16 +17,13 @@ class BenchmarkTests(SynchronousTestCase):
     """A small ledger."""
 
     def test_ledger(self) -> None:
-        """Entries of one size, in two segments, all committed; the loop of tuples, and a member that
-        opens the directory, give the same rows."""
+        """Entries of one size, in two segments, all committed; a member gives the same ones."""
         log = build(Path(self.mktemp()).absolute(), 2**20, 100)
         rows = plain_rows(str(log.path))
         self.assertEqual((len(rows), {len(row[-1]) for row in rows}), (log.entries, {100}))
         self.assertEqual(sum(row[3] for row in rows), log.size)
         self.assertEqual({row[2] // 2**19 for row in rows}, {0, 1})
         self.assertEqual(scanned({"path": str(log.path)}), rows)
-        scan = Scan.of({"path": str(log.path)})
-        self.assertEqual([row for part in scan.plan() for row in tuples(scan, part)], rows)
         with serving(log) as bootstrap:
             self.assertEqual(scanned({"bootstrap": bootstrap, "endingOffsets": log.entries}), rows)
 
@@ -46,7 +41,7 @@ class BenchmarkTests(SynchronousTestCase):
         """An aim that is missed is said to be."""
         said: list[str] = []
         self.patch(show.__globals__["console"], "print", lambda text, **_more: said.append(str(text)))
-        ways = ("Spark, Parquet", "Spark, path", "Spark, bootstrap", "Spark, path, tuples", "numpy -> Arrow",
+        ways = ("Spark, Parquet", "Spark, path", "Spark, bootstrap", "numpy -> Arrow",
                 *(f"{way}: {query}" for query in QUERIES for way in ("Parquet", "path")))
         for path_s, verdict in ((1.2, "reached"), (1.3, "MISSED")):
             del said[:]
