@@ -77,8 +77,8 @@ def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
     """
     Whether the log has come to the last entry of a snapshot, so that both can be compared.
 
-    Where the log begins just after it, nothing here can say whether they fit. That is so only if a member
-    of an earlier version has shortened it: this one keeps the last entry of its snapshots.
+    Where the log begins just after it, nothing here can say whether they fit. A member keeps the last entry
+    of its snapshots, so that is a log of another member.
     """
     try:
         return entries.read_committed(head.index, max_bytes=1) is not None

@@ -60,7 +60,7 @@ from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
-from dledger.storage.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
+from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader
@@ -240,8 +240,7 @@ class MachineRunner(AnsweringMachine):
 
         def restore() -> None:
             pieces = _until_stopped(snapshots.read(head), lambda: self.state not in _TAKES_UP)
-            if head.format > OLDEST_SNAPSHOT_VERSION:
-                restored[0] = kept_in(next(pieces, b""))
+            restored[0] = kept_in(next(pieces, b""))
             self._skips.check(restored[0][1], head.index)
             machine.restore(pieces, head.machine_version)
 

@@ -34,8 +34,8 @@ class GroupLag(NamedTuple):
     @ivar entries: committed, and not read; None in the commit log of a broker, whose offsets are bytes, and
         if neither offset is after a readable record.
     @ivar bytes: of the log, from the end of the last record that was read to the end of the last committed
-        one, with the blanks at the ends of files; None after a record that was not readable, and after an
-        offset of an earlier version.
+        one, with the blanks at the ends of files; None after a record that was not readable, and
+        after an offset without a proof.
     """
 
     group: str

@@ -179,8 +179,7 @@ class LogBatchReader(Shipped, DataSourceReader):
 class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
     Committed records as they are written. Offsets are C{{group: next, "proof.<group>": proof}}: the next
-    offset to read, and the facts by which the log before it is recognised. Offsets of earlier versions have
-    no proof.
+    offset to read, and the facts by which the log before it is recognised.
 
     Invariant: L{latestOffset} returns at least the start that it was given.
     """
@@ -246,9 +245,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         number = self._number(offset)
         proof = offset.get(PROOF_KEY + self._scan.options.group)
         if not isinstance(proof, dict):
-            self._say("the checkpoint has offsets of an earlier version, without a proof: until the next "
-                      "batch it is not noticed if this is another log than the one read before")
-            return
+            return  # of a file that was changed by hand, or of a program's own call
         found = difference(proof, self._open().proof(number))
         if found:
             self._lost(

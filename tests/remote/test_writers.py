@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
 
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.manifests.archive_commit import Commits
 from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
     ArchiveBusy,
-    decode_archive_manifest,
     read_archive,
 )
 from dledger.values.errors import StoreError
@@ -270,25 +267,3 @@ class StaleTests(WritersCase):
         self.assertIn("all manifests are older copies", report.findings[0].sentence)
         self.ship_to(self.remote(files), self.stages[3])
         self.assertEqual(self.entries(files), self.whole[3])
-
-    def test_earlier_program(self) -> None:
-        """An archive without C{generations}, of an earlier version, is sound, and goes on."""
-        files = self.begun(1)
-        for path, data in files.contents().items():
-            if "generations/" in path:
-                files.rm_file(path)
-            elif path.endswith(".json"):
-                manifest = decode_archive_manifest(data)
-                text = data.decode().replace(',\n  "is_recorded": true', "")
-                self.assertNotEqual(text, data.decode())
-                files.pipe_file(path, self.signed(text))
-                self.assertEqual(manifest.is_recorded, True)
-        self.assertEqual(self.entries(files), self.whole[1])
-        self.ship_to(self.remote(files), self.stages[3])
-        self.assertEqual(self.entries(files), self.whole[3])
-
-    def signed(self, text: str) -> bytes:
-        """A manifest with the checksum of its content."""
-        document = json.loads(text)
-        content = json.dumps(document["archive"], sort_keys=True, separators=(",", ":"))
-        return json.dumps({**document, "sha256": sha256(content.encode()).hexdigest()}).encode()

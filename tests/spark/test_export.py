@@ -395,23 +395,6 @@ class RefusalTests(ExportCase):
             error = self.assertRaises(ExportError, exporter.step, 0, is_last=False)
             self.assertIn("is the export of another log: before offset 100", str(error))
 
-    def test_state_of_an_earlier_version(self) -> None:
-        """Its proof has fewer facts; they are compared."""
-        self.ledger.fill(50)
-        self.ledger.commit(29)
-        self.export()
-        name = self.out / "_export.json"
-        state = json.loads(name.read_text())
-        row = plain_rows(self.ledger.path)[29]
-        del state["first"]
-        state["proof"] = {"offset": 29, "term": row[1], "pos": row[2], "size": row[3]}
-        name.write_text(json.dumps(state))
-        self.ledger.commit()
-        state["proof"]["size"] += 1
-        self.assertEqual(self.export(startingOffsets=3), 20)
-        name.write_text(json.dumps(state))
-        self.assertSays(ExportError, f"it had size {row[3] + 1}, and now has size {row[3]}")
-
     def test_another_log(self) -> None:
         """An export does not go on with another log."""
         self.ledger.fill(10)

@@ -54,7 +54,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual(lag_of(progress_of((ended, latest))), [GroupLag("g", entries=0, bytes=0)])
 
     def test_unknown_bytes(self) -> None:
-        """After an unreadable record, and an offset of an earlier version: not known, which is not 0."""
+        """After an unreadable record, and an offset without a proof: not known, which is not 0."""
         known = offset(30, pos=5000, size=60)
         for ended, latest in (({"g": 5}, known), (offset(5), known), (offset(5, pos=1, size=50), offset(30))):
             self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", entries=25, bytes=None))

@@ -312,16 +312,6 @@ class ProofTests(LedgerCase):
         behind.commit(59)
         self.assertEqual(sum(batch.num_rows for batch in scan.batches(part)), 20)
 
-    def test_offsets_of_earlier_versions(self) -> None:
-        """They have no proof: that is said once; the next ones have."""
-        said = self.warned()
-        reader = self.reader(self.other(150))
-        end = reader.latestOffset({"default": 100}, ReadAllAvailable())
-        self.assertEqual(self.rows(reader, {"default": 100}, end), list(range(100, 150)))
-        self.assertEqual(len(said), 1)
-        self.assertIn("offsets of an earlier version, without a proof", said[0])
-        self.assertIn("proof.default", end)
-
     def test_back(self) -> None:
         """A batch that ends before its beginning."""
         reader = self.reader(self.ledger)

@@ -26,7 +26,7 @@ from dledger.storage.manifests.backup_manifest import (
     encode_backup_manifest,
     read_backup_manifest,
 )
-from dledger.storage.manifests.document import DamagedManifest, MalformedManifest, encode_document
+from dledger.storage.manifests.document import encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
@@ -362,16 +362,6 @@ class RefusedTests(BackupCase):
             self.place.write_file(path, data)
             self.refused(DirectoryError, path, word)
             self.assertRaises(DirectoryError, verify_backup, self.place, PLACE)
-
-    def test_a_version_without_a_checksum(self) -> None:
-        """In a manifest of an earlier program: one that no program writes is damage, not a later one."""
-        document = json.loads(self.place.files[f"{PLACE}/{BACKUP_NAME}"].data)
-        del document["version_sha256"]
-        for version, kind in ((None, DamagedManifest), (0, DamagedManifest), (2, MalformedManifest)):
-            data = json.dumps({**document, "version": version}).encode()
-            error = self.assertRaises(ValueError, decode_backup_manifest, data)
-            self.assertIs(type(error), kind)
-        self.assertTrue(decode_backup_manifest(json.dumps(document).encode()).pieces)
 
     def test_a_full_target_goes_on_later(self) -> None:
         """The backup stays usable, and goes on later."""

@@ -37,9 +37,7 @@ from dledger.spark.basics.proof import Proof, difference, of_group, of_record
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
-from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
-from protocols.wire.checksums import crc32
 
 #: The engine without Spark.
 ARROW = "arrow"
@@ -414,19 +412,13 @@ def recognise(path: str | os.PathLike[str], log: ScannedLog, offset: int, record
 
     @param path: of the export, for the message.
     @param log: open, and asked for its extent; C{offset} is within it, or before it.
-    @param recorded: what L{_proof_of} gave then, or an earlier version; empty for none.
+    @param recorded: what L{_proof_of} gave then.
     @raise ExportError: the log has another record there.
     """
     at = recorded.get("offset", -1)
     if not isinstance(at, int) or at < 0:
         return
-    if isinstance(log, SparkCommitLog) and "bytes" not in recorded:
-        # Of an earlier version: the checksum of the message that begins at that offset.
-        extent = log.extent(needs_begin=False)
-        found: Proof = (_message_at(log, at) or {"crc": -1}) if extent.begin <= at < extent.end else {}
-    else:
-        found = log.proof(at + 1)
-    contradiction = difference(recorded, found)
+    contradiction = difference(recorded, log.proof(at + 1))
     if contradiction:
         raise ExportError(
             f"{path} is the export of another log: before offset {offset} {contradiction}. Name a new "
@@ -442,14 +434,6 @@ def _proof_of(log: ScannedLog, offset: int, last: Run | None) -> Proof:
         found = of_record(record, offset - 1) or {}
         return {"offset": offset - 1, **of_group(log.group_id()), **found}
     return {"offset": offset - 1, **log.proof(offset)}
-
-
-def _message_at(log: ScannedLog, offset: int) -> dict[str, int | str]:
-    """The checksum of the message that begins at an offset, as earlier versions recorded it; or nothing."""
-    for chunk in log.chunks(offset, offset + 1, with_data=True):
-        assert chunk.data is not None
-        return {"crc": crc32(memoryview(chunk.data)[: int(chunk.starts[1])])}
-    return {}
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:

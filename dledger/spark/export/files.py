@@ -30,7 +30,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 from urllib.parse import quote
 
 import attrs
@@ -163,7 +163,7 @@ class ExportState(TypedDict):
 
     version: int
     settings: dict[str, object]
-    first: NotRequired[int]
+    first: int | None
     next: int | None
     rows: int
     proof: Mapping[str, int | str]
@@ -176,7 +176,7 @@ class ExportDirectory:
 
     @ivar path: the directory.
     @ivar next_index: where the next part begins; None until the first L{begin}.
-    @ivar first: where the export begins; None until the first L{begin}, or if an earlier version made it.
+    @ivar first: where the export begins; None until the first L{begin}.
     @ivar rows: in all parts so far.
     @ivar proof: given with the last part; the log is recognised by it.
     """
@@ -224,7 +224,7 @@ class ExportDirectory:
     @property
     def first(self) -> int | None:
         """See the class."""
-        return self._state.get("first")
+        return self._state["first"]
 
     @property
     def rows(self) -> int:
@@ -314,7 +314,8 @@ def take_lock(path: Path) -> int:
 
 def _new_state(settings: Mapping[str, object]) -> ExportState:
     return {
-        "version": _VERSION, "settings": dict(settings), "next": None, "rows": 0, "proof": {}, "pending": None
+        "version": _VERSION, "settings": dict(settings), "first": None, "next": None, "rows": 0, "proof": {},
+        "pending": None,
     }
 
 

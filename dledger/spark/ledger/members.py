@@ -190,7 +190,7 @@ class MembersLog:
             with closing(self._connect(member_id, address, timeout_s)) as connection:
                 more = connection.remoting_metadata()
         except Trouble:
-            return answer  # an earlier version, or just now
+            return answer  # (Only just now: it has answered before.)
         group_id = more.group_id if more.is_group_known else ""
         return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id), health=more.health)
 

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.machine.test_snapshots -*-
 """
-The file of one snapshot: a header, then the pieces of a state, then an end.
+The file of one snapshot: a header, then the pieces of a state, then an end. The first piece of a machine's
+snapshot has the kept results (L{dledger.machine.kept_results}), the rest is the machine's.
 
 Each piece has the checksum of all bytes of the state up to its own end, and the end reports their number: a
 file that is cut anywhere, or has a bit flipped anywhere, is refused. The caller gives it its name when all of
@@ -25,10 +26,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 
 SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
-#: Of the format. In the second one the first piece is not of the machine: it has the kept results
-#: (L{dledger.machine.kept_results}).
-SNAPSHOT_VERSION = 2
-OLDEST_SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 1
 #: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 
@@ -71,7 +69,6 @@ class SnapshotHead:
 
     @ivar index, term, chain_crc: of the last entry in the state; C{chain_crc} 0 if that has none.
     @ivar machine, machine_version: name and version of the machine.
-    @ivar format: of the file.
     """
 
     index: int
@@ -79,13 +76,12 @@ class SnapshotHead:
     chain_crc: int
     machine: str
     machine_version: int
-    format: int = SNAPSHOT_VERSION
 
     def encode(self) -> bytes:
         """The header of the file."""
         name = self.machine.encode()
         header = _HEADER.pack(
-            SNAPSHOT_MAGIC, self.format, self.index, self.term, self.chain_crc, self.machine_version,
+            SNAPSHOT_MAGIC, SNAPSHOT_VERSION, self.index, self.term, self.chain_crc, self.machine_version,
             len(name),
         ) + name
         return header + _CRC.pack(crc32(header))
@@ -144,14 +140,11 @@ def _read_head(file: File) -> tuple[SnapshotHead, bytes]:
     rest = _read(file, length + _CRC.size, _HEADER.size, "header")
     if _CRC.unpack_from(rest, length)[0] != crc32(fixed + rest[:length]):
         raise SnapshotRefused(f"{file.path} is damaged: the checksum of its header does not fit")
-    if not OLDEST_SNAPSHOT_VERSION <= version <= SNAPSHOT_VERSION:
-        raise SnapshotRefused(
-            f"{file.path} has the format {version}, this program reads {OLDEST_SNAPSHOT_VERSION} to "
-            f"{SNAPSHOT_VERSION}"
-        )
+    if version != SNAPSHOT_VERSION:
+        raise SnapshotRefused(f"{file.path} has the format {version}, this program reads {SNAPSHOT_VERSION}")
     return SnapshotHead(
         index=index, term=term, chain_crc=chain_crc, machine=rest[:length].decode("utf-8", "replace"),
-        machine_version=machine_version, format=version,
+        machine_version=machine_version,
     ), fixed + rest
 
 

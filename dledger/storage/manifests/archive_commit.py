@@ -67,7 +67,7 @@ class Commits:
         now = read_archive(place.disk, place.directory)
         if now.manifest != before or now.newest != self._newest:
             raise self._busy()
-        manifest = attrs.evolve(manifest, generation=self._newest + 1, is_recorded=True)
+        manifest = attrs.evolve(manifest, generation=self._newest + 1)
         data = encode_archive_manifest(manifest)
         try:
             place.create(manifest.name, data)

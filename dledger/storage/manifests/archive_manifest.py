@@ -69,14 +69,14 @@ class ArchivePiece(Piece):
     @ivar first_term, last_term: terms of the first and of the last entry.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if it has none.
     @ivar last_record_sha256: of the last record, in hexadecimal digits.
-    @ivar shipped_s: when it was listed, in seconds since 1970; -1 if an earlier version did that.
+    @ivar shipped_s: when it was listed, in seconds since 1970.
     """
 
     first_term: int
     last_term: int
     chain_crc: int
     last_record_sha256: str
-    shipped_s: int = attrs.field(default=-1, eq=False)
+    shipped_s: int = attrs.field(eq=False)
 
     def difference(self, first_term: int, last_term: int, chain_crc: int | None) -> str:
         if (first_term, last_term) != (self.first_term, self.last_term):
@@ -104,7 +104,6 @@ class ArchiveManifest:
     @ivar pieces: in the order of the log; none in the first manifest. No entry is missing between them.
     @ivar machine: None: no member that has shipped anything has run a state machine.
     @ivar group_state: None: none of them was of ours.
-    @ivar is_recorded: it was written below C{generations}, too; programs of before rule 4 did not.
     """
 
     generation: int
@@ -117,7 +116,6 @@ class ArchiveManifest:
     pieces: tuple[ArchivePiece, ...] = ()
     machine: KeptMachine | None = None
     group_state: KeptMachine | None = None
-    is_recorded: bool = True
 
     @property
     def name(self) -> str:
@@ -173,7 +171,7 @@ def decode_archive_manifest(data: bytes) -> ArchiveManifest:
         index_file_size=place_in(content, "index_file_size", POSITION_MAX),
         taken_s=field_in(content, "taken_s", int), pieces=tuple(map(_piece_in, pieces_in(content))),
         machine=snapshots_in(content, "machine"),
-        group_state=snapshots_in(content, "group_state"), is_recorded=content.get("is_recorded") is True,
+        group_state=snapshots_in(content, "group_state"),
     )
     if manifest.pieces:
         check_pieces(manifest.data_file_size, manifest.index_file_size, manifest.pieces)
@@ -187,7 +185,7 @@ def _piece_in(piece: JsonObject) -> ArchivePiece:
     return ArchivePiece(
         **piece_fields(piece), first_term=first, last_term=last, chain_crc=field_in(piece, "chain_crc", int),
         last_record_sha256=digest_in(piece, "last_record_sha256"),
-        shipped_s=field_in(piece, "shipped_s", int) if "shipped_s" in piece else -1,
+        shipped_s=field_in(piece, "shipped_s", int),
     )
 
 
@@ -292,7 +290,7 @@ def read_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> Arch
     for one in slots:
         # Once a later one is there, those before it may have been removed, perhaps just now.
         is_behind = known[:1] < [one.generation] or (reads_all and known[0] == top)
-        if one.is_recorded and is_behind and one.generation not in known:
+        if is_behind and one.generation not in known:
             look.trouble.append(f"{directory}/{one.name} is missing")
     newest = max(look.found, key=lambda one: one.generation, default=None)
     if newest is not None and not look.trouble and newest.generation > top + 1:

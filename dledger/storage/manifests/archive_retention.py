@@ -49,7 +49,7 @@ class ArchiveRetention:
         behind = sum(piece.size for piece in pieces)
         for count, piece in enumerate(pieces):
             behind -= piece.size
-            is_old = self.keep_s is not None and 0 <= piece.shipped_s < now_s - self.keep_s
+            is_old = self.keep_s is not None and piece.shipped_s < now_s - self.keep_s
             is_much = self.keep_bytes is not None and behind >= self.keep_bytes
             if count == len(pieces) - 1 or not (is_old or is_much):
                 return pieces[:count]

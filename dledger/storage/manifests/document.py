@@ -54,8 +54,7 @@ def decode_document(data: bytes, form: str, version: int, name: str) -> JsonObje
         article = "an" if name[0] == "a" else "a"
         raise DamagedManifest(f"no manifest of {article} {name}: it has no \"format\": \"{form}\"")
     found = document.get("version")
-    proof = document.get("version_sha256")  # programs of before did not write it
-    if proof is not None and proof != _digest([form, found]):
+    if document.get("version_sha256") != _digest([form, found]):
         raise DamagedManifest(f"damaged: version {found!r} does not fit its checksum")
     if found != version:
         if type(found) is not int or found < 1:

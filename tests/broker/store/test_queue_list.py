@@ -34,15 +34,6 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual(decode_queue_list(data), _QUEUES)
         self.assertEqual(decode_queue_list(encode_queue_list({})), {})
 
-    def test_a_list_without_indexes_is_read(self) -> None:
-        """An earlier program wrote the names alone: no first file of it is missed."""
-        disk = MemoryDisk()
-        disk.write_file(_PATH, b"%08x\nT/0\n" % crc32(b"T/0\n"))
-        queues = QueueList(disk, "base/consumequeue")
-        self.assertEqual(queues.lacks(set()), {("T", 0)})
-        self.assertEqual(queues.bounds_of(("T", 0)), (1 << 63, -1))
-        self.assertEqual(queues.listed[("T", 0)].next_index, 0)
-
     def test_a_damaged_list_says_nothing(self) -> None:
         """Any flipped bit, any cut, and lines that are no queues: it says nothing."""
         data = encode_queue_list(_QUEUES)
@@ -211,7 +202,7 @@ class StartTests(SynchronousTestCase):
             again.close()
 
     def test_without_a_list(self) -> None:
-        """As an earlier program left it, or damaged: nothing is dispatched again; a new list is written."""
+        """As RocketMQ left it, or damaged: nothing is dispatched again; a new list is written."""
         for content in (None, b"", b"00000000\nT/1\n"):
             self.disk = MemoryDisk(modified_s=0.0)
             self.left()

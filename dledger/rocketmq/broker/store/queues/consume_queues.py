@@ -96,7 +96,7 @@ class ConsumeQueues:
         self.begins_at: Callable[[str], int] = lambda topic: 0
         self.refused = self.unwritten = 0
         self.has_lost = False
-        self._is_list_old = True  # earlier programs wrote none
+        self._is_list_old = True  # RocketMQ writes none
         self.mend: Callable[[QueueKey, AbstractSet[int]], None] = lambda key, lost: None
 
     @classmethod

@@ -8,12 +8,12 @@ and ignores the file.
 
 The file C{consumequeue.list} is ASCII: the CRC-32 of the rest as 8 hexadecimal digits, and one line
 C{TOPIC/QUEUEID FIRST NEXT} for each queue: the index at which its first file begins, C{-} if it has no file,
-and the index after its last unit when the list was written. Earlier programs wrote C{TOPIC/QUEUEID} alone.
+and the index after its last unit when the list was written.
 
 Rule 1: files are in the list only if they are on stable storage. Rule 2: a queue is taken out before all its
 files are deleted; if only some go, as they have expired or the log was cut, the list says so later, and a
-start in between puts all records again. Rule 3: an absent or damaged list says nothing, as programs before
-it wrote none.
+start in between puts all records again. Rule 3: an absent or damaged list says nothing: RocketMQ writes
+none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SUFFIX = ".list"
 
 QueueKey = tuple[str, int]
 
-#: In place of C{FIRST} for a line of an earlier program: the queue had files, and no first one is missed.
-UNKNOWN = str(1 << 63)
+#: Index of the first file of a queue that is not listed: above all.
+_NO_FILE = 1 << 63
 
 
 class ListedQueue(NamedTuple):
@@ -56,9 +56,8 @@ def encode_queue_list(queues: Mapping[QueueKey, ListedQueue]) -> bytes:
 
 
 def _decode_line(line: str) -> tuple[QueueKey, ListedQueue]:
-    name, *indexes = line.split(" ")
+    name, first, next_index = line.split(" ")
     topic, _, queue_id = name.rpartition("/")
-    first, next_index = indexes or (UNKNOWN, "0")
     return (topic, int(queue_id)), ListedQueue(None if first == "-" else int(first), int(next_index))
 
 
@@ -101,7 +100,7 @@ class QueueList:
         """
         listed = self._listed.get(key)
         if listed is None or listed.first is None:
-            return int(UNKNOWN), -1
+            return _NO_FILE, -1
         return listed.first, listed.next_index - 1
 
     def lacks(self, found: Set[QueueKey]) -> frozenset[QueueKey]:
