@@ -66,7 +66,7 @@ class NewsTests(SynchronousTestCase):
     def test_readable(self) -> None:
         """The news of a release are few enough to be read: fragments about one thing are one entry."""
         parts = (ROOT / "NEWS.md").read_text("utf-8").split("\n## ")[1:]
-        self.assertGreater(len(parts), 1)
+        self.assertGreater(len(parts), 0)
         for part in parts:
             self.assertLessEqual(part.count("\n- "), 160, part.partition("\n")[0])
 

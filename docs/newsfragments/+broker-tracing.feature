@@ -1,1 +1,0 @@
-The option `tracing` of brokers, with either kind of log, hands spans of messages to OpenTelemetry, from the send to the consumer: the context travels in the user property `traceparent`, and one that a producer has set stays.

@@ -1,1 +1,0 @@
-`python -m tests.coverage_of_rigs` says which share of the statements of each room the simulators execute; `docs/trust.md` has the table. Clients of simulated masters and slaves reply to producers and look at queues and messages, too (B17, B18).

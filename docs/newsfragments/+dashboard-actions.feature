@@ -1,1 +1,0 @@
-The pages of a member have the actions transfer, flush and skip: what each would do is shown first, to the holder of a token, and one button does it. The dashboard of a member that does not lead says so.

@@ -1,1 +1,0 @@
-`entry_times_ms`: the leader notes in the log when it writes entries. `entry.time` and `entry.time_ms` in all faces of the client, `time_ms` in `--json`; `--since`, `--until`, `--at`, `find_time` and the begin of named readers find entries by it. Times never fall with the index. Off by default; see docs/times.md.

@@ -1,1 +1,0 @@
-`python -m dledger.testing` plays half of its schedules with one of 25 focuses, drawn by the seed (elections without a minority, repeats over a change of leader, power cuts between writes, ...); `--focus` chooses one.

@@ -1,1 +1,0 @@
-The schedules of replication play whole brokers (`python -m dledger.testing.brokers --logs`), with the machines and the faults of the schedules with clients.

@@ -1,1 +1,0 @@
-With certificates or tokens, the id of a producer and the name of a reader belong to the account that began them. A lease is proved by a secret of its process, and not by its token, which all can read.

@@ -1,1 +1,0 @@
-`readers_expire_hours`: the leader forgets a named reader that nobody has asked for in that time. `dledger readers` and `dledger_reader_lag_bytes` have the lag in bytes, and the alert `DledgerReaderStopped` rings for a reader that does nothing.

@@ -1,1 +1,0 @@
-SIGHUP takes options of retention, limits and the pace of the scrub of members, the run-time options of brokers, and limits of name servers, without a restart; the log has the values of before and now.

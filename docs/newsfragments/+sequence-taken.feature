@@ -1,1 +1,0 @@
-A sequence that the log has with another body is refused (`SequenceTaken`, 451) with the index of that body, instead of being acknowledged with it. PRODUCER_FORGOTTEN (452) and UNKNOWN_PRODUCER (443) are two answers.

@@ -1,1 +1,0 @@
-What a group knows of its producers, readers and times is one fold of the log with one file, and a member that lacks it gets it from another one. The group remembers more than 100,000 producers, and forgets one only when it was quiet for `producers_expire_hours` (a week): other producers push none out.

@@ -1,1 +1,0 @@
-`python -m dledger.testing.raft_brokers` compares the tables of every broker with the metadata in its log (B26), after each start, too; brokers end between a checkpoint and the next one, with changes that nobody has answered, and with tables that cannot be written.

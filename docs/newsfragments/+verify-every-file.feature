@@ -1,1 +1,0 @@
-`dledger verify` reads every file of a member's directory: `identity`, `members` and its copy, `termvote`, `groupstate`, `met` and snapshots, too. Each flipped bit is found, and each sentence says what the next start does.

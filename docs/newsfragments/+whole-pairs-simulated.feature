@@ -1,1 +1,0 @@
-`python -m dledger.testing.brokers` simulates whole masters and slaves with clients that send, pull, pop, end transactions and administrate, under crashes, full disks, broken links and promotions, and judges fourteen promises.
