@@ -26,7 +26,7 @@ METRIC_REMARKS: Mapping[str, str] = {
     "is_disk_full": "1",
     "is_unsure": "1",
     "damaged_entries": "above 0 for more than a minute: no member gives them back",
-    "commit_lag_entries": "a follower that does not keep up, see `healthy_lag_entries`",
+    "commit_lag_entries": "a follower that does not keep up",
     "build_info": "always 1; its labels `version` and `python` name the software that runs",
     "term": "rising without a reason",
     "leader_changes_total": "rising without a reason",

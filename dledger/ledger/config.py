@@ -19,7 +19,16 @@ from attrs.validators import in_
 
 from dledger.values.addresses import DEFAULT_MEMBERS, checked_members
 from dledger.values.hosts import ChangeHosts, networks_of
-from dledger.values.option_fields import flag_option, number_option, path_option, share_option, text_option
+from dledger.values.option_fields import (
+    FIXED,
+    flag_option,
+    is_fixed,
+    number_option,
+    options_of,
+    path_option,
+    share_option,
+    text_option,
+)
 from dledger.values.option_values import (
     check_type,
     converted,
@@ -62,6 +71,9 @@ def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
 class DLedgerConfig:
     """
     All options of a member; L{dledger.ledger.option_help.OPTION_HELP} has the unit and the meaning of each.
+    Values that are fixed are no options: tests alone set them.
+
+    @ivar ignored: names that were given, in any spelling, of values that are fixed here.
 
     Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes}, C{machine_keep_entries} or
     C{enable_disk_force_clean} is set.
@@ -72,7 +84,6 @@ class DLedgerConfig:
     peers: dict[str, str] = attrs.field(default=DEFAULT_MEMBERS, converter=checked_members)
     store_base_dir: str = path_option("./dledger-data")
     data_store_path: str = path_option("")
-    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))
     flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
     wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
 
@@ -82,13 +93,9 @@ class DLedgerConfig:
     accept_new_members: bool = flag_option(False)
     term_start_entry: bool = flag_option(True)
     never_lead: bool = flag_option(False)
-    pre_vote: bool = flag_option(True)
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     max_connections: int = number_option(0, 0)
-    connections_share: int = number_option(50, 1, 100)
-    max_answer_bytes: int = number_option(48 * 1024 * 1024, 16 * 1024 * 1024)
-    max_unfinished_bytes: int = number_option(64 * 1024 * 1024, 4 * 1024 * 1024)
     tls_certificate: str = path_option("")
     tls_key: str = path_option("")
     tls_authority: str = path_option("")
@@ -102,46 +109,23 @@ class DLedgerConfig:
     admin_token_file: str = path_option("")
     admin_token_reads: bool = flag_option(False)
     insecure: bool = flag_option(False)
-    healthy_lag_entries: int = number_option(100_000, 0)
 
-    tick_ms: int = number_option(20, 1)
     heart_beat_time_interval_ms: int = number_option(200, 1)
     max_heart_beat_leak: int = number_option(5, 1)
     min_vote_interval_ms: int = number_option(100, 0)
     max_vote_interval_ms: int = number_option(400, 1)
-    min_take_leadership_vote_interval_ms: int = number_option(30, 0)
-    max_take_leadership_vote_interval_ms: int = number_option(100, 1)
-    rpc_time_out_ms: int = number_option(3000, 1)
-    leadership_transfer_wait_timeout: int = number_option(1000, 1)
-    max_leadership_transfer_wait_index: int = number_option(1000, 0)
     slow_flush_hand_over_ms: int = number_option(100, 0)
     scrub_bytes_per_s: int = number_option(1024 * 1024, 0)
-    scrub_pause_ms: int = number_option(600_000, 1)
 
     max_pending_requests_num: int = number_option(10_000, 1)
-    max_pending_bytes: int = number_option(64 * 1024 * 1024, 1)
-    max_wait_ack_time_ms: int = number_option(2500, 1)
-    max_pending_reads: int = number_option(10_000, 1)
-    max_push_time_out_ms: int = number_option(1000, 1)
-    enable_batch_push: bool = flag_option(True)
-    max_batch_push_bytes: int = number_option(1024 * 1024, 1)
-    max_batch_push_count: int = number_option(4096, 1)
-    max_inflight_push_bytes: int = number_option(8 * 1024 * 1024, 1)
-    max_inflight_pushes: int = number_option(64, 1)
-    peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0)
     peer_push_quota: int = number_option(20 * 1024 * 1024, 1)
     push_chunk_bytes: int = number_option(1024 * 1024, 0)
-    push_chunk_behind_bytes: int = number_option(2 * 1024 * 1024, 0)
-    max_queued_pushes: int = number_option(1024, 1)
+    max_wait_ack_time_ms: int = number_option(2500, 1)
 
     mapped_file_size_for_entry_data: int = number_option(1024 * 1024 * 1024, 1024)
     mapped_file_size_for_entry_index: int = number_option(32 * 5 * 1024 * 1024, 32)
-    flush_file_interval: int = number_option(10, 1)
-    check_point_interval: int = number_option(3000, 1)
     file_reserved_hours: int = number_option(0, 0)
     delete_when: str = text_option("04")
-    disk_space_ratio_to_check_expired: float = share_option(0.70)
-    disk_space_ratio_to_force_clean: float = share_option(0.85)
     disk_full_ratio: float = share_option(0.90)
     enable_disk_force_clean: bool = flag_option(False)
     retention_bytes: int = number_option(0, 0)
@@ -154,6 +138,38 @@ class DLedgerConfig:
     machine_snapshot_entries: int = number_option(100_000, 0)
     machine_snapshot_bytes: int = number_option(256 * 1024 * 1024, 0)
     machine_keep_entries: int = number_option(0, 0)
+
+    ignored: tuple[str, ...] = attrs.field(default=(), metadata=FIXED)
+
+    # Fixed: tests alone set these.
+    tick_ms: int = number_option(20, 1, is_fixed=True)
+    rpc_time_out_ms: int = number_option(3000, 1, is_fixed=True)
+    leadership_transfer_wait_timeout: int = number_option(1000, 1, is_fixed=True)
+    max_leadership_transfer_wait_index: int = number_option(1000, 0, is_fixed=True)
+    min_take_leadership_vote_interval_ms: int = number_option(30, 0, is_fixed=True)
+    max_take_leadership_vote_interval_ms: int = number_option(100, 1, is_fixed=True)
+    scrub_pause_ms: int = number_option(600_000, 1, is_fixed=True)
+    max_pending_reads: int = number_option(10_000, 1, is_fixed=True)
+    max_push_time_out_ms: int = number_option(1000, 1, is_fixed=True)
+    enable_batch_push: bool = flag_option(True, is_fixed=True)
+    max_batch_push_bytes: int = number_option(1024 * 1024, 1, is_fixed=True)
+    max_batch_push_count: int = number_option(4096, 1, is_fixed=True)
+    max_inflight_push_bytes: int = number_option(8 * 1024 * 1024, 1, is_fixed=True)
+    max_inflight_pushes: int = number_option(64, 1, is_fixed=True)
+    peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0, is_fixed=True)
+    push_chunk_behind_bytes: int = number_option(2 * 1024 * 1024, 0, is_fixed=True)
+    max_queued_pushes: int = number_option(1024, 1, is_fixed=True)
+    flush_file_interval: int = number_option(10, 1, is_fixed=True)
+    check_point_interval: int = number_option(3000, 1, is_fixed=True)
+    pre_vote: bool = flag_option(True, is_fixed=True)
+    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")), metadata=FIXED)
+    max_answer_bytes: int = number_option(48 * 1024 * 1024, 16 * 1024 * 1024, is_fixed=True)
+    max_unfinished_bytes: int = number_option(64 * 1024 * 1024, 4 * 1024 * 1024, is_fixed=True)
+    connections_share: int = number_option(50, 1, 100, is_fixed=True)
+    healthy_lag_entries: int = number_option(100_000, 0, is_fixed=True)
+    max_pending_bytes: int = number_option(64 * 1024 * 1024, 1, is_fixed=True)
+    disk_space_ratio_to_check_expired: float = share_option(0.70, is_fixed=True)
+    disk_space_ratio_to_force_clean: float = share_option(0.85, is_fixed=True)
 
     @peers.validator
     def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:
@@ -391,25 +407,31 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     """
     Build a configuration from names in our, Java's or RocketMQ's spelling.
 
-    @param values: option name to value; strings are converted to the option's type.
+    @param values: option name to value; strings are converted to the option's type. Those of fixed values are
+        ignored, and listed in the result.
     @raise ValueError: unknown names (the text names the nearest known one), invalid values, or one option
         under two spellings; the text has a line for each finding.
     """
-    fields = attrs.fields_dict(DLedgerConfig)
+    fields, options = attrs.fields_dict(DLedgerConfig), options_of(DLedgerConfig)
     known: dict[str, object] = {}
     findings: list[str] = []
+    ignored: list[str] = []
     unread: set[str] = set()
     for name, value in values.items():
         target = our_name(name, ALIASES, fields)
         try:
-            if target not in fields:
-                raise unknown_option(name, target, fields)
+            if target in fields and is_fixed(fields[target]) and target != "ignored":
+                ignored.append(name)
+                continue
+            if target not in options:
+                raise unknown_option(name, target, options)
             if target in known:
                 raise ValueError(f"option {target!r} is given twice, once as {name!r}")
             known[target] = _value(target, value, fields[target].default)
         except ValueError as error:
             findings.append(str(error))
             unread.add(target)
+    known["ignored"] = tuple(ignored)
     findings += findings_of(DLedgerConfig, known, unread)
     raise_findings(findings)
     return made_of(DLedgerConfig, known)
@@ -438,7 +460,7 @@ def broker_warning(values: Mapping[str, object], config: DLedgerConfig) -> str:
 def _value(name: str, value: object, default: object) -> object:
     if name == "flush_disk_type" and isinstance(value, str):
         return _FLUSH_NAMES.get(value, value.lower())
-    if name in ("store_type", "wire") and isinstance(value, str):
+    if name == "wire" and isinstance(value, str):
         return value.lower()
     value = converted(name, value, default)
     if name not in _OWN_TYPES:

@@ -32,7 +32,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     "peers": OptionHelp("", "every member, `id-host:port;id-host:port`; the same everywhere"),
     "store_base_dir": OptionHelp("path", "the files are in `<store_base_dir>/dledger-<self_id>`; `--store`"),
     "data_store_path": OptionHelp("path", "directory of the data files, if it is another one"),
-    "store_type": OptionHelp("", "`file`, or `memory` for tests: nothing survives a restart"),
     "flush_disk_type": OptionHelp(
         "",
         "`sync`: an append is answered after a majority has fsynced it; `async`: after a majority has "
@@ -77,12 +76,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "vote and store, but never be a candidate; only when a candidate lacks entries of this member and "
         "there is no leader, it leads, without taking appends, until that one has them",
     ),
-    "pre_vote": OptionHelp(
-        "",
-        "ask before raising the term, if all peers understand the question, so that a returning member "
-        "does not "
-        "depose a healthy leader",
-    ),
     "admin_hosts": OptionHelp(
         "names, `;`",
         "further host names by which browsers may call the administration; `*` for any. IP addresses, "
@@ -92,19 +85,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "",
         "incoming connections, see [Limits](#limits); 0: as many as the limit of descriptors allows, at "
         "most 4096",
-    ),
-    "connections_share": OptionHelp(
-        "percent",
-        "of the connections for clients, those that one address may have (of IPv6: one network of 64 bits), "
-        "1 to 100. 100: no share",
-    ),
-    "max_answer_bytes": OptionHelp(
-        "bytes",
-        "answers that clients have not read yet, of every kind, all together; 16 MiB at least",
-    ),
-    "max_unfinished_bytes": OptionHelp(
-        "bytes",
-        "frames whose end has not come, of all connections; 4 MiB at least",
     ),
     "tls_certificate": OptionHelp(
         "path",
@@ -160,11 +140,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "hand spans of appends to OpenTelemetry, see [Tracing](#tracing); needs the extra `tracing`",
     ),
     "admin_access_log": OptionHelp("", "write a log line for each request to the administration"),
-    "healthy_lag_entries": OptionHelp(
-        "entries",
-        "a member that lacks more of the entries that its leader has committed is not healthy (`/healthz` "
-        "503); 0: no bound",
-    ),
     "slow_flush_hand_over_ms": OptionHelp(
         "ms",
         "a leader whose flushes take this long or longer for a minute, and ten times as long as those of a "
@@ -175,12 +150,7 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "closed segments are read again at this rate so that damage is found while other members still have "
         "the entries, see [Scrub](operations.md#scrub); 0: never",
     ),
-    "scrub_pause_ms": OptionHelp("ms", "between two passes over all closed segments, and before the first"),
     "preferred_leader_ids": OptionHelp("ids, `;`", "members that get leadership once they have caught up"),
-    "tick_ms": OptionHelp(
-        "ms",
-        "interval at which the member reads the clock; the resolution of every time below",
-    ),
     "heart_beat_time_interval_ms": OptionHelp("ms", "interval between a leader's heartbeats (Java: 2000)"),
     "max_heart_beat_leak": OptionHelp(
         "beats",
@@ -189,82 +159,35 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     ),
     "min_vote_interval_ms": OptionHelp("ms", "shortest random wait between election rounds"),
     "max_vote_interval_ms": OptionHelp("ms", "longest such wait; must exceed the shortest"),
-    "min_take_leadership_vote_interval_ms": OptionHelp(
-        "ms",
-        "accepted for compatibility with Java; a member that is asked to take over starts its election at "
-        "once",
-    ),
-    "max_take_leadership_vote_interval_ms": OptionHelp("ms", "the upper bound of the same, likewise"),
-    "rpc_time_out_ms": OptionHelp("ms", "a request to a peer without an answer for this long has failed"),
-    "leadership_transfer_wait_timeout": OptionHelp(
-        "ms",
-        "a transfer may take twice this: to catch up, and to elect",
-    ),
-    "max_leadership_transfer_wait_index": OptionHelp(
-        "entries",
-        "a member that is further behind cannot get leadership (417)",
-    ),
     "max_pending_requests_num": OptionHelp(
         "requests",
         "limit of appends that wait for the commit; further ones are refused (503)",
     ),
-    "max_pending_bytes": OptionHelp("bytes", "the same limit, by the size of their bodies, 64 more for each"),
+    "peer_push_quota": OptionHelp("bytes/s", "rate for a throttled peer"),
     "max_wait_ack_time_ms": OptionHelp(
         "ms",
         "an append that is not committed within this time is answered 502: outcome unknown",
     ),
-    "max_pending_reads": OptionHelp(
-        "reads",
-        "limit of linearizable reads that wait; further ones are refused (503)",
-    ),
-    "max_push_time_out_ms": OptionHelp(
-        "ms",
-        "a push without an answer for this long sends the leader back to COMPARE; a follower keeps a push "
-        "after a gap for at most this time",
-    ),
-    "enable_batch_push": OptionHelp("", "several entries in one push"),
-    "max_batch_push_bytes": OptionHelp("bytes", "records in one push, at most"),
-    "max_batch_push_count": OptionHelp("entries", "in one push, at most"),
-    "max_inflight_push_bytes": OptionHelp("bytes", "unanswered pushes to one peer, at most"),
-    "max_inflight_pushes": OptionHelp("pushes", "unanswered pushes to one peer, at most"),
-    "peer_push_throttle_point": OptionHelp("bytes", "a peer that is further behind than this is throttled"),
-    "peer_push_quota": OptionHelp("bytes/s", "rate for a throttled peer"),
     "push_chunk_bytes": OptionHelp(
         "bytes",
         "a follower that is far behind is pushed [chunks](operations.md#catching-up) of about this size, "
         "records and index units; at most 8388608; 0: none, and no checksums for them are made",
     ),
-    "push_chunk_behind_bytes": OptionHelp(
-        "bytes",
-        "a follower is far behind if it lacks more bytes of records than this",
-    ),
-    "max_queued_pushes": OptionHelp("pushes", "size of a follower's reorder window"),
     "mapped_file_size_for_entry_data": OptionHelp(
         "bytes",
         "size of one data file. The same on every member, and never changed: the positions of records "
         "depend on it",
     ),
     "mapped_file_size_for_entry_index": OptionHelp("bytes", "size of one index file; a multiple of 32"),
-    "flush_file_interval": OptionHelp("ms", "`async`: at most one fsync in this time"),
-    "check_point_interval": OptionHelp("ms", "between writes of `checkpoint` and of the commit mark"),
     "file_reserved_hours": OptionHelp(
         "hours",
         "older segments are deleted in the hour of `delete_when`; 0: no segment is deleted for its age. "
         "Also `retention_hours`",
     ),
     "delete_when": OptionHelp("hours, `;`", "local hours of the day in which old segments are deleted"),
-    "disk_space_ratio_to_check_expired": OptionHelp(
-        "share",
-        "if more of the file system is in use, segments older than `file_reserved_hours` are deleted at any "
-        "hour",
-    ),
-    "disk_space_ratio_to_force_clean": OptionHelp(
-        "share",
-        "if more is in use, the oldest segments are deleted at any age, if `enable_disk_force_clean`",
-    ),
     "disk_full_ratio": OptionHelp("share", "if more is in use, appends are refused (415)"),
     "enable_disk_force_clean": OptionHelp(
-        "", "delete the oldest segments, at any age, above `disk_space_ratio_to_force_clean`"
+        "", "delete the oldest segments, at any age, when the disk is 85 % full"
     ),
     "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
     "min_free_bytes": OptionHelp(

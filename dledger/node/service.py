@@ -160,6 +160,8 @@ class MemberService(MultiService):
     def startService(self) -> None:
         """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
+        if self.config.ignored:
+            self.log.info("ignored options: {names}", names=", ".join(self.config.ignored))
         try:
             self.keys = secured(self.config.tls_files, self.config.group)
         except ValueError as error:

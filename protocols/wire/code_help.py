@@ -175,7 +175,7 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "a member has no place for this connection: all are taken, or its address has its share. METADATA "
         "says which. Nothing was done, and the connection ends",
         "our clients try again, and other members; close connections, or raise `max_connections`, "
-        "`connections_share`, the limit of descriptors",
+        "the limit of descriptors",
     ),
     ResponseCode.GROUP_RESTORED: CodeHelp(
         "not sent: a client that reads meets the log of another group than before, "
@@ -185,7 +185,7 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
     ResponseCode.INTERNAL_ERROR: CodeHelp("from Java members and clients", "read its log"),
     ResponseCode.TERM_CHANGED: CodeHelp(
         "leadership ended while the append waited, and the outcome was not seen within "
-        "`max_wait_ack_time_ms`: **unknown** whether it will commit",
+        "2.5 s: **unknown** whether it will commit",
         "read the log before sending it again",
     ),
     ResponseCode.WAIT_QUORUM_ACK_TIMEOUT: CodeHelp(

@@ -21,7 +21,7 @@ class ConfigTests(CliCase):
 
     def test_right(self) -> None:
         """Exit status 0."""
-        path = self.file("tick_ms = 30\nfile_reserved_hours = 5\n")
+        path = self.file("max_heart_beat_leak = 30\nfile_reserved_hours = 5\n")
         self.assertExit(self.run_cli("config", "check", path), 0, "nothing is wrong; 2 of ")
         self.assertExit(self.run_cli("config", "check", path, "--group", "g"), 0, "wrong; 3 of ")
         document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
@@ -44,10 +44,10 @@ class ConfigTests(CliCase):
 
     def test_wrong(self) -> None:
         """All findings, exit status 64."""
-        path = self.file('tick_ms = "x"\nhartbeat = 1\nlisten = "tcp:7"\nadmin = "tcp:x"\n')
+        path = self.file('max_heart_beat_leak = "x"\nhartbeat = 1\nlisten = "tcp:7"\nadmin = "tcp:x"\n')
         result = self.run_cli("config", "check", path)
-        self.assertExit(result, 64, "tick_ms='x': write a whole number", "unknown option 'hartbeat'",
-                        "--admin 'tcp:x': no endpoint")
+        self.assertExit(result, 64, "max_heart_beat_leak='x': write a whole number",
+                        "unknown option 'hartbeat'", "--admin 'tcp:x': no endpoint")
         self.assertEqual(result.stdout, "")
         document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
         self.assertEqual((document["is_right"], len(document["findings"])), (False, 3))
@@ -80,26 +80,26 @@ class ConfigTests(CliCase):
                         "--tick: whose option is this? The file is for member, broker, namesrv: say --of")
         self.assertExit(self.run_cli("config", "check", self.file("x = 1\n[member]\n[brokr]\n")), 64,
                         "'x' is outside of all tables", "unknown table [brokr]")
-        path = self.file("[member]\ntick_ms = 30\n[namesrv]\ntopics_max = 5\n")
+        path = self.file("[member]\nmax_heart_beat_leak = 30\n[namesrv]\ntopics_max = 5\n")
         self.assertExit(self.run_cli("config", "check", "--config", path), 0,
                         "[member] nothing is wrong; 1 of ", "[namesrv] nothing is wrong; 1 of ")
         self.assertExit(self.run_cli("config", "check", path, "--of", "broker"), 64, "no table [broker]")
         result = self.run_cli("config", "show", "--given", path)
-        self.assertEqual(result.stdout, "member.tick_ms\t30\tfile\nnamesrv.topics_max\t5\tfile\n")
+        self.assertEqual(result.stdout, "member.max_heart_beat_leak\t30\tfile\nnamesrv.topics_max\t5\tfile\n")
         document = json.loads(self.run_cli("config", "show", "--json", "--given", path).stdout)
-        self.assertEqual(document, {"member": {"tick_ms": {"value": 30, "origin": "file"}},
+        self.assertEqual(document, {"member": {"max_heart_beat_leak": {"value": 30, "origin": "file"}},
                                     "namesrv": {"topics_max": {"value": 5, "origin": "file"}}})
-        one = self.file("[member]\ntick_ms = 30\n")
+        one = self.file("[member]\nmax_heart_beat_leak = 30\n")
         self.assertExit(self.run_cli("config", "check", one, "--group", "g"), 0, "[member] nothing", "; 2 of")
 
     def test_show(self) -> None:
         """Name, value and place."""
-        path = self.file("tick_ms = 30\n")
+        path = self.file("max_heart_beat_leak = 30\n")
         result = self.run_cli("config", "show", "--given", path, "--wire", "binary")
-        self.assertEqual(result.stdout, "wire\tbinary\tcommand line\ntick_ms\t30\tfile\n")
+        self.assertEqual(result.stdout, "wire\tbinary\tcommand line\nmax_heart_beat_leak\t30\tfile\n")
         self.assertIn("\nbootstrap\tfalse\tdefault\n", self.run_cli("config", "show", path).stdout)
         document = json.loads(self.run_cli("config", "show", "--json", path).stdout)
-        self.assertEqual(document["tick_ms"], {"value": 30, "origin": "file"})
+        self.assertEqual(document["max_heart_beat_leak"], {"value": 30, "origin": "file"})
         self.assertEqual(document["wire"], {"value": "auto", "origin": "default"})
         result = self.run_cli("config", "show", "--of", "broker", "--given", "--listen", "10915")
         self.assertIn("listen_port\t10915\tcommand line", result.stdout)

@@ -7,6 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.config import ALIASES, DLedgerConfig, from_mapping
+from dledger.values.option_fields import options_of
 
 THREE = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
@@ -125,21 +126,30 @@ class FromMappingTests(SynchronousTestCase):
     def test_three_spellings_of_a_name_are_read(self) -> None:
         """Ours, Java's and RocketMQ's."""
         for names in (
-            {"group": "g", "peers": THREE, "self_id": "n1", "max_wait_ack_time_ms": 50},
-            {"group": "g", "peers": THREE, "selfId": "n1", "maxWaitAckTimeMs": "50"},
-            {"dLegerGroup": "g", "dLegerPeers": THREE, "dLegerSelfId": "n1", "maxWaitAckTimeMs": 50},
+            {"group": "g", "peers": THREE, "self_id": "n1", "max_heart_beat_leak": 50},
+            {"group": "g", "peers": THREE, "selfId": "n1", "maxHeartBeatLeak": "50"},
+            {"dLegerGroup": "g", "dLegerPeers": THREE, "dLegerSelfId": "n1", "maxHeartBeatLeak": 50},
         ):
             config = from_mapping(names)
-            self.assertEqual((config.group, config.self_id, config.max_wait_ack_time_ms), ("g", "n1", 50))
+            self.assertEqual((config.group, config.self_id, config.max_heart_beat_leak), ("g", "n1", 50))
             self.assertEqual(len(config.peers), 3)
 
     def test_every_field_in_camel_case(self) -> None:
         """Java's camel case of every name of ours is understood."""
-        for field in attrs.fields(DLedgerConfig):
-            first, *rest = field.name.split("_")
+        for name in attrs.fields_dict(DLedgerConfig).keys() - {"ignored"}:
+            first, *rest = name.split("_")
             camel = first + "".join(part.capitalize() for part in rest)
-            default = getattr(DLedgerConfig(), field.name)
-            self.assertEqual(getattr(from_mapping({camel: default}), field.name), default, camel)
+            default = getattr(DLedgerConfig(), name)
+            found = from_mapping({camel: default})
+            self.assertEqual(getattr(found, name), default, camel)
+            self.assertEqual(found.ignored, () if name in options_of(DLedgerConfig) else (camel,))
+
+    def test_a_fixed_value_is_ignored(self) -> None:
+        """Whatever it is: Java's files have many; the names are kept for a line in the log."""
+        config = from_mapping({"maxPushTimeOutMs": "x", "storeType": "MEMORY", "group": "g"})
+        self.assertEqual((config, config.ignored), (DLedgerConfig(group="g", ignored=config.ignored),
+                                                    ("maxPushTimeOutMs", "storeType")))
+        self.assertRaises(ValueError, from_mapping, {"ignored": "x"})
 
     def test_aliases_lead_somewhere(self) -> None:
         """No alias of an option that does not exist."""
@@ -148,9 +158,9 @@ class FromMappingTests(SynchronousTestCase):
 
     def test_an_unknown_name_gets_a_suggestion(self) -> None:
         """The nearest known name is offered."""
-        error = self.assertRaises(ValueError, from_mapping, {"maxWaitAckTime": 1})
-        self.assertIn("'maxWaitAckTime'", str(error))
-        self.assertIn("'max_wait_ack_time_ms'", str(error))
+        error = self.assertRaises(ValueError, from_mapping, {"maxHeartBeatLeaks": 1})
+        self.assertIn("'maxHeartBeatLeaks'", str(error))
+        self.assertIn("'max_heart_beat_leak'", str(error))
         self.assertNotIn("mean", str(self.assertRaises(ValueError, from_mapping, {"zzzzzz": 1})))
 
     def test_an_option_given_twice_is_refused(self) -> None:
@@ -164,16 +174,12 @@ class FromMappingTests(SynchronousTestCase):
         self.assertFalse(from_mapping({"flushDiskType": "ASYNC_FLUSH"}).is_sync)
         self.assertTrue(from_mapping({"flush_disk_type": "Sync"}).is_sync)
 
-    def test_store_type_in_capitals(self) -> None:
-        """As Java writes it."""
-        self.assertEqual(from_mapping({"storeType": "MEMORY"}).store_type, "memory")
-
     def test_numbers_and_truths_as_text(self) -> None:
         """Text is converted to the type of the option; a wrong one is refused by name."""
         config = from_mapping(
-            {"tick_ms": "30", "pre_vote": "False", "disk_full_ratio": "0.95", "never_lead": "true"}
+            {"max_heart_beat_leak": "30", "tracing": "False", "disk_full_ratio": "0.95", "never_lead": "true"}
         )
-        self.assertEqual((config.tick_ms, config.disk_full_ratio), (30, 0.95))
-        self.assertEqual((config.pre_vote, config.never_lead), (False, True))
-        for name, value in (("tick_ms", "soon"), ("pre_vote", "yes"), ("disk_full_ratio", "much")):
+        self.assertEqual((config.max_heart_beat_leak, config.disk_full_ratio), (30, 0.95))
+        self.assertEqual((config.tracing, config.never_lead), (False, True))
+        for name, value in (("max_heart_beat_leak", "soon"), ("tracing", "yes"), ("disk_full_ratio", "much")):
             self.assertIn(name, str(self.assertRaises(ValueError, from_mapping, {name: value})))

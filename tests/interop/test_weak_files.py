@@ -278,5 +278,5 @@ class DiskTests(SideBySide):
                 stage.holds(lambda: stage.committed_index() < 0, java=20, ours=1)
                 return stage.committed_index()
 
-        java, ours = self.play(play, java={"storeType": "MEMORY"}, ours={"store_type": "memory"})
+        java, ours = self.play(play, java={"storeType": "MEMORY"})
         self.assertEqual((java, ours), (0, -1))

@@ -24,7 +24,7 @@ ENTRIES = 200_000
 #: Small files and chunks, and a rate at which the catch-up takes some seconds.
 OPTIONS: dict[str, int] = {
     "mapped_file_size_for_entry_data": 4 << 20, "mapped_file_size_for_entry_index": 1 << 20,
-    "push_chunk_bytes": 64 << 10, "push_chunk_behind_bytes": 128 << 10,
+    "push_chunk_bytes": 64 << 10,
     "peer_push_throttle_point": 1 << 20, "peer_push_quota": 3 << 20,
 }
 

@@ -49,9 +49,10 @@ class OptionsTests(SynchronousTestCase):
 
     def test_environment(self) -> None:
         """Above the file, below the command line; an empty one counts as none."""
-        path = self.file("tick_ms = 20\nfile_reserved_hours = 7\nlog_level = 'warn'\n")
+        path = self.file("max_heart_beat_leak = 4\nfile_reserved_hours = 7\nlog_level = 'warn'\n")
         self.patch(ConfigurationOptions, "environ", {
-            "DLEDGER_MEMBER__CONFIG": path, "DLEDGER_MEMBER__TICK_MS": "30", "DLEDGER_MEMBER__LISTEN": "7",
+            "DLEDGER_MEMBER__CONFIG": path, "DLEDGER_MEMBER__MAX_HEART_BEAT_LEAK": "30",
+            "DLEDGER_MEMBER__LISTEN": "7",
             "DLEDGER_MEMBER__LOG_LEVEL": "error", "DLEDGER_MEMBER__GROUP": "",
             "DLEDGER_MEMBER_PORT": "tcp://1",
             "DLEDGER_MEMBER__SELF_ID": "n0", "DLEDGER_NAMESRV__LISTEN": "9", "DLEDGER_PEERS": "n7-x:1",
@@ -59,7 +60,7 @@ class OptionsTests(SynchronousTestCase):
         })
         told = {one.name: (one.value, one.origin) for one in self.parsed("--group", "g").in_force}
         for name, expected in (
-            ("tick_ms", (30, "environment")), ("file_reserved_hours", (7, "file")),
+            ("max_heart_beat_leak", (30, "environment")), ("file_reserved_hours", (7, "file")),
             ("group", ("g", "command line")), ("listen", ("tcp:7", "environment")),
             ("log_level", ("error", "environment")), ("self_id", ("n0", "environment")),
         ):
@@ -74,7 +75,8 @@ class OptionsTests(SynchronousTestCase):
         """An option that there is not, or a value that does not fit, as anywhere else."""
         for name, value, said in (
             ("DLEDGER_MEMBER__TICKS", "1", "unknown option 'ticks'"),
-            ("DLEDGER_MEMBER__TICK_MS", "x", "tick_ms='x'.*from the environment: DLEDGER_MEMBER__TICK_MS"),
+            ("DLEDGER_MEMBER__MAX_HEART_BEAT_LEAK", "x",
+             "max_heart_beat_leak='x'.*from the environment: DLEDGER_MEMBER__MAX_HEART_BEAT_LEAK"),
             ("DLEDGER_MEMBER__ADMIN", "tcp:x", "--admin.*from the environment: DLEDGER_MEMBER__ADMIN"),
             ("DLEDGER_MEMBER__LOG_LEVEL", "loud", "loud.*from the environment: DLEDGER_MEMBER__LOG_LEVEL"),
         ):

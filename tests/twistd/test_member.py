@@ -21,6 +21,7 @@ from dledger.daemons.ledger.member import Options
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
 from dledger.rocketmq.namesrv.config import NameServerConfig
+from dledger.values.option_fields import options_of
 
 
 class OptionsTests(SynchronousTestCase):
@@ -157,19 +158,22 @@ class OptionsTests(SynchronousTestCase):
         """Each option with its value and its place, whatever the spelling."""
         path = self.mktemp() + ".properties"
         with open(path, "w") as file:
-            file.write("maxVoteIntervalMs=900\nselfId=n0\nlisten=7\n")
+            file.write("maxVoteIntervalMs=900\nselfId=n0\nlisten=7\nmaxPushTimeOutMs=9\n")
         options = Options()
-        options.parseOptions(["--config", path, "--set", "tickMs=30", "--node-id", "n0", "--admin", "8080"])
+        options.parseOptions(
+            ["--config", path, "--set", "maxHeartBeatLeak=7", "--node-id", "n0", "--admin", "8080"]
+        )
         found = {one.name: (one.value, one.origin) for one in options.in_force}
-        self.assertEqual(set(found), {field.name for field in attrs.fields(DLedgerConfig)} | {
+        self.assertEqual(set(found), set(options_of(DLedgerConfig)) | {
             "listen", "admin", "machine", "log_format", "log_level"})
         for name, expected in (
-            ("tick_ms", (30, "command line")), ("self_id", ("n0", "command line")),
+            ("max_heart_beat_leak", (7, "command line")), ("self_id", ("n0", "command line")),
             ("max_vote_interval_ms", (900, "file")), ("listen", ("tcp:7", "file")),
             ("admin", ("tcp:8080", "command line")), ("wire", ("auto", "default")),
             ("file_reserved_hours", (72, "default of a Java file")),
         ):
             self.assertEqual(found[name], expected, name)
+        self.assertEqual(options.member.ignored, ("maxPushTimeOutMs",))
 
     def test_administration_beyond_loopback(self) -> None:
         """Refused without TLS and token, unless the operator says so, in any of the places."""
@@ -205,20 +209,20 @@ class OptionsTests(SynchronousTestCase):
     def test_all_findings_at_once(self) -> None:
         """One line each, and nothing that only follows from another."""
         error = self.assertRaises(UsageError, self.parse, "--peers", "n0-h:0", "--node-id", "n7",
-                                  "--set", "tick_ms=x", "--set", "hartbeat=1", "--listen", "nonsense",
+                                  "--set", "max_heart_beat_leak=x", "--set", "hartbeat=1",
+                                  "--listen", "nonsense",
                                   "--set", "max_vote_interval_ms=3", "--group", "x y", "--wire", "morse")
         lines = str(error).split("\n")
         self.assertEqual([line.split("=")[0].split(" ")[0] for line in lines], [
-            "--listen", "tick_ms", "unknown", "peers:", "group", "wire", "max_vote_interval_ms"])
+            "--listen", "max_heart_beat_leak", "unknown", "peers:", "group", "wire", "max_vote_interval_ms"])
 
     def test_relations(self) -> None:
         """Values that are right one by one, and wrong together."""
         for arguments, words in (
             (["bootstrap=true", "join=true"], "give one of them"),
             (["never_lead=true", "preferred_leader_ids=n0"], "never_lead=true: give one of them"),
-            (["max_wait_ack_time_ms=20"], "must exceed tick_ms=20"),
-            (["max_push_time_out_ms=20"], "must exceed tick_ms=20"),
-            (["enable_disk_force_clean=true", "disk_space_ratio_to_check_expired=0.88"], "young files"),
+            (["max_vote_interval_ms=100"], "must exceed min_vote_interval_ms=100"),
+            (["enable_disk_force_clean=true", "disk_full_ratio=0.8"], "refused before files are deleted"),
         ):
             settings = [word for one in arguments for word in ("--set", one)]
             self.assertIn(words, self.refusal(*settings))
@@ -238,16 +242,16 @@ class OptionsTests(SynchronousTestCase):
             (["--admin", "20911"], "the port of the log itself, 20911"),
             (["--listen", "tcp:7", "--admin", "tcp:port=7:interface=127.0.0.1"], "the log itself, 7"),
             (["--set", "hartBeatTimeIntervalMs=5"], "heart_beat_time_interval_ms"),
-            (["--set", "tick_ms"], "name=value"),
-            (["--set", "tick_ms=x"], "number"),
-            (["--set", "tick_ms=0"], "tick_ms"),
-            (["--set", "tick_ms=5", "--set", "tick_ms=6"], "twice"),
+            (["--set", "max_vote_interval_ms"], "name=value"),
+            (["--set", "max_vote_interval_ms=x"], "number"),
+            (["--set", "max_vote_interval_ms=0"], "max_vote_interval_ms"),
+            (["--set", "max_vote_interval_ms=500", "--set", "max_vote_interval_ms=600"], "twice"),
             (["--wire", "morse"], "wire='morse': write one of 'auto', 'remoting', 'binary'"),
             (["--config", "/nowhere"], "No such file"),
             (["--config", self.file("= nonsense")], "--config"),
             (["--config", self.file("[election]\nx = 1")], "[election]"),
             (["--config", self.file("hartbeat = 1")], "unknown option"),
-            (["--config", self.file("tick_ms = 'x'")], "number"),
+            (["--config", self.file("max_vote_interval_ms = 'x'")], "number"),
             (["--config", self.file("group = 5")], "group"),
             (["stray"], "stray"),
             (["--machine", "tests.machine.machines:Nobody"], "no function or class 'Nobody': write package"),
@@ -264,10 +268,12 @@ class ServiceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor: Any = MemoryReactorClock()
 
-    def make(self, *arguments: str) -> MemberService:
+    def make(self, *arguments: str, in_memory: bool = False) -> MemberService:
         """The service of a command line."""
         options = Options()
         options.parseOptions(list(arguments))
+        if in_memory:
+            options.member = attrs.evolve(options.member, store_type="memory")
         return tap.make_service(options, self.reactor)
 
     def test_make(self) -> None:
@@ -282,7 +288,7 @@ class ServiceTests(SynchronousTestCase):
         file = self.mktemp()
         Path(file).write_text(f'machine = "{named}"')
         for arguments in (("--machine", named), ("--config", file)):
-            service = self.make(*arguments, "--set", "store_type=memory", "--listen", "tcp:4712")
+            service = self.make(*arguments, "--listen", "tcp:4712", in_memory=True)
             service.startService()
             self.reactor.pump([0.02] * 100)
             assert service.node is not None
@@ -295,7 +301,7 @@ class ServiceTests(SynchronousTestCase):
 
     def test_listen(self) -> None:
         """Where it is asked to."""
-        service = self.make("--set", "store_type=memory", "--listen", "tcp:4711:interface=127.0.0.1")
+        service = self.make("--listen", "tcp:4711:interface=127.0.0.1", in_memory=True)
         service.startService()
         self.assertEqual(self.reactor.tcpServers[0][0], 4711)
         stopped = service.stopService()

@@ -163,8 +163,8 @@ def show_options(
     """
     Show every option as the server would have it: name, value, and where it was given.
 
-    Of a file with tables, the name begins with that of the table, as in member.tick_ms; JSON has an object
-    for each table.
+    Of a file with tables, the name begins with that of the table, as in member.group; JSON has an object for
+    each table.
     """
     services, findings = _parsed(kind, options)
     if findings:

@@ -169,7 +169,7 @@ class ConfigurationOptions(OptionsOnly):
         return finding
 
     def _read_environment(self) -> None:
-        """C{DLEDGER_MEMBER__TICK_MS} is C{tick_ms} of a member; others see L{variables_of_engines}."""
+        """C{DLEDGER_MEMBER__GROUP} is C{group} of a member; others see L{variables_of_engines}."""
         prefix = self._prefix
         found: dict[str, object] = {
             name.removeprefix(prefix).lower(): self.environ[name]

@@ -58,6 +58,7 @@ from dledger.node.node import Node
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.node.service import MemberService
 from dledger.values.addresses import parse_address
+from dledger.values.option_fields import is_fixed
 from dledger.values.option_values import Setting, raise_findings, settings_of
 
 #: Command line options, and their names in a configuration.
@@ -153,7 +154,9 @@ class Options(ConfigurationOptions):
         except ValueError as error:
             raise UsageError(str(error)) from None
         self[_MACHINE] = named or ""
-        in_force = {**{name: self[name] for name in (*_ENDPOINTS, _MACHINE)}, **attrs.asdict(self.member)}
+        in_force = {**{name: self[name] for name in (*_ENDPOINTS, _MACHINE)}, **attrs.asdict(
+            self.member, filter=lambda field, _: not is_fixed(field)
+        )}
         self.in_force = settings_of(in_force, {**places, "default of a Java file": java}, _plain)
 
     def _port_taken_twice(self) -> list[str]:
