@@ -17,7 +17,9 @@ entry of that. So of two decisions that were made from one state, the second one
 made it.
 Rule 4: producers are forgotten by age entries alone, and by no other producer.
 
-Values are replaced, never changed: a copy of the tables is a copy of the state.
+Values are replaced, never changed, and producers are kept in pages by slot: L{GroupState.capture} takes the
+pages, and a page is copied before it changes for the first time after that. So neither depends on the number
+of producers, and a state becomes bytes a page at a time, in any thread.
 
 Source: Raft thesis, 6.3.
 """
@@ -30,6 +32,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
+
+import attrs
 
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
@@ -47,6 +51,7 @@ from protocols.wire.ledger.own.own_entries import (
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.producers import NUMBERED_RUN
 from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reader_entry
 
 #: Runs of entries that are remembered of one producer.
@@ -55,6 +60,9 @@ RUNS_MAX = 16
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
 #: Runs of hidden entries that are remembered, so that these do not count as lag.
 HIDDEN_MAX = 4096
+#: Producers in a page at most, as a power of two.
+_PAGE_SHIFT = 8
+_RUN_BYTES = NUMBERED_RUN.size
 
 
 class UnfitEntry(Exception):
@@ -98,7 +106,8 @@ class Producer(NamedTuple):
 
     @ivar last: the last of its numbers that the log has; -1: none yet.
     @ivar used_ms: the age of the group at its last entry.
-    @ivar runs: its last runs of entries, in order.
+    @ivar run_bytes: C{runs} as the file has them: at most L{RUNS_MAX} objects more for each producer cost
+        seconds where there are many.
     @ivar owner: see L{protocols.wire.ledger.owners}.
     """
 
@@ -106,17 +115,24 @@ class Producer(NamedTuple):
     slot: int
     used_ms: int
     last: int = -1
-    runs: tuple[NumberedRun, ...] = ()
+    run_bytes: bytes = b""
     owner: str = ""
+
+    @property
+    def runs(self) -> tuple[NumberedRun, ...]:
+        """Its last runs of entries, in order."""
+        return tuple(map(NumberedRun._make, NUMBERED_RUN.iter_unpack(self.run_bytes)))
 
     def wrote(self, index: int, count: int, age_ms: int) -> Producer:
         """With C{count} more entries, from C{index} on."""
-        runs = self.runs
-        if runs and runs[-1].end_index == index:
-            number, first, before = runs[-1]
-            runs = (*runs[:-1], NumberedRun(number, first, before + count))
-        else:
-            runs = (*runs[1 - RUNS_MAX :], NumberedRun(self.last + 1, index, count))
+        runs = self.run_bytes
+        number, first, before = self.last + 1, index, 0
+        if runs:
+            last = NUMBERED_RUN.unpack_from(runs, len(runs) - _RUN_BYTES)
+            if last[1] + last[2] == index:
+                number, first, before = last
+                runs = runs[:-_RUN_BYTES]
+        runs = runs[(1 - RUNS_MAX) * _RUN_BYTES :] + NUMBERED_RUN.pack(number, first, before + count)
         return Producer(self.name, self.slot, age_ms, self.last + count, runs, self.owner)
 
 
@@ -289,12 +305,34 @@ def cost_of(name: str, owner: str) -> int:
     return PRODUCER_BYTES + len(name.encode()) + len(owner.encode())
 
 
+@attrs.frozen(kw_only=True)
+class StateCapture:
+    """
+    A L{GroupState} as it was at a moment; the fields are those of it.
+
+    @ivar pages: of producers, by slot; none of them changes any more.
+    """
+
+    index: int
+    age_ms: int
+    clock_ms: int
+    has_forgotten: bool
+    time: NotedTime | None
+    hidden: int
+    hidden_runs: array[int]
+    hidden_counts: array[int]
+    producers: int
+    pages: dict[int, dict[int, Producer]]
+    readers: tuple[KnownReader, ...]
+
+
 class GroupState(_Layer):
     """
     What the entries up to a committed one say.
 
+    Invariant: a page is in C{_captured} if a L{StateCapture} may have it, too.
+
     @ivar index: of that entry; -1: no entry yet.
-    @ivar producers: by id.
     @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
         Only the last L{READERS_MAX} of these are kept.
     @ivar hidden: number of hidden entries.
@@ -304,8 +342,9 @@ class GroupState(_Layer):
 
     def __init__(self) -> None:
         self.index = -1
-        self.producers: dict[str, Producer] = {}
-        self._names: dict[int, str] = {}
+        self._pages: dict[int, dict[int, Producer]] = {}
+        self._captured: set[int] = set()
+        self._slots: dict[str, int] = {}
         self.readers: dict[str, KnownReader] = {}
         self.hidden = 0
         self.hidden_runs = array("q")
@@ -318,27 +357,54 @@ class GroupState(_Layer):
             self.producer_bytes += cost_of(producer.name, producer.owner)
         self.readers.update((reader.state.name, reader) for reader in readers)
 
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """All producers, by id: as long as there are many."""
+        return {one.name: one for one in self.all()}
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether there is one."""
+        return bool(self._slots)
+
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
-        return self.producers.get(name)
+        slot = self._slots.get(name)
+        return None if slot is None else self._pages[slot >> _PAGE_SHIFT][slot]
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
-        name = self._names.get(slot)
-        return None if name is None else self.producers[name]
+        page = self._pages.get(slot >> _PAGE_SHIFT)
+        return None if page is None else page.get(slot)
 
     def put(self, producer: Producer) -> None:
         """See L{_Layer.put}."""
-        self.producers[producer.name] = producer
-        self._names[producer.slot] = producer.name
+        slot = producer.slot
+        number = slot >> _PAGE_SHIFT
+        page = self._pages.get(number)
+        if page is None or number in self._captured:
+            page = self._fresh_page(number)
+        page[slot] = producer
+        self._slots[producer.name] = slot
 
     def drop(self, producer: Producer) -> None:
         """See L{_Layer.drop}."""
-        del self.producers[producer.name], self._names[producer.slot]
+        number = producer.slot >> _PAGE_SHIFT
+        page = self._fresh_page(number) if number in self._captured else self._pages[number]
+        del page[producer.slot], self._slots[producer.name]
+        if not page:
+            del self._pages[number]
+
+    def _fresh_page(self, number: int) -> dict[int, Producer]:
+        """A page that no capture has."""
+        page = self._pages[number] = self._pages.get(number, {}).copy()
+        self._captured.discard(number)
+        return page
 
     def all(self) -> Iterable[Producer]:
         """See L{_Layer.all}."""
-        return self.producers.values()
+        for page in self._pages.values():
+            yield from page.values()
 
     def take(self, marked: Marked, said: _Said) -> None:
         """See L{_Layer.take}."""
@@ -387,17 +453,15 @@ class GroupState(_Layer):
         """Whether programs have entries from C{index} on."""
         return self.index + 1 - index > self.hidden - self.hidden_before(index)
 
-    def copy(self) -> GroupState:
-        """The same, which does not change."""
-        other = GroupState()
-        for name in ("age_ms", "clock_ms", "time", "has_forgotten", "index", "hidden", "producer_bytes"):
-            setattr(other, name, getattr(self, name))
-        other.producers = self.producers.copy()
-        other.readers = self.readers.copy()
-        other._names = self._names.copy()
-        other.hidden_runs = self.hidden_runs[:]
-        other.hidden_counts = self.hidden_counts[:]
-        return other
+    def capture(self) -> StateCapture:
+        """It as it is now."""
+        self._captured = set(self._pages)
+        return StateCapture(
+            index=self.index, age_ms=self.age_ms, clock_ms=self.clock_ms, has_forgotten=self.has_forgotten,
+            time=self.time, hidden=self.hidden, hidden_runs=self.hidden_runs[:],
+            hidden_counts=self.hidden_counts[:], producers=len(self._slots), pages=self._pages.copy(),
+            readers=tuple(self.readers.values()),
+        )
 
 
 class _Ahead(_Layer):

@@ -75,13 +75,15 @@ class Desks:
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
-        self._offers = GroupOffers(store, inside.seconds)
+        later = partial(turn.put_off, cost_s=0.0, is_short=False)
+        self._offers = GroupOffers(store, inside.seconds, later)
         self.snapshots = SnapshotDesk(
             config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters, offers=self._offers,
         )
         self.group_fetch = GroupFetch(
-            store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask
+            store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask,
+            later=later,
         )
         self._aging = ProducerAging(
             store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,

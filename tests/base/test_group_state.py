@@ -17,10 +17,12 @@ from dledger.ledger.group_state import (
     GroupState,
     Known,
     Marked,
+    Producer,
+    StateCapture,
     UnfitEntry,
     cost_of,
 )
-from dledger.storage.files.state_file import StatePlace, decode_state, encode_state
+from dledger.storage.files.state_file import StateEncoding, StatePlace, decode_state, encode_state
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import (
     AGE_CHANNEL,
@@ -103,6 +105,53 @@ class Log:
 def digest(state: GroupState) -> bytes:
     """All that a state has."""
     return encode_state(state, StatePlace(state.index, 0, 0, 0))
+
+
+class CaptureTests(SynchronousTestCase):
+    """A state as it was, while the state goes on."""
+
+    def bytes_of(self, capture: StateCapture) -> bytes:
+        """What it has."""
+        return b"".join(StateEncoding(capture, StatePlace(capture.index, 0, 0, 0)).run())
+
+    def test_a_capture_does_not_change(self) -> None:
+        """Whatever is appended, begun or forgotten after it, in its pages and in others."""
+        log = Log()
+        log.begin(*(f"p{number}" for number in range(600)))
+        log.number("p5", 3)
+        log.fold.commit(log.end - 1)
+        before = digest(log.fold.state)
+        capture = log.fold.state.capture()
+        log.number("p5", 2)
+        log.number("p599")
+        log.begin("q")
+        log.age(0)
+        for hour in range(1, 3):
+            log.age(hour * HOUR_MS)
+        log.fold.commit(log.end - 1)
+        self.assertEqual(self.bytes_of(capture), before)
+        self.assertFalse(log.fold.state.has_producers)
+
+    def test_equal_states_have_equal_bytes(self) -> None:
+        """In whatever order the producers came."""
+        found = [Producer(f"p{number}", number + 1, 0) for number in range(300)]
+        states = [GroupState(), GroupState()]
+        states[0].restored(found, [])
+        states[1].restored(reversed(found), [])
+        self.assertEqual(digest(states[0]), digest(states[1]))
+
+    def test_a_capture_copies_no_producer(self) -> None:
+        """And the first change after it copies one page of them."""
+        state = GroupState()
+        state.restored((Producer(f"p{number}", number + 1, 0) for number in range(5000)), [])
+        capture = state.capture()
+        producer = state.producer("p700")
+        assert producer is not None
+        state.put(producer.wrote(3, 1, 0))
+        state.put(producer.wrote(3, 2, 0))
+        pages = state.capture().pages
+        self.assertEqual(sum(one is not pages[number] for number, one in capture.pages.items()), 1)
+        self.assertLessEqual(max(map(len, pages.values())), 256)
 
 
 class LogCase(SynchronousTestCase):

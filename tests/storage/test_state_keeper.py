@@ -153,7 +153,7 @@ class StartTests(KeeperCase):
         commit(other)
         for index in (40, 42):
             assert other.group is not None
-            data = other.encoded_group()[2]
+            data = b"".join(other.encoding_group()[1].run())
             stored = decode_state(data)
             place = stored.place._replace(entry_index=index) if index == 40 else stored.place
             self.store.clean_close()
@@ -251,7 +251,7 @@ class InstallTests(KeeperCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.stored = decode_state(self.store.encoded_group()[2])
+        self.stored = decode_state(b"".join(self.store.encoding_group()[1].run()))
         self.other = self.follower(self.first_of_a_file())
 
     def test_a_state_of_this_log_counts(self) -> None:
@@ -401,7 +401,7 @@ class ExpiryTests(KeeperCase):
 
     def test_a_void_state_keeps_the_log(self) -> None:
         """The log goes when two states of its own are there, whatever a void one names."""
-        place = decode_state(self.store.encoded_group()[2]).place._replace(entry_index=1 << 30)
+        place = decode_state(b"".join(self.store.encoding_group()[1].run())).place._replace(entry_index=1 << 30)
         self.store.clean_close()
         (stored, *_) = StateFile(self.disk, PATH).read()
         content = encode_state(stored.state, place, stored.generation + 1)

@@ -20,7 +20,6 @@ from dledger.storage.files.state_file import (
     STATE_FIXED_DECLARATION,
     STATE_PRODUCER_DECLARATION,
     STATE_READER_DECLARATION,
-    STATE_RUN_DECLARATION,
 )
 from dledger.storage.start.configurations import MEMBERS_DECLARATION
 from dledger.storage.store.chunk_sums import CHUNK_ROW_DECLARATION
@@ -33,6 +32,7 @@ from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.session_entries import SESSION_DECLARATION, SESSION_ENTRY_DECLARATION
 from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
+from protocols.wire.ledger.producers import NUMBERED_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
     JSON_ONLY,
@@ -103,7 +103,7 @@ DECLARED = {
     "State of a group": fields_of(STATE_DECLARATION),
     "Content of a state": fields_of(STATE_FIXED_DECLARATION),
     "Producers of a state": fields_of(STATE_PRODUCER_DECLARATION),
-    "Runs of a producer": fields_of(STATE_RUN_DECLARATION),
+    "Runs of a producer": fields_of(NUMBERED_RUN_DECLARATION),
     "Readers of a state": fields_of(STATE_READER_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),

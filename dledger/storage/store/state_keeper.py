@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.base.disk.disk import is_no_room
-from dledger.ledger.group_state import GroupFold, GroupState, Marked, UnfitEntry
+from dledger.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry
 from dledger.storage.files.marks import marks_in
 from dledger.storage.files.records import chain_of
 from dledger.storage.files.state_file import (
     NO_STATE,
     STATE_NAME,
+    StateEncoding,
     StateFile,
     StatePlace,
     StoredState,
-    encode_state,
 )
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
@@ -282,15 +282,15 @@ class StateKeeper:
         self._is_wanted = True  # (Members that all had it from others may lose power at once.)
         return self.why_unknown
 
-    def encoded(self) -> tuple[int, int, bytes]:
+    def encoding(self) -> tuple[StatePlace, StateEncoding]:
         """
-        Index and term of the last committed entry, and the state there as bytes. The state is known.
+        The last committed entry, and the state there, to be made bytes. The state is known.
 
         @raise DamagedEntryError: that entry is damaged.
         """
         assert self.fold is not None
         place = self._place_of(self.fold.state.index)
-        return place.entry_index, place.term, encode_state(self.fold.state, place)
+        return place, StateEncoding(self.fold.state.capture(), place)
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -313,13 +313,12 @@ class StateKeeper:
         """The flush that was given the file, if one was, has ended."""
         self._is_saving = False
 
-    def _captured(self) -> tuple[GroupState, StatePlace] | None:
+    def _captured(self) -> tuple[StateCapture, StatePlace] | None:
         """The state as it is now; None: there is none, or the file has it."""
         if self.fold is None or self._is_saving or max(self._saved_index, -1) >= self.fold.state.index:
             return None
-        state = self.fold.state.copy()
         try:
-            return state, self._place_of(state.index)
+            return self.fold.state.capture(), self._place_of(self.fold.state.index)
         except DamagedEntryError:
             return None  # (Nothing could vouch for the state. A peer gives the entry back.)
 
@@ -356,7 +355,7 @@ class StateKeeper:
         self._is_wanted = self._file.older_index < last_index  # (By a flush, which goes as far as that.)
         return not self._is_wanted
 
-    def _write(self, state: GroupState, place: StatePlace) -> None:
+    def _write(self, state: StateCapture, place: StatePlace) -> None:
         """Without room, do nothing: it is written later. @raise OSError: writing failed."""
         try:
             self._file.write(state, place)
