@@ -15,7 +15,8 @@ that this program does not know. A fold that left one out would shift all number
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
 made it.
-Rule 4: producers are forgotten by age entries alone, and by no other producer.
+Rule 4: producers are forgotten by age entries alone, and by no other producer. (An operator can let the state
+begin anew: then it is empty from that entry on, and no producer is certainly new.)
 
 Values are replaced, never changed, and producers are kept in pages by slot: L{GroupState.capture} takes the
 pages, and a page is copied before it changes for the first time after that. So neither depends on the number
@@ -45,10 +46,12 @@ from protocols.wire.ledger.own.own_entries import (
     READER_CHANNEL,
     SESSION_CHANNEL,
     SLOT_MAX,
+    STATE_CHANNEL,
     TIME_CHANNEL,
     slot_of,
 )
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
+from protocols.wire.ledger.own.state_entries import check_begin_anew
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
 from protocols.wire.ledger.producers import NUMBERED_RUN
@@ -202,6 +205,8 @@ def _said(marked: Marked) -> _Said:
             return decode_time_entry(marked.body)
         if channel == AGE_CHANNEL:
             return decode_age_entry(marked.body)
+        if channel == STATE_CHANNEL:
+            check_begin_anew(marked.body)
     except WireError as error:
         raise UnfitEntry(f"entry {marked.first_index}: {error}") from None
     if channel not in OWN_KINDS:
@@ -248,6 +253,17 @@ class _Layer:
         """All producers."""
         raise NotImplementedError
 
+    def begin_anew(self) -> None:
+        """
+        Nothing is known of the entries before, so what does not follow from those after is not certain. The
+        age begins anew, too: producers that begin now are not older by it.
+        """
+        self.age_ms = 0
+        self.clock_ms = -1
+        self.time = None
+        self.producer_bytes = 0
+        self.has_forgotten = True
+
     def take(self, marked: Marked, said: _Said) -> None:
         """@raise UnfitEntry: it does not fit; nothing has changed."""
         channel = marked.channel
@@ -262,6 +278,8 @@ class _Layer:
         elif channel == AGE_CHANNEL:
             assert isinstance(said, AgeEntry)
             self._grow_older(said)
+        elif channel == STATE_CHANNEL:
+            self.begin_anew()
 
     def _numbered(self, marked: Marked) -> None:
         producer = self.in_slot(slot_of(marked.channel))
@@ -406,6 +424,14 @@ class GroupState(_Layer):
         for page in self._pages.values():
             yield from page.values()
 
+    def begin_anew(self) -> None:
+        """See L{_Layer.begin_anew}."""
+        super().begin_anew()
+        self._pages, self._slots = {}, {}
+        self.readers = {}
+        self.hidden = 0
+        self.hidden_runs, self.hidden_counts = array("q"), array("q")
+
     def take(self, marked: Marked, said: _Said) -> None:
         """See L{_Layer.take}."""
         super().take(marked, said)
@@ -488,6 +514,13 @@ class _Ahead(_Layer):
     def put(self, producer: Producer) -> None:
         """See L{_Layer.put}."""
         self._producers[producer.name] = self._slots[producer.slot] = producer
+
+    def begin_anew(self) -> None:
+        """See L{_Layer.begin_anew}."""
+        super().begin_anew()
+        self._below = GroupState()
+        self._producers.clear()
+        self._slots.clear()
 
     def drop(self, producer: Producer) -> None:
         """See L{_Layer.drop}."""

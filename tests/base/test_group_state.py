@@ -29,11 +29,13 @@ from protocols.wire.ledger.own.own_entries import (
     HIDDEN,
     READER_CHANNEL,
     SESSION_CHANNEL,
+    STATE_CHANNEL,
     TERM_START_CHANNEL,
     TIME_CHANNEL,
     slot_channels,
 )
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.state_entries import encode_begin_anew
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 
@@ -105,6 +107,63 @@ class Log:
 def digest(state: GroupState) -> bytes:
     """All that a state has."""
     return encode_state(state, StatePlace(state.index, 0, 0, 0))
+
+
+class BeginAnewTests(SynchronousTestCase):
+    """An entry from which on the state is empty."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.log.begin("p", "q")
+        self.log.number("p", 3)
+        self.log.age(1_000_000)
+        self.log.fold.commit(self.log.end - 1)
+
+    def test_nobody_is_certainly_new(self) -> None:
+        """From its write on: the id may begin again, and a number in the middle may have been forgotten."""
+        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        fold = self.log.fold
+        self.assertIs(fold.judge("p", 3, 1).known, Known.FORGOTTEN_PRODUCER)
+        self.assertIs(fold.judge("p", 0, 1).known, Known.NEW)
+        self.assertEqual(fold.free_slots(1), [3])
+        self.log.begin("p")
+        self.log.number("p", 2)
+        fold.commit(self.log.end - 1)
+        self.assertEqual(set(fold.state.producers), {"p"})
+        self.assertEqual(fold.judge("p", 1, 1)[:2], (Known.REPEATED, self.log.end - 1))
+
+    def test_a_cut_takes_it_back(self) -> None:
+        """As any entry that is not committed."""
+        before = digest(self.log.fold.state)
+        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.cut(self.log.end - 1)
+        self.assertEqual(self.log.fold.judge("p", 2, 1).known, Known.REPEATED)
+        self.assertEqual(digest(self.log.fold.state), before)
+
+    def test_it_is_equal_at_members_that_knew_nothing(self) -> None:
+        """The entries before do not count, and neither do those that were hidden."""
+        self.log.own(TERM_START_CHANNEL)
+        index = self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.begin("r")
+        self.log.number("r", 2)
+        self.log.fold.commit(self.log.end - 1)
+        fold = GroupFold(GroupState())
+        fold.state.index, fold.state.has_forgotten = index - 1, True
+        fold.take([one for one in self.log.entries[index:] if one.channel])
+        fold.commit(self.log.end - 1)
+        self.assertEqual(digest(fold.state), digest(self.log.fold.state))
+
+    def test_the_age_begins_anew(self) -> None:
+        """A clock that is far from the last one makes no producer older."""
+        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.begin("r")
+        self.log.age(1_000_000 + 1000 * HOUR_MS)
+        self.assertIsNotNone(self.log.fold.producer("r"))
+        self.assertEqual(self.log.fold.clock_ms, 1_000_000 + 1000 * HOUR_MS)
+
+    def test_a_malformed_one_is_refused(self) -> None:
+        """It must not be an order that others understand."""
+        self.assertRaises(UnfitEntry, self.log.own, STATE_CHANNEL, b"anew")
 
 
 class CaptureTests(SynchronousTestCase):

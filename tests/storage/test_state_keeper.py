@@ -22,8 +22,14 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import decode_header
-from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, TERM_START_CHANNEL, slot_channels
+from protocols.wire.ledger.own.own_entries import (
+    SESSION_CHANNEL,
+    STATE_CHANNEL,
+    TERM_START_CHANNEL,
+    slot_channels,
+)
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.state_entries import encode_begin_anew
 from tests.storage.support import (
     ROOT,
     HookedCase,
@@ -193,6 +199,68 @@ class StartTests(KeeperCase):
         assert store.group is not None
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)
+
+
+class BeginAnewTests(KeeperCase):
+    """A log without a state, and an entry that begins it anew."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = config_of("other")
+        self.store = self.follower(self.first_of_a_file())
+        commit(self.store)
+        self.at = self.store.ledger_end_index + 1
+        self.store.append_bodies((encode_begin_anew(),), 1, channels=(STATE_CHANNEL,))
+
+    def assertBegun(self) -> None:
+        """The state is empty, and goes on."""
+        assert self.store.group is not None
+        self.assertIs(self.judged(3)[0], Known.FORGOTTEN_PRODUCER)
+        self.assertEqual(self.store.why_group_unknown, "")
+
+    def test_it_counts_when_it_is_committed(self) -> None:
+        """Not before; what follows it is folded, too."""
+        begin_session(self.store, "r", 1)
+        self.assertIsNone(self.store.group)
+        commit(self.store)
+        self.assertBegun()
+        number(self.store, "r")
+        commit(self.store)
+        assert self.store.group is not None
+        self.assertEqual(self.store.group.judge("r", 0, 1)[:2], (Known.REPEATED, self.at + 2))
+
+    def test_it_is_soon_on_the_disk(self) -> None:
+        """The next checkpoint writes the file."""
+        commit(self.store)
+        self.store.check_point(force=True)
+        self.reopen()
+        self.assertBegun()
+        self.assertEqual([one.place.entry_index for one in StateFile(self.disk, self.path()).read()],
+                         [self.at] * 2)
+
+    def test_a_start_without_the_file_finds_it(self) -> None:
+        """And one that does not know it to be committed waits for that."""
+        begin_session(self.store, "r", 1)
+        flush(self.store)
+        self.reopen()
+        self.assertIsNone(self.store.group)
+        commit(self.store)
+        self.assertBegun()
+        self.store.check_point(force=True)
+        self.disk.unlink(self.path())
+        self.reopen()
+        self.assertBegun()
+
+    def test_a_cut_takes_it_back(self) -> None:
+        """Another entry that is committed in its place begins nothing."""
+        self.store.truncate_to(self.store.read_batch(self.at - 1, max_count=1, max_bytes=1 << 20))
+        begin_session(self.store, "r", 1)
+        commit(self.store)
+        self.assertIsNone(self.store.group)
+
+    def path(self) -> str:
+        """Of the file."""
+        return f"{self.config.self_path}/{STATE_NAME}"
 
 
 class WriteTests(KeeperCase):

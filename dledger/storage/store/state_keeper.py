@@ -5,7 +5,8 @@ ledger is written, saved beside it, folded on at a start.
 
 Rule 1: the state is that of the file, or of another member, and all entries after it. A ledger that begins
 after the state, or has a hole after it, has none: then nothing is folded, no producer may append and readers
-are refused, until the hole is mended or L{StateKeeper.install} brings a state.
+are refused, until the hole is mended, L{StateKeeper.install} brings a state, or an operator's entry says that
+it begins anew.
 Rule 2: the file never counts further than what is committed and on stable storage. The files of the log go
 only below the older of its two states.
 
@@ -14,6 +15,7 @@ Source: none, this is ours; docs/exactly-once.md, docs/readers.md, docs/times.md
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from dledger.base.disk.disk import is_no_room
@@ -35,7 +37,7 @@ from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
-from protocols.wire.ledger.own.own_entries import is_hidden
+from protocols.wire.ledger.own.own_entries import STATE_CHANNEL, is_hidden
 
 _SCAN_BYTES = 1024 * 1024
 #: The file is written when the ledger has grown by this, or into another data file: an archive, which ends
@@ -51,6 +53,9 @@ class StateKeeper:
 
     @ivar fold: None: not known.
     @ivar may_begin_unnumbered: Java wrote the directory, and no other member may have a state.
+    Invariant: without a fold, C{_anew} is the first entry that is known here to begin the state anew; -1: there
+    is none.
+
     @ivar why_unknown: the reason, for people; empty if it is known.
     """
 
@@ -66,6 +71,7 @@ class StateKeeper:
         self.fold: GroupFold | None = GroupFold(GroupState())
         self.may_begin_unnumbered = False
         self.why_unknown = ""
+        self._anew = -1
         self._folds_from = -1  # entries that are damaged from here on are needed; -1: none is
         self._last_program = -1
         self._is_last_sure = True
@@ -95,16 +101,55 @@ class StateKeeper:
         if state is None:
             self._lack(f"the log begins with the entry {ledger.begin_index}, and there is no state of the "
                        "group before it")
+            self._anew = self._found_anew()
+            self.commit(ledger.committed_index)
         else:
             self._fold_on(state)
+
+    def _found_anew(self) -> int:
+        """
+        The first entry near the end that begins the state anew; -1: there is none. (With the next flush or
+        checkpoint after its commit the file has a state: one that is further back is not needed.)
+        """
+        ledger, index = self._ledger, max(self._ledger.begin_index, 0)
+        try:
+            index += bisect_left(range(index, ledger.end_index + 1), ledger.end_position - SAVE_EVERY_BYTES,
+                                 key=self._reads.position_of)
+            while index <= ledger.end_index:
+                end_index, marks = self._read_marks(index)
+                for one in marks:
+                    if one.channel == STATE_CHANNEL:
+                        return one.first_index
+                index = end_index + 1
+        except DamagedEntryError:
+            pass  # (The hole after it would end the fold, too.)
+        return -1
+
+    def _read_marks(self, index: int) -> tuple[int, Sequence[Marked]]:
+        """
+        Look at some entries from C{index} on. @return: the last one, and the marks.
+
+        @raise DamagedEntryError: one with a mark is damaged.
+        """
+        end_index = self._ledger.end_index
+        batch = self._reads.read_unchecked(index, end_index=end_index, max_bytes=_SCAN_BYTES)
+        marks, end_index = marks_in(batch), index + batch.count - 1
+        if marks:
+            batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
+            marks, end_index = marks_in(batch), index + batch.count - 1
+        return end_index, marks
 
     def begin_unnumbered(self) -> None:
         """
         Java wrote the entries before the log, and nobody has a state of the group. Producers that others led
         may be among them, so no producer is certainly new.
         """
+        self._fold_anew(self._ledger.begin_index)
+
+    def _fold_anew(self, index: int) -> None:
+        """Nothing is known of the entries before C{index}; fold the others."""
         state = GroupState()
-        state.index = self._ledger.begin_index - 1
+        state.index = index - 1
         state.has_forgotten = True
         self._fold_on(state)
         self._is_wanted = True  # (The next start finds files that are not Java's alone.)
@@ -158,11 +203,7 @@ class StateKeeper:
         ledger, fold, index = self._ledger, GroupFold(state), max(state.index + 1, 0)
         try:
             while index <= ledger.end_index:
-                batch = self._reads.read_unchecked(index, end_index=ledger.end_index, max_bytes=_SCAN_BYTES)
-                marks, end_index = marks_in(batch), index + batch.count - 1
-                if marks:
-                    batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
-                    marks, end_index = marks_in(batch), index + batch.count - 1
+                end_index, marks = self._read_marks(index)
                 fold.take(marks)
                 fold.commit(min(ledger.committed_index, end_index))
                 index = end_index + 1
@@ -177,7 +218,7 @@ class StateKeeper:
     def _has(self, fold: GroupFold) -> None:
         self.fold = fold
         self.why_unknown = ""
-        self._folds_from = -1
+        self._anew = self._folds_from = -1
 
     def _lack(self, why: str, *, folds_from: int = -1) -> None:
         self.fold = None
@@ -203,6 +244,8 @@ class StateKeeper:
             except UnfitEntry as error:
                 raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=marks[0].first_index,
                                    reason=str(error)) from None
+        elif self._anew < 0:
+            self._anew = next((one.first_index for one in marks if one.channel == STATE_CHANNEL), -1)
 
     def written(self, first_index: int, marks: Sequence[Marked]) -> None:
         """The ledger has grown by the entries from C{first_index} on; C{marks} are among them."""
@@ -240,18 +283,24 @@ class StateKeeper:
         """The entries up to here are committed."""
         if self.fold is not None:
             self.fold.commit(committed_index)
+        elif 0 <= self._anew <= committed_index:
+            index, self._anew = self._anew, -1
+            self._fold_anew(index)
 
     def cut(self, first_gone: int) -> None:
         """The ledger was cut, or the entries from here on were not written."""
         if self._last_program >= first_gone:
             self._last_program = first_gone - 1
             self._is_last_sure = False
+        if self._anew >= first_gone:
+            self._anew = -1
         if self.fold is not None:
             self.fold.cut(first_gone)
 
     def begin_anew(self, begin_index: int) -> None:
         """The ledger goes on at C{begin_index}, after entries that it never had."""
         self.may_begin_unnumbered = False
+        self._anew = -1
         self._last_program = begin_index - 1
         self._is_last_sure = True
         if self.fold is not None and self.fold.state.index == begin_index - 1:

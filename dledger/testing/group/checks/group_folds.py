@@ -28,7 +28,7 @@ from dledger.testing.group.checks.moments import STATE_PIECE, STATE_TAKEN, Momen
 from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
-from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, slot_of
+from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, STATE_CHANNEL, slot_of
 from protocols.wire.ledger.own.session_entries import decode_session_entry
 
 #: By index and term: the record, and the term before it.
@@ -87,6 +87,10 @@ class Folded:
             for name in old:
                 del self._slots[self.producers.pop(name).slot]
             self.forgotten.update(old)
+        elif header.channel == STATE_CHANNEL:
+            self.forgotten.update(self.producers)
+            self.producers, self._slots = {}, {}
+            self.age_ms, self._clock_ms = 0, None
 
     def _numbered(self, channel: int, index: int) -> None:
         producer = self.producers.get(self._slots.get(slot_of(channel), ""))
