@@ -22,6 +22,7 @@ from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
 from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.state_orders import StateOrders
 from dledger.node.run.inside import MemberInside
 from dledger.node.run.keeping import keep_from_index
 from dledger.node.run.reads import Reads
@@ -37,6 +38,7 @@ class Desks:
     @ivar machine_surroundings: for the part that answers these requests.
     @ivar readers: answers the requests of readers.
     @ivar snapshots: exchanges snapshots with other members.
+    @ivar state_orders: takes an operator's order to begin the state of the group anew.
     @ivar group_fetch: gets the state of the group from another member, while this one has none.
     """
 
@@ -85,6 +87,10 @@ class Desks:
             store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask,
             later=later,
         )
+        self.state_orders = StateOrders(
+            config.group, store, status=core.status, others=self.snapshots,
+            append=self.appends.append_own if takes_appends else None,
+        )
         self._aging = ProducerAging(
             store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,
             wall_s=inside.wall_s, append=self.appends.append_own,
@@ -103,7 +109,7 @@ class Desks:
         self.router = RequestRouter(
             inside, Answerers(
                 appends=self.appends, reads=self.reads, machine=self.machine, readers=self.readers,
-                snapshots=self.snapshots,
+                snapshots=self.snapshots, state_orders=self.state_orders,
             ), self.refusals, Introductions(
                 greeting=belonging.greeting, greeted=belonging.contacts.greeted, told=told,
             ), next_token=next_token, takes_appends=takes_appends,

@@ -30,8 +30,9 @@ def _state() -> bytes:
     state.index, state.hidden, state.time = 99, 3, NotedTime(5, 1, 1000)
     state.hidden_runs = array("q", (0, 5, 98))
     state.hidden_counts = array("q", (0, 1, 2))
+    runs = NUMBERED_RUN.pack(0, 1, 40) + NUMBERED_RUN.pack(40, 60, 2)
     state.restored(
-        [Producer("p", 1, 0), Producer("größe", 9, 5, 41, NUMBERED_RUN.pack(0, 1, 40) + NUMBERED_RUN.pack(40, 60, 2))],
+        [Producer("p", 1, 0), Producer("größe", 9, 5, 41, runs)],
         [KnownReader(4, _READER, 2)],
     )
     return encode_state(state, StatePlace(99, 2, 5000, -7), 3)

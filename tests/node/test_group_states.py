@@ -81,7 +81,10 @@ class GroupCase(SynchronousTestCase):
         self.later: list[Callable[[], None]] = []
         self.ledger = Ledger(None)
         self.sources = {name: Ledger(state_of(40)) for name in ("n1", "n2")}
-        self.offers = {name: GroupOffers(one, lambda: self.now_s, self.later.append) for name, one in self.sources.items()}
+        self.offers = {
+            name: GroupOffers(one, lambda: self.now_s, self.later.append)
+            for name, one in self.sources.items()
+        }
         self.senders = ["n1", "n2"]
         self.asked: list[str] = []
         self.changed: Callable[[SnapshotResponse], SnapshotResponse] = lambda answer: answer

@@ -31,6 +31,7 @@ from protocols.wire.ledger.own.age_entries import AGE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.session_entries import SESSION_DECLARATION, SESSION_ENTRY_DECLARATION
+from protocols.wire.ledger.own.state_entries import STATE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
 from protocols.wire.ledger.producers import NUMBERED_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
@@ -96,6 +97,7 @@ DECLARED = {
     "Age entries": fields_of(AGE_ENTRY_DECLARATION),
     "Reader entries": fields_of(READER_ENTRY_DECLARATION),
     "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
+    "State entries": fields_of(STATE_ENTRY_DECLARATION),
     "Time entries": fields_of(TIME_ENTRY_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),

@@ -128,8 +128,7 @@ class GroupOffers:
         @raise DLedgerError: LEADER_NOT_READY: it is not known here; INDEX_LESS_THAN_LOCAL_BEGIN: the one
             that was begun is no longer there; UNEXPECTED_ARGUMENT: it has no such piece.
         """
-        if self._ledger.group is None:
-            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
+        self.check_known()
         offer = self._newest() if request.index < 0 else self._offers.get((request.index, request.index_term))
         if offer is None:
             raise DLedgerError(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, reason=(
@@ -149,6 +148,11 @@ class GroupOffers:
             index=offer.place.entry_index, index_term=offer.place.term, size=size, offset=request.offset,
             data=data, crc=crc32(data),
         )
+
+    def check_known(self) -> None:
+        """@raise DLedgerError: LEADER_NOT_READY: the state is not known here."""
+        if self._ledger.group is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
 
     def sweep(self) -> None:
         """Drop what nobody asks for any more."""
@@ -212,6 +216,13 @@ class GroupFetch:
         self._decoding: Generator[None, None, StoredState] | None = None
         self._stored: StoredState | None = None
         self.progress = ""
+
+    @property
+    def why_unknown(self) -> str:
+        """Why the state is not known, and how far the transfer is, for people; empty if it is known."""
+        if self._ledger.group is not None:
+            return ""
+        return "; ".join(filter(None, (self._ledger.why_group_unknown, self.progress)))
 
     def sweep(self, now_s: float) -> None:
         """Begin, or try again. @param now_s: of the monotonic clock."""

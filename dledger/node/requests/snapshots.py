@@ -124,6 +124,8 @@ class SnapshotDesk:
                 ResponseCode.UNKNOWN_MEMBER,
                 reason=f"{peer_id!r} is not a member of the group, or does not speak on this connection",
             )
+        if not request.machine:
+            self._offers.check_known()
         quota = self._members.quota_of(peer_id)
         left = quota.left(self._now_ms())
         if left <= 0 or not connection.may_answer:

@@ -49,13 +49,11 @@ _LOOK_BACK = 1024
 
 class StateKeeper:
     """
-    Invariant: C{fold} is None, or the fold of all entries of the ledger.
+    Invariant: C{fold} is None, or the fold of all entries of the ledger. Without one, C{_anew} is the first
+    entry that is known here to begin the state anew; -1: there is none.
 
     @ivar fold: None: not known.
     @ivar may_begin_unnumbered: Java wrote the directory, and no other member may have a state.
-    Invariant: without a fold, C{_anew} is the first entry that is known here to begin the state anew; -1: there
-    is none.
-
     @ivar why_unknown: the reason, for people; empty if it is known.
     """
 

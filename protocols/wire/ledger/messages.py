@@ -212,6 +212,30 @@ class AppendOnceResponse(AppendResponse):
 
 
 @value_class(kw_only=True)
+class BeginStateRequest(Request):
+    """
+    Let the state of the group begin anew, see docs/exactly-once.md.
+
+    @ivar insists: also if a member has the state: what it says of producers and readers is lost.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
+    insists: bool = False
+
+
+@value_class(kw_only=True)
+class BeginStateResponse(Response):
+    """
+    @ivar index: of the order in the log; -1 unless SUCCESS.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
+    index: int = -1
+    reason: str = ""
+
+
+@value_class(kw_only=True)
 class ReaderRequest(Request):
     """
     Keep the place of a named reader, see docs/readers.md.
