@@ -427,10 +427,12 @@ class GroupState(_Layer):
     def begin_anew(self) -> None:
         """See L{_Layer.begin_anew}."""
         super().begin_anew()
-        self._pages, self._slots = {}, {}
+        self._pages = {}
+        self._slots = {}
         self.readers = {}
         self.hidden = 0
-        self.hidden_runs, self.hidden_counts = array("q"), array("q")
+        self.hidden_runs = array("q")
+        self.hidden_counts = array("q")
 
     def take(self, marked: Marked, said: _Said) -> None:
         """See L{_Layer.take}."""

@@ -170,7 +170,7 @@ class CaptureTests(SynchronousTestCase):
     """A state as it was, while the state goes on."""
 
     def bytes_of(self, capture: StateCapture) -> bytes:
-        """What it has."""
+        """All that a capture has."""
         return b"".join(StateEncoding(capture, StatePlace(capture.index, 0, 0, 0)).run())
 
     def test_a_capture_does_not_change(self) -> None:

@@ -469,7 +469,8 @@ class ExpiryTests(KeeperCase):
 
     def test_a_void_state_keeps_the_log(self) -> None:
         """The log goes when two states of its own are there, whatever a void one names."""
-        place = decode_state(b"".join(self.store.encoding_group()[1].run())).place._replace(entry_index=1 << 30)
+        data = b"".join(self.store.encoding_group()[1].run())
+        place = decode_state(data).place._replace(entry_index=1 << 30)
         self.store.clean_close()
         (stored, *_) = StateFile(self.disk, PATH).read()
         content = encode_state(stored.state, place, stored.generation + 1)

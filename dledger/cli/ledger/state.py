@@ -11,7 +11,7 @@ from dledger.cli.basics.target import Target
 
 @click.group("state")
 def state() -> None:
-    """Begin the state of a group anew: what it knows of producers and readers."""
+    """Begin the state of a group anew: its table of producers and readers."""
 
 
 @state.command("begin-anew")
@@ -24,8 +24,8 @@ def begin_anew(target: Target, lose_state: bool, as_json: bool) -> None:
     Begin with no producer and no reader, in a group of which no member knows the state any more.
 
     The order is written into the log, and all members follow it. From then on producers and readers are
-    served again. A producer must not begin with sequence 0 under its old id: what it appended before may be
-    in the log. It is refused while the leader, or another member that answers, has the state.
+    served again. A producer must not begin with sequence 0 under its old id: its earlier entries may be in
+    the log. It is refused while the leader, or another member that answers, has the state.
     """
     with target.open() as log:
         index = log.begin_state(insists=lose_state)

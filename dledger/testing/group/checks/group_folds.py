@@ -89,8 +89,10 @@ class Folded:
             self.forgotten.update(old)
         elif header.channel == STATE_CHANNEL:
             self.forgotten.update(self.producers)
-            self.producers, self._slots = {}, {}
-            self.age_ms, self._clock_ms = 0, None
+            self.producers = {}
+            self._slots = {}
+            self.age_ms = 0
+            self._clock_ms = None
 
     def _numbered(self, channel: int, index: int) -> None:
         producer = self.producers.get(self._slots.get(slot_of(channel), ""))
