@@ -51,7 +51,7 @@ from protocols.wire.ledger.own.own_entries import (
     slot_of,
 )
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
-from protocols.wire.ledger.own.state_entries import check_begin_anew
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decode_state_entry
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
 from protocols.wire.ledger.producers import NUMBERED_RUN
@@ -190,7 +190,7 @@ class Verdict(NamedTuple):
 
 
 #: What an entry of the log's own says, if it changes the state.
-_Said = tuple[Session, ...] | ReaderState | AgeEntry | int | None
+_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | int | None
 
 
 def _said(marked: Marked) -> _Said:
@@ -206,7 +206,7 @@ def _said(marked: Marked) -> _Said:
         if channel == AGE_CHANNEL:
             return decode_age_entry(marked.body)
         if channel == STATE_CHANNEL:
-            check_begin_anew(marked.body)
+            return decode_state_entry(marked.body)
     except WireError as error:
         raise UnfitEntry(f"entry {marked.first_index}: {error}") from None
     if channel not in OWN_KINDS:
@@ -273,13 +273,15 @@ class _Layer:
             assert isinstance(said, int)
             self.time = NotedTime(marked.first_index, marked.term, said)
         elif channel == SESSION_CHANNEL:
-            assert isinstance(said, tuple)
+            assert type(said) is tuple
             self._bind(marked, said)  # type: ignore[arg-type]
         elif channel == AGE_CHANNEL:
             assert isinstance(said, AgeEntry)
             self._grow_older(said)
         elif channel == STATE_CHANNEL:
-            self.begin_anew()
+            assert isinstance(said, StateEntry)
+            if said.word is StateWord.BEGIN_ANEW:
+                self.begin_anew()
 
     def _numbered(self, marked: Marked) -> None:
         producer = self.in_slot(slot_of(marked.channel))
@@ -344,6 +346,14 @@ class StateCapture:
     readers: tuple[KnownReader, ...]
 
 
+class DigestPlace(NamedTuple):
+    """An entry that says: take the digest of the state. @ivar state: as of that entry, with it."""
+
+    entry_index: int
+    term: int
+    state: StateCapture
+
+
 class GroupState(_Layer):
     """
     What the entries up to a committed one say.
@@ -356,7 +366,12 @@ class GroupState(_Layer):
     @ivar hidden: number of hidden entries.
     @ivar hidden_runs, hidden_counts: index of the first one of each of the last runs of hidden entries that
         follow each other, and number of hidden entries before it.
+    @ivar digest_place: the last one that was not taken yet, see L{take_digest_place}.
+    @ivar digest_entry: the last entry with a digest. The file has none of both: they are about it.
     """
+
+    digest_place: DigestPlace | None = None
+    digest_entry: StateEntry | None = None
 
     def __init__(self) -> None:
         self.index = -1
@@ -433,6 +448,7 @@ class GroupState(_Layer):
         self.hidden = 0
         self.hidden_runs = array("q")
         self.hidden_counts = array("q")
+        self.digest_place = self.digest_entry = None
 
     def take(self, marked: Marked, said: _Said) -> None:
         """See L{_Layer.take}."""
@@ -446,6 +462,15 @@ class GroupState(_Layer):
             self.hidden += marked.entries
         if isinstance(said, ReaderState):
             self._decided(marked.first_index, said)
+        elif isinstance(said, StateEntry) and said.word is StateWord.TAKE_DIGEST:
+            self.digest_place = DigestPlace(marked.first_index, marked.term, self.capture())
+        elif isinstance(said, StateEntry) and said.word is StateWord.DIGEST:
+            self.digest_entry = said
+
+    def take_digest_place(self) -> DigestPlace | None:
+        """The last entry that wants a digest, once. @return: None: there is none, or it was taken."""
+        found, self.digest_place = self.digest_place, None
+        return found
 
     def _decided(self, index: int, state: ReaderState) -> None:
         known = self.readers.get(state.name)

@@ -35,7 +35,7 @@ from protocols.wire.ledger.own.own_entries import (
     slot_channels,
 )
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
-from protocols.wire.ledger.own.state_entries import encode_begin_anew
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 
@@ -121,7 +121,7 @@ class BeginAnewTests(SynchronousTestCase):
 
     def test_nobody_is_certainly_new(self) -> None:
         """From its write on: the id may begin again, and a number in the middle may have been forgotten."""
-        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
         fold = self.log.fold
         self.assertIs(fold.judge("p", 3, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(fold.judge("p", 0, 1).known, Known.NEW)
@@ -135,7 +135,7 @@ class BeginAnewTests(SynchronousTestCase):
     def test_a_cut_takes_it_back(self) -> None:
         """As any entry that is not committed."""
         before = digest(self.log.fold.state)
-        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
         self.log.cut(self.log.end - 1)
         self.assertEqual(self.log.fold.judge("p", 2, 1).known, Known.REPEATED)
         self.assertEqual(digest(self.log.fold.state), before)
@@ -143,7 +143,7 @@ class BeginAnewTests(SynchronousTestCase):
     def test_it_is_equal_at_members_that_knew_nothing(self) -> None:
         """The entries before do not count, and neither do those that were hidden."""
         self.log.own(TERM_START_CHANNEL)
-        index = self.log.own(STATE_CHANNEL, encode_begin_anew())
+        index = self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
         self.log.begin("r")
         self.log.number("r", 2)
         self.log.fold.commit(self.log.end - 1)
@@ -155,7 +155,7 @@ class BeginAnewTests(SynchronousTestCase):
 
     def test_the_age_begins_anew(self) -> None:
         """A clock that is far from the last one makes no producer older."""
-        self.log.own(STATE_CHANNEL, encode_begin_anew())
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
         self.log.begin("r")
         self.log.age(1_000_000 + 1000 * HOUR_MS)
         self.assertIsNotNone(self.log.fold.producer("r"))

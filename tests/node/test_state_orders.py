@@ -18,7 +18,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse
 from protocols.wire.ledger.own.own_entries import STATE_CHANNEL
-from protocols.wire.ledger.own.state_entries import check_begin_anew
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decode_state_entry
 
 LACKS = SnapshotResponse(code=ResponseCode.LEADER_NOT_READY)
 
@@ -69,7 +69,7 @@ class OrderTests(SynchronousTestCase):
         self.answers.clear()
         self.order()
         self.assertEqual([channel for channel, _ in self.appended], [STATE_CHANNEL] * 4)
-        check_begin_anew(self.appended[0][1])
+        self.assertEqual(decode_state_entry(self.appended[0][1]), StateEntry(StateWord.BEGIN_ANEW))
 
     def test_another_member_has_it(self) -> None:
         """Or may have: the group would lose it, unless the operator insists."""

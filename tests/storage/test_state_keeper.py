@@ -29,7 +29,7 @@ from protocols.wire.ledger.own.own_entries import (
     slot_channels,
 )
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
-from protocols.wire.ledger.own.state_entries import encode_begin_anew
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from tests.storage.support import (
     ROOT,
     HookedCase,
@@ -210,7 +210,8 @@ class BeginAnewTests(KeeperCase):
         self.store = self.follower(self.first_of_a_file())
         commit(self.store)
         self.at = self.store.ledger_end_index + 1
-        self.store.append_bodies((encode_begin_anew(),), 1, channels=(STATE_CHANNEL,))
+        body = encode_state_entry(StateEntry(StateWord.BEGIN_ANEW))
+        self.store.append_bodies((body,), 1, channels=(STATE_CHANNEL,))
 
     def assertBegun(self) -> None:
         """The state is empty, and goes on."""

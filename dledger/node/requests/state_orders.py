@@ -22,7 +22,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Response
 from protocols.wire.ledger.own.own_entries import STATE_CHANNEL
-from protocols.wire.ledger.own.state_entries import encode_begin_anew
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 
 
 class OrderedLedger(Protocol):
@@ -89,7 +89,7 @@ class StateOrders:
                     raise _refused(f"{peer_id} has the state of the group, or may have it, and gives it "
                                    "to this member soon")
             self._check(insists)
-        return (await self._append(STATE_CHANNEL, encode_begin_anew())).index
+        return (await self._append(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))).index
 
     def _check(self, insists: bool) -> None:
         """@raise DLedgerError: this member may not give the order."""

@@ -49,6 +49,9 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     def install_group(self, stored: StoredState) -> str:
         """Take up the state of another member. @return: why it is of no use; empty if it was taken up."""
 
+    def void_group(self, why: str) -> None:
+        """The state is wrong: it does not count any more."""
+
     @property
     def may_begin_group_anew(self) -> bool:
         """Whether nobody has a state if no other member gives one: Java wrote the directory."""

@@ -18,9 +18,11 @@ Source: none, this is ours; docs/wire-format.md.
 
 from __future__ import annotations
 
+import os.path
 import struct
 from array import array
 from collections.abc import Generator, Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
@@ -39,6 +41,7 @@ from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.own.own_entries import SLOT_MAX
+from protocols.wire.ledger.own.state_entries import STATE_DIGEST_BYTES
 from protocols.wire.ledger.producers import NUMBERED_RUN
 from protocols.wire.ledger.readers import decode_reader_entry, encode_reader_entry
 
@@ -150,6 +153,20 @@ class StateEncoding:
         while not self.step():
             pass
         return self.pieces
+
+
+def digesting(state: StateCapture) -> Generator[None, None, int]:
+    """
+    The digest of a state, in steps as L{decoding}: equal states of one entry have equal ones.
+    """
+    digest, done = sha256(), 0
+    for piece in _pieces_of(state):
+        digest.update(piece)
+        done += len(piece)
+        if done >= STEP_BYTES:
+            done = 0
+            yield
+    return int.from_bytes(digest.digest()[:STATE_DIGEST_BYTES])
 
 
 def _pieces_of(state: StateCapture) -> Iterator[bytes]:
@@ -314,6 +331,15 @@ class StateFile:
             if self._generations[slot] == generation:
                 self._generations[slot] = 0
                 self._indexes[slot] = NO_STATE
+
+    def remove(self) -> None:
+        """No state in it counts. @raise OSError: the disk failed."""
+        if self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(os.path.dirname(self._path))
+        self._slot_bytes = 0
+        self._generations = [0, 0]
+        self._indexes = [NO_STATE, NO_STATE]
 
     def write(self, state: StateCapture, place: StatePlace) -> None:
         """

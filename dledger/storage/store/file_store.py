@@ -276,6 +276,10 @@ class FileStore:
         """See L{StateKeeper.install}."""
         return self._state.install(stored)
 
+    def void_group(self, why: str) -> None:
+        """See L{StateKeeper.void}."""
+        self._state.void(why)
+
     @property
     def may_begin_group_anew(self) -> bool:
         """See L{StateKeeper}."""

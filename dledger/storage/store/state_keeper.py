@@ -36,8 +36,10 @@ from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.own.own_entries import STATE_CHANNEL, is_hidden
+from protocols.wire.ledger.own.state_entries import StateWord, decode_state_entry
 
 _SCAN_BYTES = 1024 * 1024
 #: The file is written when the ledger has grown by this, or into another data file: an archive, which ends
@@ -64,6 +66,7 @@ class StateKeeper:
         self._file = StateFile(ledger.disk, f"{ledger.config.self_path}/{STATE_NAME}")
         self._is_saving = False
         self._is_wanted = False
+        self._is_void = False
         self._saved_position = 0
         self._saved_index = NO_STATE
         self.fold: GroupFold | None = GroupFold(GroupState())
@@ -115,9 +118,8 @@ class StateKeeper:
                                  key=self._reads.position_of)
             while index <= ledger.end_index:
                 end_index, marks = self._read_marks(index)
-                for one in marks:
-                    if one.channel == STATE_CHANNEL:
-                        return one.first_index
+                if (found := _begins_anew(marks)) >= 0:
+                    return found
                 index = end_index + 1
         except DamagedEntryError:
             pass  # (The hole after it would end the fold, too.)
@@ -218,6 +220,21 @@ class StateKeeper:
         self.why_unknown = ""
         self._anew = self._folds_from = -1
 
+    def void(self, why: str) -> None:
+        """
+        The state is wrong: it does not count, here and after a start.
+
+        @raise StoreError: the file could not be removed.
+        """
+        self._lack(why)
+        self._is_wanted = False
+        self._saved_index = NO_STATE
+        if self._is_saving:
+            self._is_void = True  # (The flush would write it once more.)
+        else:
+            with self._ledger.guard.storing("removing the state of the group failed"):
+                self._file.remove()
+
     def _lack(self, why: str, *, folds_from: int = -1) -> None:
         self.fold = None
         self.why_unknown = why
@@ -243,7 +260,7 @@ class StateKeeper:
                 raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=marks[0].first_index,
                                    reason=str(error)) from None
         elif self._anew < 0:
-            self._anew = next((one.first_index for one in marks if one.channel == STATE_CHANNEL), -1)
+            self._anew = _begins_anew(marks)
 
     def written(self, first_index: int, marks: Sequence[Marked]) -> None:
         """The ledger has grown by the entries from C{first_index} on; C{marks} are among them."""
@@ -359,6 +376,10 @@ class StateKeeper:
     def flush_ended(self) -> None:
         """The flush that was given the file, if one was, has ended."""
         self._is_saving = False
+        if self._is_void:
+            self._is_void = False
+            with self._ledger.guard.storing("removing the state of the group failed"):
+                self._file.remove()
 
     def _captured(self) -> tuple[StateCapture, StatePlace] | None:
         """The state as it is now; None: there is none, or the file has it."""
@@ -410,3 +431,15 @@ class StateKeeper:
         except OSError as error:
             if not is_no_room(error):
                 raise
+
+
+def _begins_anew(marks: Sequence[Marked]) -> int:
+    """The first entry that begins the state anew; -1: none does."""
+    for one in marks:
+        if one.channel == STATE_CHANNEL:
+            try:
+                if decode_state_entry(one.body).word is StateWord.BEGIN_ANEW:
+                    return one.first_index
+            except WireError:
+                continue  # (Whoever has the state refuses it.)
+    return -1

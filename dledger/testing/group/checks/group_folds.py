@@ -30,6 +30,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, STATE_CHANNEL, slot_of
 from protocols.wire.ledger.own.session_entries import decode_session_entry
+from protocols.wire.ledger.own.state_entries import StateWord, decode_state_entry
 
 #: By index and term: the record, and the term before it.
 Records: TypeAlias = Mapping[tuple[int, int], tuple[bytes, int]]
@@ -87,7 +88,9 @@ class Folded:
             for name in old:
                 del self._slots[self.producers.pop(name).slot]
             self.forgotten.update(old)
-        elif header.channel == STATE_CHANNEL:
+        elif header.channel == STATE_CHANNEL and (
+            decode_state_entry(record[ENTRY_HEADER.size :]).word is StateWord.BEGIN_ANEW
+        ):
             self.forgotten.update(self.producers)
             self.producers = {}
             self._slots = {}
