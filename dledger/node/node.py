@@ -57,7 +57,6 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import (
     BeginStateRequest,
-    LeadershipTransferRequest,
     Request,
     Response,
 )
@@ -134,7 +133,8 @@ class Node:
             counters=self.counters, report=self.report,
         )
         self.about = AboutMember(
-            self.status, lambda: self.machine_requests.told(), lambda: self.has_times
+            self.status, lambda: self.machine_requests.told(), lambda: self.has_times,
+            lambda: self.desks.state_digests.told,
         )
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, embedding=embedding
@@ -382,11 +382,7 @@ class Node:
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
-        config = self.config
-        return self.router.ask(LeadershipTransferRequest(
-            group=config.group, remote_id=config.self_id, term=-1, transfer_id=config.self_id,
-            transferee_id=transferee_id,
-        ))
+        return self.desks.transfer(transferee_id)
 
     def status(self) -> NodeStatus:
         """The current status."""

@@ -47,5 +47,5 @@ class StateEntryTests(SynchronousTestCase):
 
     def test_what_does_not_go_together(self) -> None:
         """A digest of no entry, and an entry for no digest."""
-        for entry in (ENTRY._replace(index=-1), ENTRY._replace(word=StateWord.BEGIN_ANEW)):
+        for entry in (ENTRY._replace(entry_index=-1), ENTRY._replace(word=StateWord.BEGIN_ANEW)):
             self.assertRaises(WireError, decode_state_entry, encode_state_entry(entry))

@@ -353,10 +353,11 @@ class RequestRouter:
         flags = self._snapshots.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (told.admin or told.health or told.machine or told.has_times):
+        if not (told.admin or told.health or told.machine or told.has_times or told.state_digest):
             return answer
         return attrs.evolve(
-            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times
+            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times,
+            state_digest=told.state_digest,
         )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:

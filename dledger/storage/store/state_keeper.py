@@ -441,5 +441,5 @@ def _begins_anew(marks: Sequence[Marked]) -> int:
                 if decode_state_entry(one.body).word is StateWord.BEGIN_ANEW:
                     return one.first_index
             except WireError:
-                continue  # (Whoever has the state refuses it.)
+                continue  # (A member with the state refuses it.)
     return -1

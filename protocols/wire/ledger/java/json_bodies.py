@@ -303,6 +303,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bool_key(name="isRival", field="is_rival"),
         _Key(name="machine", field="machine", read=_told),
         _bool_key(name="hasTimes", field="has_times"),
+        _text_key(name="stateDigest", field="state_digest"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),

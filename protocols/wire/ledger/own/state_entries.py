@@ -46,10 +46,10 @@ _CRC_FROM = 12
 
 
 class StateEntry(NamedTuple):
-    """Fields as in the declaration."""
+    """Fields as in the declaration; C{entry_index} is its C{index}."""
 
     word: StateWord
-    index: int = -1
+    entry_index: int = -1
     term: int = -1
     digest: int = 0
 
