@@ -140,10 +140,12 @@ class GroupRules:
     The rules of one group.
 
     @ivar compared: states that were compared; C{acknowledged}: numbers whose places were.
+    @ivar spoiled: members whose state a fault has changed; they are not compared.
     """
 
     compared: int = 0
     acknowledged: int = 0
+    spoiled: set[str] = attrs.Factory(set)
     _committed: Folded = attrs.Factory(Folded)
     _next: int = 0
     _folds: dict[str, GroupFold] = attrs.Factory(dict)
@@ -158,7 +160,7 @@ class GroupRules:
     def check(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """What a member knows of producers is what the records of its log say (11)."""
         group, mirror = member.ledger.group, invariants.mirror(member.member_id)
-        if group is None or isinstance(invariants, ApartInvariants):
+        if group is None or member.member_id in self.spoiled or isinstance(invariants, ApartInvariants):
             return  # A leader that lies may push two entries of one term and index.
         records = None if mirror.lost else held_records(invariants, mirror)
         if records is not None:
@@ -169,7 +171,7 @@ class GroupRules:
     def check_state(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """The state of a member is that of the committed log, up to the same entry, byte for byte (11)."""
         group, name = member.ledger.group, member.member_id
-        if group is None or isinstance(invariants, ApartInvariants):
+        if group is None or name in self.spoiled or isinstance(invariants, ApartInvariants):
             return
         folded = self._folds.get(name)
         if folded is None or folded.state.index > group.state.index:
