@@ -264,6 +264,33 @@ class BeginAnewTests(KeeperCase):
         return f"{self.config.self_path}/{STATE_NAME}"
 
 
+class VoidTests(KeeperCase):
+    """A state that is wrong."""
+
+    def test_it_is_gone(self) -> None:
+        """From memory and from the disk; the log keeps what comes after it."""
+        self.store.clean_close()
+        self.store = FileStore.open(self.config, self.disk)
+        self.assertTrue(self.disk.exists(PATH))
+        self.store.void_group("it differs")
+        self.assertIsNone(self.store.group)
+        self.assertEqual(self.store.why_group_unknown, "it differs")
+        self.assertFalse(self.disk.exists(PATH))
+        self.assertFalse(self.store.parts.state.before_expiry(3))
+
+    def test_a_flush_brings_it_back_to_nobody(self) -> None:
+        """One that was under way writes the file once more: it goes when that has ended."""
+        self.store.parts.state._is_wanted = True
+        self.store.append_bodies((b"x",), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.store.void_group("it differs")
+        job.run()
+        self.assertTrue(self.disk.exists(PATH))
+        self.store.finish_flush(job)
+        self.assertFalse(self.disk.exists(PATH))
+
+
 class WriteTests(KeeperCase):
     """What may be written."""
 
