@@ -268,7 +268,7 @@ class VoidTests(KeeperCase):
     """A state that is wrong."""
 
     def test_it_is_gone(self) -> None:
-        """From memory and from the disk; the log keeps what comes after it."""
+        """From memory and from the disk; the log keeps the entries."""
         self.store.clean_close()
         self.store = FileStore.open(self.config, self.disk)
         self.assertTrue(self.disk.exists(PATH))
