@@ -44,6 +44,8 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("commit_lag_entries", "Entries whose commit only the leader knows.", lambda s: s.member.commit_lag),
     ("damaged_entries", "Damaged entries between sound ones, not fetched from a peer yet.", _damaged_entries),
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.store.is_full),
+    ("is_group_state_unknown", "1 while it knows neither producers nor readers.",
+     lambda s: bool(s.why_state_unknown)),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
     ("end_index", "Last index present; -1 when empty.", lambda s: s.member.ledger_end_index),

@@ -22,6 +22,7 @@ FACTS: tuple[tuple[str, str], ...] = (
     ("state", "state"),
     ("reason", "reason"),
     ("uptime_s", "uptime_s"),
+    ("why_state_unknown", "why_state_unknown"),
     ("connections", "connections.incoming"),
     ("connections_refused", "connections.refused"),
     ("connections_replaced", "connections.replaced"),

@@ -172,6 +172,12 @@ class Log:
         """Let no state machine apply an entry; returns the index of the order. See L{LogClient.skip}."""
         return self._reactor.wait(lambda: self._client.skip(index))
 
+    def begin_state(self, *, insists: bool = False) -> int:
+        """
+        Let the state of the group begin anew; returns the index of the order. See L{LogClient.begin_state}.
+        """
+        return self._reactor.wait(lambda: self._client.begin_state(insists=insists))
+
     def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
         """
         Ask the state machine of the group. See L{LogClient.query}.

@@ -247,6 +247,17 @@ class LogClient:
         """
         return Deferred.fromCoroutine(self._commands.skip(whole("index", index, 0)))
 
+    def begin_state(self, *, insists: bool = False) -> Deferred[int]:
+        """
+        Let the state of the group (producers and readers) begin anew, as no member has it any more, see
+        docs/operations.md.
+
+        @param insists: also if a member has it: then what it says is lost.
+        @return: fires with the index of the order in the log. Fails with L{DLedgerError}: refused, with a
+            reason; or, as any change, without an answer.
+        """
+        return Deferred.fromCoroutine(self._commands.begin_state(insists))
+
     def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
         """
         Ask the state machine of the group.

@@ -15,9 +15,12 @@ that this program does not know. A fold that left one out would shift all number
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
 made it.
-Rule 4: producers are forgotten by age entries alone, and by no other producer.
+Rule 4: producers are forgotten by age entries alone, and by no other producer. (An operator can let the state
+begin anew: then it is empty from that entry on, and no producer is certainly new.)
 
-Values are replaced, never changed: a copy of the tables is a copy of the state.
+Values are replaced, never changed, and producers are kept in pages by slot: L{GroupState.capture} takes the
+pages, and a page is copied before it changes for the first time after that. So neither depends on the number
+of producers, and a state becomes bytes a page at a time, in any thread.
 
 Source: Raft thesis, 6.3.
 """
@@ -31,6 +34,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+import attrs
+
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
 from protocols.wire.ledger.own.own_entries import (
@@ -41,12 +46,15 @@ from protocols.wire.ledger.own.own_entries import (
     READER_CHANNEL,
     SESSION_CHANNEL,
     SLOT_MAX,
+    STATE_CHANNEL,
     TIME_CHANNEL,
     slot_of,
 )
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decode_state_entry
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.producers import NUMBERED_RUN
 from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reader_entry
 
 #: Runs of entries that are remembered of one producer.
@@ -55,6 +63,9 @@ RUNS_MAX = 16
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
 #: Runs of hidden entries that are remembered, so that these do not count as lag.
 HIDDEN_MAX = 4096
+#: Producers in a page at most, as a power of two.
+_PAGE_SHIFT = 8
+_RUN_BYTES = NUMBERED_RUN.size
 
 
 class UnfitEntry(Exception):
@@ -98,7 +109,8 @@ class Producer(NamedTuple):
 
     @ivar last: the last of its numbers that the log has; -1: none yet.
     @ivar used_ms: the age of the group at its last entry.
-    @ivar runs: its last runs of entries, in order.
+    @ivar run_bytes: C{runs} as the file has them: at most L{RUNS_MAX} objects more for each producer cost
+        seconds where there are many.
     @ivar owner: see L{protocols.wire.ledger.owners}.
     """
 
@@ -106,17 +118,24 @@ class Producer(NamedTuple):
     slot: int
     used_ms: int
     last: int = -1
-    runs: tuple[NumberedRun, ...] = ()
+    run_bytes: bytes = b""
     owner: str = ""
+
+    @property
+    def runs(self) -> tuple[NumberedRun, ...]:
+        """Its last runs of entries, in order."""
+        return tuple(map(NumberedRun._make, NUMBERED_RUN.iter_unpack(self.run_bytes)))
 
     def wrote(self, index: int, count: int, age_ms: int) -> Producer:
         """With C{count} more entries, from C{index} on."""
-        runs = self.runs
-        if runs and runs[-1].end_index == index:
-            number, first, before = runs[-1]
-            runs = (*runs[:-1], NumberedRun(number, first, before + count))
-        else:
-            runs = (*runs[1 - RUNS_MAX :], NumberedRun(self.last + 1, index, count))
+        runs = self.run_bytes
+        number, first, before = self.last + 1, index, 0
+        if runs:
+            last = NUMBERED_RUN.unpack_from(runs, len(runs) - _RUN_BYTES)
+            if last[1] + last[2] == index:
+                number, first, before = last
+                runs = runs[:-_RUN_BYTES]
+        runs = runs[(1 - RUNS_MAX) * _RUN_BYTES :] + NUMBERED_RUN.pack(number, first, before + count)
         return Producer(self.name, self.slot, age_ms, self.last + count, runs, self.owner)
 
 
@@ -171,7 +190,7 @@ class Verdict(NamedTuple):
 
 
 #: What an entry of the log's own says, if it changes the state.
-_Said = tuple[Session, ...] | ReaderState | AgeEntry | int | None
+_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | int | None
 
 
 def _said(marked: Marked) -> _Said:
@@ -186,6 +205,8 @@ def _said(marked: Marked) -> _Said:
             return decode_time_entry(marked.body)
         if channel == AGE_CHANNEL:
             return decode_age_entry(marked.body)
+        if channel == STATE_CHANNEL:
+            return decode_state_entry(marked.body)
     except WireError as error:
         raise UnfitEntry(f"entry {marked.first_index}: {error}") from None
     if channel not in OWN_KINDS:
@@ -232,6 +253,17 @@ class _Layer:
         """All producers."""
         raise NotImplementedError
 
+    def begin_anew(self) -> None:
+        """
+        Nothing is known of the entries before, so what does not follow from those after is not certain. The
+        age begins anew, too: producers that begin now are not older by it.
+        """
+        self.age_ms = 0
+        self.clock_ms = -1
+        self.time = None
+        self.producer_bytes = 0
+        self.has_forgotten = True
+
     def take(self, marked: Marked, said: _Said) -> None:
         """@raise UnfitEntry: it does not fit; nothing has changed."""
         channel = marked.channel
@@ -241,11 +273,15 @@ class _Layer:
             assert isinstance(said, int)
             self.time = NotedTime(marked.first_index, marked.term, said)
         elif channel == SESSION_CHANNEL:
-            assert isinstance(said, tuple)
+            assert type(said) is tuple
             self._bind(marked, said)  # type: ignore[arg-type]
         elif channel == AGE_CHANNEL:
             assert isinstance(said, AgeEntry)
             self._grow_older(said)
+        elif channel == STATE_CHANNEL:
+            assert isinstance(said, StateEntry)
+            if said.word is StateWord.BEGIN_ANEW:
+                self.begin_anew()
 
     def _numbered(self, marked: Marked) -> None:
         producer = self.in_slot(slot_of(marked.channel))
@@ -289,23 +325,59 @@ def cost_of(name: str, owner: str) -> int:
     return PRODUCER_BYTES + len(name.encode()) + len(owner.encode())
 
 
+@attrs.frozen(kw_only=True)
+class StateCapture:
+    """
+    A L{GroupState} as it was at a moment; the fields are those of it.
+
+    @ivar pages: of producers, by slot; none of them changes any more.
+    """
+
+    index: int
+    age_ms: int
+    clock_ms: int
+    has_forgotten: bool
+    time: NotedTime | None
+    hidden: int
+    hidden_runs: array[int]
+    hidden_counts: array[int]
+    producers: int
+    pages: dict[int, dict[int, Producer]]
+    readers: tuple[KnownReader, ...]
+
+
+class DigestPlace(NamedTuple):
+    """An entry that says: take the digest of the state. @ivar state: as of that entry, with it."""
+
+    entry_index: int
+    term: int
+    state: StateCapture
+
+
 class GroupState(_Layer):
     """
     What the entries up to a committed one say.
 
+    Invariant: a page is in C{_captured} if a L{StateCapture} may have it, too.
+
     @ivar index: of that entry; -1: no entry yet.
-    @ivar producers: by id.
     @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
         Only the last L{READERS_MAX} of these are kept.
     @ivar hidden: number of hidden entries.
     @ivar hidden_runs, hidden_counts: index of the first one of each of the last runs of hidden entries that
         follow each other, and number of hidden entries before it.
+    @ivar digest_place: the last one that was not taken yet, see L{take_digest_place}.
+    @ivar digest_entry: the last entry with a digest. The file has none of both: they are about it.
     """
+
+    digest_place: DigestPlace | None = None
+    digest_entry: StateEntry | None = None
 
     def __init__(self) -> None:
         self.index = -1
-        self.producers: dict[str, Producer] = {}
-        self._names: dict[int, str] = {}
+        self._pages: dict[int, dict[int, Producer]] = {}
+        self._captured: set[int] = set()
+        self._slots: dict[str, int] = {}
         self.readers: dict[str, KnownReader] = {}
         self.hidden = 0
         self.hidden_runs = array("q")
@@ -318,27 +390,65 @@ class GroupState(_Layer):
             self.producer_bytes += cost_of(producer.name, producer.owner)
         self.readers.update((reader.state.name, reader) for reader in readers)
 
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """All producers, by id: as long as there are many."""
+        return {one.name: one for one in self.all()}
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether there is one."""
+        return bool(self._slots)
+
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
-        return self.producers.get(name)
+        slot = self._slots.get(name)
+        return None if slot is None else self._pages[slot >> _PAGE_SHIFT][slot]
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
-        name = self._names.get(slot)
-        return None if name is None else self.producers[name]
+        page = self._pages.get(slot >> _PAGE_SHIFT)
+        return None if page is None else page.get(slot)
 
     def put(self, producer: Producer) -> None:
         """See L{_Layer.put}."""
-        self.producers[producer.name] = producer
-        self._names[producer.slot] = producer.name
+        slot = producer.slot
+        number = slot >> _PAGE_SHIFT
+        page = self._pages.get(number)
+        if page is None or number in self._captured:
+            page = self._fresh_page(number)
+        page[slot] = producer
+        self._slots[producer.name] = slot
 
     def drop(self, producer: Producer) -> None:
         """See L{_Layer.drop}."""
-        del self.producers[producer.name], self._names[producer.slot]
+        number = producer.slot >> _PAGE_SHIFT
+        page = self._fresh_page(number) if number in self._captured else self._pages[number]
+        del page[producer.slot], self._slots[producer.name]
+        if not page:
+            del self._pages[number]
+
+    def _fresh_page(self, number: int) -> dict[int, Producer]:
+        """A page that no capture has."""
+        page = self._pages[number] = self._pages.get(number, {}).copy()
+        self._captured.discard(number)
+        return page
 
     def all(self) -> Iterable[Producer]:
         """See L{_Layer.all}."""
-        return self.producers.values()
+        for page in self._pages.values():
+            yield from page.values()
+
+    def begin_anew(self) -> None:
+        """See L{_Layer.begin_anew}."""
+        super().begin_anew()
+        self._pages = {}
+        self._slots = {}
+        self.readers = {}
+        self.hidden = 0
+        self.hidden_runs = array("q")
+        self.hidden_counts = array("q")
+        self.digest_place = self.digest_entry = None
 
     def take(self, marked: Marked, said: _Said) -> None:
         """See L{_Layer.take}."""
@@ -352,6 +462,15 @@ class GroupState(_Layer):
             self.hidden += marked.entries
         if isinstance(said, ReaderState):
             self._decided(marked.first_index, said)
+        elif isinstance(said, StateEntry) and said.word is StateWord.TAKE_DIGEST:
+            self.digest_place = DigestPlace(marked.first_index, marked.term, self.capture())
+        elif isinstance(said, StateEntry) and said.word is StateWord.DIGEST:
+            self.digest_entry = said
+
+    def take_digest_place(self) -> DigestPlace | None:
+        """The last entry that wants a digest, once. @return: None: there is none, or it was taken."""
+        found, self.digest_place = self.digest_place, None
+        return found
 
     def _decided(self, index: int, state: ReaderState) -> None:
         known = self.readers.get(state.name)
@@ -387,17 +506,15 @@ class GroupState(_Layer):
         """Whether programs have entries from C{index} on."""
         return self.index + 1 - index > self.hidden - self.hidden_before(index)
 
-    def copy(self) -> GroupState:
-        """The same, which does not change."""
-        other = GroupState()
-        for name in ("age_ms", "clock_ms", "time", "has_forgotten", "index", "hidden", "producer_bytes"):
-            setattr(other, name, getattr(self, name))
-        other.producers = self.producers.copy()
-        other.readers = self.readers.copy()
-        other._names = self._names.copy()
-        other.hidden_runs = self.hidden_runs[:]
-        other.hidden_counts = self.hidden_counts[:]
-        return other
+    def capture(self) -> StateCapture:
+        """It as it is now."""
+        self._captured = set(self._pages)
+        return StateCapture(
+            index=self.index, age_ms=self.age_ms, clock_ms=self.clock_ms, has_forgotten=self.has_forgotten,
+            time=self.time, hidden=self.hidden, hidden_runs=self.hidden_runs[:],
+            hidden_counts=self.hidden_counts[:], producers=len(self._slots), pages=self._pages.copy(),
+            readers=tuple(self.readers.values()),
+        )
 
 
 class _Ahead(_Layer):
@@ -424,6 +541,13 @@ class _Ahead(_Layer):
     def put(self, producer: Producer) -> None:
         """See L{_Layer.put}."""
         self._producers[producer.name] = self._slots[producer.slot] = producer
+
+    def begin_anew(self) -> None:
+        """See L{_Layer.begin_anew}."""
+        super().begin_anew()
+        self._below = GroupState()
+        self._producers.clear()
+        self._slots.clear()
 
     def drop(self, producer: Producer) -> None:
         """See L{_Layer.drop}."""

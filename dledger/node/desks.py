@@ -22,11 +22,14 @@ from dledger.node.requests.readers import ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
 from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.state_orders import StateOrders
 from dledger.node.run.inside import MemberInside
 from dledger.node.run.keeping import keep_from_index
 from dledger.node.run.reads import Reads
+from dledger.node.run.state_digests import StateDigests
 from protocols.turn import Turn
-from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, READER_CHANNEL
+from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
+from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, READER_CHANNEL, STATE_CHANNEL
 
 
 class Desks:
@@ -37,6 +40,8 @@ class Desks:
     @ivar machine_surroundings: for the part that answers these requests.
     @ivar readers: answers the requests of readers.
     @ivar snapshots: exchanges snapshots with other members.
+    @ivar state_digests: compares the state of the group with that of other members.
+    @ivar state_orders: takes an operator's order to begin the state of the group anew.
     @ivar group_fetch: gets the state of the group from another member, while this one has none.
     """
 
@@ -53,6 +58,7 @@ class Desks:
         broken = inside.voice.broken
         next_token = count(1).__next__
         self._core = core
+        self._config = config
         self._embedding = embedding or Embedding()
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
@@ -75,13 +81,24 @@ class Desks:
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
         )
-        self._offers = GroupOffers(store, inside.seconds)
+        later = partial(turn.put_off, cost_s=0.0, is_short=False)
+        self._offers = GroupOffers(store, inside.seconds, later)
         self.snapshots = SnapshotDesk(
             config=config, members=core.member, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
             counters=counters, offers=self._offers,
         )
         self.group_fetch = GroupFetch(
-            store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask
+            store, self_id=config.self_id, senders=self.snapshots.state_senders, ask=self.snapshots.ask,
+            later=later,
+        )
+        self.state_orders = StateOrders(
+            config.group, store, status=core.status, others=self.snapshots,
+            append=self.appends.append_own if takes_appends else None,
+        )
+        self.state_digests = StateDigests(
+            store, core.member, ask=self.snapshots.ask_told, report=inside.voice.report, later=later,
+            append=self._append_state_entry if takes_appends else None, hand_over=self.transfer,
+            void=lambda why: inside.with_store(partial(store.void_group, why)),
         )
         self._aging = ProducerAging(
             store, config.producers_expire_hours * 3_600_000, is_leader=lambda: core.member.is_leader,
@@ -101,11 +118,22 @@ class Desks:
         self.router = RequestRouter(
             inside, Answerers(
                 appends=self.appends, reads=self.reads, machine=self.machine, readers=self.readers,
-                snapshots=self.snapshots,
+                snapshots=self.snapshots, state_orders=self.state_orders,
             ), self.refusals, Introductions(
                 greeting=belonging.greeting, greeted=belonging.contacts.greeted, told=told,
             ), next_token=next_token, takes_appends=takes_appends,
         )
+
+    def _append_state_entry(self, body: bytes, ended: Callable[[object], None]) -> None:
+        self.appends.append_own(STATE_CHANNEL, body).addBoth(ended)
+
+    def transfer(self, member_id: str) -> Deferred[Response]:
+        """Hand leadership to a member. @return: fires with the answer, with any code."""
+        config = self._config
+        return self.router.ask(LeadershipTransferRequest(
+            group=config.group, remote_id=config.self_id, term=-1, transfer_id=config.self_id,
+            transferee_id=member_id,
+        ))
 
     def _append_command(
         self, command: bytes, producer: str, sequence: int, owner: str
@@ -131,6 +159,7 @@ class Desks:
         self.group_fetch.sweep(now_s)
         self._offers.sweep()
         self._aging.sweep(now_s)
+        self.state_digests.sweep(now_s)
 
     def committed(self) -> None:
         """More entries are known to be committed."""

@@ -56,7 +56,7 @@ from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import (
-    LeadershipTransferRequest,
+    BeginStateRequest,
     Request,
     Response,
 )
@@ -133,7 +133,8 @@ class Node:
             counters=self.counters, report=self.report,
         )
         self.about = AboutMember(
-            self.status, lambda: self.machine_requests.told(), lambda: self.has_times
+            self.status, lambda: self.machine_requests.told(), lambda: self.has_times,
+            lambda: self.desks.state_digests.told,
         )
         self.desks = Desks(
             inside, self.turn, self._belonging, told=self.about.told, embedding=embedding
@@ -371,17 +372,17 @@ class Node:
         """Order that no state machine applies an entry. @return: fires with the answer, with any code."""
         return self.machine_requests.skip(index)
 
+    def begin_state(self, *, insists: bool = False) -> Deferred[Response]:
+        """Order that the state of the group begins anew. @return: fires with the answer, with any code."""
+        return self.desks.state_orders.begin_anew(BeginStateRequest(insists=insists))
+
     def ask_snapshot(self) -> str:
         """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
         return self.machine_requests.ask_snapshot()
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
-        config = self.config
-        return self.router.ask(LeadershipTransferRequest(
-            group=config.group, remote_id=config.self_id, term=-1, transfer_id=config.self_id,
-            transferee_id=transferee_id,
-        ))
+        return self.desks.transfer(transferee_id)
 
     def status(self) -> NodeStatus:
         """The current status."""
@@ -394,7 +395,7 @@ class Node:
             store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
             healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
             machine=self.desks.snapshots.with_log_kept(self.machine_requests.status()),
-            readers=self.desks.readers.infos(),
+            readers=self.desks.readers.infos(), why_state_unknown=self.desks.group_fetch.why_unknown,
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------

@@ -68,7 +68,7 @@ def picture(**facts: Any) -> NodeStatus:
         "pulled_bytes": 300, "refusals": {"NOT_LEADER": 4}, "reports": {"role-changed": 2, "repaired": 1},
         "votes": {"ACCEPT": 1}, "fsync": fsync.status(), "fsync_failures": 0, "unsynced_bytes": 77,
         "stalls": 1, "stall_s": 0.25, "wire_errors": 1, "body_errors": 2, "pull_waiters": 0,
-        "leader_changes": 2,
+        "leader_changes": 2, "why_state_unknown": "",
         "segments_deleted": 3, "begin_moved": "",
         "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
     }

@@ -17,7 +17,7 @@ from tests.admin.fakes import picture
 
 #: The names as released, in their order.
 NAMES = (
-    "member listen admin store_path state reason uptime_s connections connections_refused "
+    "member listen admin store_path state reason uptime_s why_state_unknown connections connections_refused "
     "connections_replaced answers_held_bytes unfinished_frame_bytes peers_connected peer_addresses "
     "requests requests_abandoned appends append_bytes gets pulls pulled_bytes refusals reports votes "
     "fsync fsync_failures unsynced_bytes stalls stall_s wire_errors body_errors pull_waiters "

@@ -17,21 +17,25 @@ from dledger.ledger.group_state import (
     GroupState,
     Known,
     Marked,
+    Producer,
+    StateCapture,
     UnfitEntry,
     cost_of,
 )
-from dledger.storage.files.state_file import StatePlace, decode_state, encode_state
+from dledger.storage.files.state_file import StateEncoding, StatePlace, decode_state, encode_state
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import (
     AGE_CHANNEL,
     HIDDEN,
     READER_CHANNEL,
     SESSION_CHANNEL,
+    STATE_CHANNEL,
     TERM_START_CHANNEL,
     TIME_CHANNEL,
     slot_channels,
 )
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 
@@ -103,6 +107,110 @@ class Log:
 def digest(state: GroupState) -> bytes:
     """All that a state has."""
     return encode_state(state, StatePlace(state.index, 0, 0, 0))
+
+
+class BeginAnewTests(SynchronousTestCase):
+    """An entry from which on the state is empty."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.log.begin("p", "q")
+        self.log.number("p", 3)
+        self.log.age(1_000_000)
+        self.log.fold.commit(self.log.end - 1)
+
+    def test_nobody_is_certainly_new(self) -> None:
+        """From its write on: the id may begin again, and a number in the middle may have been forgotten."""
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
+        fold = self.log.fold
+        self.assertIs(fold.judge("p", 3, 1).known, Known.FORGOTTEN_PRODUCER)
+        self.assertIs(fold.judge("p", 0, 1).known, Known.NEW)
+        self.assertEqual(fold.free_slots(1), [3])
+        self.log.begin("p")
+        self.log.number("p", 2)
+        fold.commit(self.log.end - 1)
+        self.assertEqual(set(fold.state.producers), {"p"})
+        self.assertEqual(fold.judge("p", 1, 1)[:2], (Known.REPEATED, self.log.end - 1))
+
+    def test_a_cut_takes_it_back(self) -> None:
+        """As any entry that is not committed."""
+        before = digest(self.log.fold.state)
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
+        self.log.cut(self.log.end - 1)
+        self.assertEqual(self.log.fold.judge("p", 2, 1).known, Known.REPEATED)
+        self.assertEqual(digest(self.log.fold.state), before)
+
+    def test_it_is_equal_at_members_that_knew_nothing(self) -> None:
+        """The entries before do not count, and neither do those that were hidden."""
+        self.log.own(TERM_START_CHANNEL)
+        index = self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
+        self.log.begin("r")
+        self.log.number("r", 2)
+        self.log.fold.commit(self.log.end - 1)
+        fold = GroupFold(GroupState())
+        fold.state.index, fold.state.has_forgotten = index - 1, True
+        fold.take([one for one in self.log.entries[index:] if one.channel])
+        fold.commit(self.log.end - 1)
+        self.assertEqual(digest(fold.state), digest(self.log.fold.state))
+
+    def test_the_age_begins_anew(self) -> None:
+        """A clock that is far from the last one makes no producer older."""
+        self.log.own(STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.BEGIN_ANEW)))
+        self.log.begin("r")
+        self.log.age(1_000_000 + 1000 * HOUR_MS)
+        self.assertIsNotNone(self.log.fold.producer("r"))
+        self.assertEqual(self.log.fold.clock_ms, 1_000_000 + 1000 * HOUR_MS)
+
+    def test_a_malformed_one_is_refused(self) -> None:
+        """It must not be an order that others understand."""
+        self.assertRaises(UnfitEntry, self.log.own, STATE_CHANNEL, b"anew")
+
+
+class CaptureTests(SynchronousTestCase):
+    """A state as it was, while the state goes on."""
+
+    def bytes_of(self, capture: StateCapture) -> bytes:
+        """All that a capture has."""
+        return b"".join(StateEncoding(capture, StatePlace(capture.index, 0, 0, 0)).run())
+
+    def test_a_capture_does_not_change(self) -> None:
+        """Whatever is appended, begun or forgotten after it, in its pages and in others."""
+        log = Log()
+        log.begin(*(f"p{number}" for number in range(600)))
+        log.number("p5", 3)
+        log.fold.commit(log.end - 1)
+        before = digest(log.fold.state)
+        capture = log.fold.state.capture()
+        log.number("p5", 2)
+        log.number("p599")
+        log.begin("q")
+        log.age(0)
+        for hour in range(1, 3):
+            log.age(hour * HOUR_MS)
+        log.fold.commit(log.end - 1)
+        self.assertEqual(self.bytes_of(capture), before)
+        self.assertFalse(log.fold.state.has_producers)
+
+    def test_equal_states_have_equal_bytes(self) -> None:
+        """In whatever order the producers came."""
+        found = [Producer(f"p{number}", number + 1, 0) for number in range(300)]
+        states = [GroupState(), GroupState()]
+        states[0].restored(found, [])
+        states[1].restored(reversed(found), [])
+        self.assertEqual(digest(states[0]), digest(states[1]))
+
+    def test_a_capture_copies_no_producer(self) -> None:
+        """And the first change after it copies one page of them."""
+        state = GroupState()
+        state.restored((Producer(f"p{number}", number + 1, 0) for number in range(5000)), [])
+        capture = state.capture()
+        producer = state.producer("p700")
+        assert producer is not None
+        state.put(producer.wrote(3, 1, 0))
+        state.put(producer.wrote(3, 2, 0))
+        pages = state.capture().pages
+        self.assertEqual(sum(one is not pages[number] for number, one in capture.pages.items()), 1)
+        self.assertLessEqual(max(map(len, pages.values())), 256)
 
 
 class LogCase(SynchronousTestCase):

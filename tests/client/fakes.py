@@ -39,6 +39,8 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
+    BeginStateRequest,
+    BeginStateResponse,
     GetRequest,
     GetResponse,
     LeadershipTransferRequest,
@@ -243,6 +245,12 @@ class FakeMember:
             if request.index != 4:
                 return SkipResponse(code=ResponseCode.UNEXPECTED_ARGUMENT, reason="4 failed, not 3", **base)
             return SkipResponse(index=5, **base)
+        if isinstance(request, BeginStateRequest):
+            if not request.insists:
+                return BeginStateResponse(
+                    code=ResponseCode.UNEXPECTED_ARGUMENT, reason="n2 has the state", **base
+                )
+            return BeginStateResponse(index=6, **base)
         if isinstance(request, QueryRequest):
             return self.query(request, base)
         if isinstance(request, ReaderRequest):

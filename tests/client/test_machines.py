@@ -12,7 +12,12 @@ from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutc
 from dledger.client.calls import command_calls
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, WIRE_FLAG_SUBMIT_ONCE
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_APPEND_IF,
+    WIRE_FLAG_APPEND_ONCE,
+    WIRE_FLAG_MACHINE,
+    WIRE_FLAG_SUBMIT_ONCE,
+)
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 
@@ -148,6 +153,18 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.successResultOf(self.settled(self.client.skip(4))), 5)
         failure = self.failureResultOf(self.settled(self.client.skip(3)), DLedgerError)
         self.assertIn("not 3", str(failure.value))
+
+    def test_the_state_begins_anew_by_the_leader(self) -> None:
+        """One that knows producers is asked, with the word of the operator; its reason comes back."""
+        self.group["n0"].wire_version = 1
+        failure = self.failureResultOf(self.settled(self.client.begin_state()), DLedgerError)
+        self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
+        self.group["n0"].wire_version = 1 | WIRE_FLAG_APPEND_ONCE
+        self.client.close()
+        self.client = self.group.client()
+        failure = self.failureResultOf(self.settled(self.client.begin_state()), DLedgerError)
+        self.assertIn("n2 has the state", str(failure.value))
+        self.assertEqual(self.successResultOf(self.settled(self.client.begin_state(insists=True))), 6)
 
     def test_a_program_repeats_its_command(self) -> None:
         """The program repeats its question."""

@@ -185,6 +185,11 @@ class FakeLog:
         self._called("skip", index)
         return 17
 
+    def begin_state(self, *, insists: bool = False) -> int:
+        """See L{dledger.Log.begin_state}."""
+        self._called("begin_state", insists)
+        return 18
+
     def move_reader(self, name: str, index: int) -> int:
         """As L{dledger.client.blocking.Log.move_reader}."""
         self._called("move_reader", name, index)

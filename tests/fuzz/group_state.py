@@ -13,11 +13,12 @@ from array import array
 from collections.abc import Callable
 from zlib import crc32
 
-from dledger.ledger.group_state import GroupState, KnownReader, NotedTime, NumberedRun, Producer
+from dledger.ledger.group_state import GroupState, KnownReader, NotedTime, Producer
 from dledger.storage.files.state_file import StatePlace, decode_state, encode_state
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import decode_age_entry, encode_age_entry
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry, encode_session_entry
+from protocols.wire.ledger.producers import NUMBERED_RUN
 from protocols.wire.ledger.readers import ReaderPart, ReaderState, decode_reader_entry, encode_reader_entry
 from tests.fuzz.mutation import damaged
 
@@ -29,8 +30,9 @@ def _state() -> bytes:
     state.index, state.hidden, state.time = 99, 3, NotedTime(5, 1, 1000)
     state.hidden_runs = array("q", (0, 5, 98))
     state.hidden_counts = array("q", (0, 1, 2))
+    runs = NUMBERED_RUN.pack(0, 1, 40) + NUMBERED_RUN.pack(40, 60, 2)
     state.restored(
-        [Producer("p", 1, 0), Producer("größe", 9, 5, 41, (NumberedRun(0, 1, 40), NumberedRun(40, 60, 2)))],
+        [Producer("p", 1, 0), Producer("größe", 9, 5, 41, runs)],
         [KnownReader(4, _READER, 2)],
     )
     return encode_state(state, StatePlace(99, 2, 5000, -7), 3)

@@ -242,7 +242,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.watch", "        if len(groups) == 1:\n", "        if True:\n"),
     ), {"test": "tests.machine.test_watch.WatchTests.test_different_digests_raise_doubt"}),
     ("machines-not-asked", "members never learn of the machines of others", (
-        Patch(_SNAPSHOT_DESK, "            self._machines[peer_id] = answer.machine\n", "            pass\n"),
+        Patch(_SNAPSHOT_DESK, "        self._machines[peer_id] = answer.machine\n", "        pass\n"),
     ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
         Patch("dledger.machine.watch",

@@ -26,6 +26,8 @@ _KEEPING = "tests.storage.test_state_keeper"
 _WORD = "tests.core.test_machine_word"
 _TAKING = "tests.core.test_origins.OriginTests"
 _FETCHING = "tests.node.test_group_states"
+_DIGESTS = "dledger.node.run.state_digests"
+_DIGESTING = "tests.node.test_state_digests"
 
 _EXACT: Mapping[str, object] = {"exact": 1.0, "appends": 0.9, "bodies_max": 3, "think_us": 200_000}
 _DIGITS = Patch(_STATE, "        if (producer.last + 1 ^ marked.channel) & DIGITS_MASK:\n",
@@ -215,4 +217,39 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_KEEPER, "        if self._ledger.holes.end_index < self._folds_from:\n",
               "        if False:\n"),
     ), {"test": f"{_KEEPING}.HoleTests.test_a_hole_that_may_name_producers"}),
+    # -- large states, digests, and the order to begin anew
+    ("captured-page-changes", "a page of producers changes though a capture has it", (
+        Patch(_STATE, "        if page is None or number in self._captured:\n", "        if page is None:\n"),
+    ), {"test": f"{_FOLDS}.CaptureTests.test_a_capture_does_not_change"}),
+    ("state-encoded-at-once", "a large state becomes bytes in one turn", (
+        Patch(_FILE, "            if done >= STEP_BYTES:\n                return False\n", ""),
+    ), {"test": f"{_FETCHING}.OfferTests.test_no_turn_does_much"}),
+    ("state-decoded-at-once", "the producers of a large state are read in one turn", (
+        Patch(_FILE, "        at = runs_end\n        if at >= step_end:\n",
+              "        at = runs_end\n        if False:\n"),
+    ), {"test": f"{_FETCHING}.OfferTests.test_no_turn_does_much"}),
+    ("digest-of-a-minority", "a digest is in the log though no majority has it", (
+        Patch(_DIGESTS, "            if count >= needed:\n", "            if True:\n"),
+    ), {"test": f"{_DIGESTING}.LeaderTests.test_a_minority_confirms_nothing"}),
+    ("wrong-state-kept", "a member whose state differs goes on with it", (
+        Patch(_DIGESTS, "        self._void(why)\n", ""),
+    ), {"test": f"{_DIGESTING}.MemberTests.test_a_follower_that_differs"}),
+    ("wrong-leader-stays", "a leader that has dropped its state does not hand over", (
+        Patch(_DIGESTS, "            self._hand_over(heir)\n", "            pass\n"),
+    ), {"test": f"{_DIGESTING}.MemberTests.test_a_leader_that_differs"}),
+    ("wrong-file-stays", "a state that was dropped is found again by the next start", (
+        Patch(_KEEPER, "            self._is_void = True  # (The",
+              "            self._is_void = False  # (The"),
+    ), {"test": f"{_KEEPING}.VoidTests.test_a_flush_brings_it_back_to_nobody"}),
+    ("state-lost-by-an-order", "the state begins anew though another member has it", (
+        Patch("dledger.node.requests.state_orders", "                if await _knows(asking):\n",
+              "                if False:\n"),
+    ), {"test": "tests.node.test_state_orders.OrderTests.test_another_member_has_it"}),
+    ("begins-anew-by-a-cut-order", "an order to begin anew counts though it was cut", (
+        Patch(_KEEPER, "        if self._anew >= first_gone:\n", "        if False:\n"),
+    ), {"test": f"{_KEEPING}.BeginAnewTests.test_a_cut_takes_it_back"}),
+    ("begins-anew-with-new-ones", "after an order to begin anew a producer is said to be certainly new", (
+        Patch(_STATE, "        self.producer_bytes = 0\n        self.has_forgotten = True\n",
+              "        self.producer_bytes = 0\n"),
+    ), {"test": f"{_FOLDS}.BeginAnewTests.test_nobody_is_certainly_new"}),
 )

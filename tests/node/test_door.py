@@ -20,6 +20,7 @@ from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.machines import SkipRequest
 from protocols.wire.ledger.messages import (
     AppendRequest,
+    BeginStateRequest,
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
@@ -279,6 +280,7 @@ class AddressTests(SynchronousTestCase):
             MembershipRequest(change="remove", member_id="n7", **asked),
             LeadershipTransferRequest(transfer_id="n0", transferee_id="n7", **asked),
             SkipRequest(index=7, **asked),
+            BeginStateRequest(**asked),
         ]
 
     def test_every_request_is_classified(self) -> None:
@@ -292,10 +294,10 @@ class AddressTests(SynchronousTestCase):
         for local_id in (None, "n9"):
             client = self.rig.client("10.0.0.7")
             answers = [client.ask(one) for one in self.changes(local_id=local_id)]
-            self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 3)
+            self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 4)
             for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
                 self.assertIn(part, answers[0].reason)
-        self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 6)
+        self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 8)
 
     def test_other_requests_come_from_everywhere(self) -> None:
         """Everything else is taken from everywhere."""
@@ -323,7 +325,7 @@ class AddressTests(SynchronousTestCase):
         ):
             door.judge_with(None, None, ChangeHosts(hosts))
             codes = [self.rig.client(host).ask(one).code for one in self.changes()]
-            self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 3, host)
+            self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 4, host)
 
     def test_in_the_name_of_a_member(self) -> None:
         """Whoever speaks for one that is down may not change the group either."""

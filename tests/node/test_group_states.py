@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -20,12 +22,17 @@ from dledger.node.requests.group_states import (
     GroupFetch,
     GroupOffers,
 )
-from dledger.storage.files.state_file import StatePlace, StoredState, encode_state
+from dledger.storage.files.state_file import STEP_BYTES, StateEncoding, StatePlace, StoredState
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 
 PIECE_BYTES = 100
+
+
+def test_module() -> ModuleType:
+    """This one."""
+    return sys.modules[__name__]
 
 
 class Ledger:
@@ -42,11 +49,12 @@ class Ledger:
         """With an empty state."""
         self.group = GroupFold(GroupState())
 
-    def encoded_group(self) -> tuple[int, int, bytes]:
+    def encoding_group(self) -> tuple[StatePlace, StateEncoding]:
         """As of its committed entry."""
         assert self.group is not None
         state = self.group.state
-        return state.index, 3, encode_state(state, StatePlace(state.index, 3, 1000, 5))
+        place = StatePlace(state.index, 3, 1000, 5)
+        return place, StateEncoding(state.capture(), place)
 
     def install_group(self, stored: StoredState) -> str:
         """Take it up if its entry is committed."""
@@ -70,16 +78,21 @@ class GroupCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.now_s = 100.0
+        self.later: list[Callable[[], None]] = []
         self.ledger = Ledger(None)
         self.sources = {name: Ledger(state_of(40)) for name in ("n1", "n2")}
-        self.offers = {name: GroupOffers(one, lambda: self.now_s) for name, one in self.sources.items()}
+        self.offers = {
+            name: GroupOffers(one, lambda: self.now_s, self.later.append)
+            for name, one in self.sources.items()
+        }
         self.senders = ["n1", "n2"]
         self.asked: list[str] = []
         self.changed: Callable[[SnapshotResponse], SnapshotResponse] = lambda answer: answer
         self.is_silent = False
         self.pieces = 1 << 30
         self.waiting: list[Deferred[SnapshotResponse]] = []
-        self.fetch = GroupFetch(self.ledger, self_id="n0", senders=lambda: self.senders, ask=self.ask)
+        self.fetch = GroupFetch(self.ledger, self_id="n0", senders=lambda: self.senders, ask=self.ask,
+                                later=self.later.append)
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
         """Answered by the member, or by nobody."""
@@ -102,6 +115,12 @@ class GroupCase(SynchronousTestCase):
         for _ in range(int(seconds / PAUSE_S) + 1):
             self.now_s += PAUSE_S
             self.fetch.sweep(self.now_s)
+            self.end_turns()
+
+    def end_turns(self) -> None:
+        """What was put off is done."""
+        while self.later:
+            self.later.pop(0)()
 
 
 class FetchTests(GroupCase):
@@ -256,6 +275,47 @@ class OfferTests(GroupCase):
         self.sources["n1"].group.state.index = 50
         again = self.offers["n1"].piece_for(SnapshotRequest(index=40, index_term=3, offset=10), 10)
         self.assertEqual((again.index, again.size, again.offset), (first.index, first.size, 10))
+
+    def test_no_turn_does_much(self) -> None:
+        """Encoding and decoding a large state goes on a piece at a time; until then a member waits."""
+        large, turns = GroupState(), 0
+        large.restored((Producer(f"producer {number}", number + 1, 0).wrote(number, 1, 0)
+                        for number in range(8000)), [])
+        large.index = 40
+        self.sources["n1"].group = GroupFold(large)
+        self.senders = ["n1"]
+        encoded, decoded = [0], [0]
+        put, step = GroupState.put, StateEncoding.step
+
+        def counted_put(state: GroupState, producer: Producer) -> None:
+            decoded[0] += 1
+            put(state, producer)
+
+        def counted_step(encoding: StateEncoding) -> bool:
+            before, is_done = encoding.size, step(encoding)
+            encoded[0] += encoding.size - before
+            return is_done
+
+        self.patch(GroupState, "put", counted_put)
+        self.patch(StateEncoding, "step", counted_step)
+        self.patch(test_module(), "PIECE_BYTES", 1 << 30)
+        for _ in range(100):
+            if self.ledger.group is not None:
+                break
+            encoded[0] = decoded[0] = 0
+            calls, self.later[:] = self.later[:1], self.later[1:]
+            for call in calls:
+                call()
+            if not calls:
+                self.now_s += PAUSE_S
+                self.fetch.sweep(self.now_s)
+            self.assertLess(encoded[0], 2 * STEP_BYTES)
+            self.assertLess(decoded[0], 2000)
+            turns += 1
+        assert self.ledger.group is not None
+        self.assertEqual(self.ledger.group.state.producers, large.producers)
+        self.assertGreater(turns, 15)
+        self.assertEqual(set(self.asked), {"n1"})
 
     def test_two_transfers_at_a_time(self) -> None:
         """One that another member begins ends none; a third one does, the one that was asked for first."""

@@ -39,6 +39,7 @@ class HealthTests(SynchronousTestCase):
             ({"leader_id": None}, "no leader known"),
             ({"is_unsure": True}, "unsure"), ({"is_dismissed": True, "leader_id": None}, "removed"),
             ({"voters": (), "leader_id": None}, "joining"),
+            ({"why_state_unknown": "no file; n2 sends none"}, "it does not know the state of the group"),
             ({"machine": attrs.evolve(MACHINE, state="failed")}, "its state machine has stopped"),
             ({"is_unsure": True, "leader_id": None}, "no leader known; unsure: its directory is new"),
             ({"role": "follower", "leader_committed_index": 1099, "healthy_lag_entries": 999}, "behind"),

@@ -33,7 +33,7 @@ from dledger.node.service import (
     MemberService,
 )
 from dledger.node.threads import FlushThread, MemberThreads
-from dledger.storage.start.configurations import MEMBERS_NAME
+from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
 from dledger.values.rights import ClientRole
@@ -137,28 +137,17 @@ class RereadTests(ServiceTestCase):
     def test_limits_change_for_an_open_server(self) -> None:
         """Limits count for the open server, and others stay; before the start, too, they are taken."""
         service = self.make(max_answer_bytes=20 << 20)
-        wanted = attrs.evolve(
-            service.config, max_connections=100, connections_share=10, max_answer_bytes=30 << 20,
-            max_unfinished_bytes=90 << 20, scrub_bytes_per_s=7, tick_ms=15,
-        )
-        early = attrs.evolve(service.config, connections_share=60)
-        self.assertEqual(service.reread(early), {"connections_share"})
+        wanted = attrs.evolve(service.config, max_connections=100, scrub_bytes_per_s=7, tick_ms=15)
+        early = attrs.evolve(service.config, max_connections=60)
+        self.assertEqual(service.reread(early), {"max_connections"})
         service.startService()
         self.addCleanup(service.stopService)
         self.run_for(1)
         server = service._server
         assert server is not None
-        self.assertEqual((server.clients.share_percent, server.budgets.answers.bytes_max), (60, 20 << 20))
-        taken = service.reread(wanted)
-        self.assertEqual(taken, {
-            "max_connections", "connections_share", "max_answer_bytes", "max_unfinished_bytes",
-            "scrub_bytes_per_s",
-        })
-        self.assertEqual((server.connections_max, server.clients.share_percent), (100, 10))
-        budgets = server.budgets
-        self.assertEqual([one.bytes_max for one in (
-            budgets.answers, budgets.unfinished, budgets.strangers, budgets.waiting,
-        )], [30 << 20, 90 << 20, 90 << 18, 45 << 20])
+        self.assertEqual((server.connections_max, server.budgets.answers.bytes_max), (60, 20 << 20))
+        self.assertEqual(service.reread(wanted), {"max_connections", "scrub_bytes_per_s"})
+        self.assertEqual((server.connections_max, server.budgets.answers.bytes_max), (100, 20 << 20))
         self.assertEqual(self.node_of(service)._house._scrubbing._rate, 7)
         self.assertEqual(self.node_of(service).config.tick_ms, service.config.tick_ms)
 
@@ -540,7 +529,8 @@ class MembersInTheLogTests(ServiceTestCase):
                 self.assertRaises(DirectoryError, FileStore.open, config, OsDisk())
             else:
                 FileStore.open(config, OsDisk()).clean_close()  # its lock was released
-                OsDisk().unlink(f"{config.self_path}/{MEMBERS_NAME}")
+                for name in (MEMBERS_NAME, MEMBERS_NAME + COPY_SUFFIX):
+                    OsDisk().unlink(f"{config.self_path}/{name}")
 
 
 class WallClockTests(SynchronousTestCase):

@@ -83,7 +83,8 @@ class SnapshotCase(SynchronousTestCase):
         desk = SnapshotDesk(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3", **options), members=self.members,
             machine=lambda: self.rig.node.machine_requests.machine, now_ms=lambda: self.now_ms,
-            counters=Counters(), offers=GroupOffers(self.rig.store, lambda: self.now_ms / 1000),
+            counters=Counters(),
+            offers=GroupOffers(self.rig.store, lambda: self.now_ms / 1000, lambda call: call()),
         )
         desk.connect(self.peers)
         return desk

@@ -35,11 +35,13 @@ from protocols.wire.ledger.own.own_entries import (
     MACHINE_CHANNEL,
     READER_CHANNEL,
     SESSION_CHANNEL,
+    STATE_CHANNEL,
     TERM_START_CHANNEL,
     TIME_CHANNEL,
     slot_channels,
 )
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.storage.support import append_bare, config_of, flush
@@ -126,6 +128,7 @@ class Ledger:
                 (READER_CHANNEL, encode_reader_entry(ReaderState("billing", last, term))),
                 (MACHINE_CHANNEL, encode_skip(term)), (TIME_CHANNEL, encode_time_entry(1000 * term)),
                 (AGE_CHANNEL, encode_age_entry(1000 * term, 10**9)),
+                (STATE_CHANNEL, encode_state_entry(StateEntry(StateWord.TAKE_DIGEST))),
             ):
                 self.append([body], term=term, channels=[channel])
                 last = self.store.ledger_end_index if channel == READER_CHANNEL else last

@@ -68,7 +68,7 @@ class ExpiryTests(SynchronousTestCase):
         store = self.start()
         flush(store)
         store.check_point(force=True)
-        stored = decode_state(store.encoded_group()[2])
+        stored = decode_state(b"".join(store.encoding_group()[1].run()))
         store.abandon()
         path = f"{ROOT}/data/{file_name(0)}"
         file = self.disk.open(path, create=False)

@@ -70,7 +70,7 @@ class FileTests(SynchronousTestCase):
 
     def write(self, index: int, producers: int = 2) -> None:
         """A state up to this entry."""
-        self.file.write(state_of(index, producers), StatePlace(index, 3, 100 * index, 1))
+        self.file.write(state_of(index, producers).capture(), StatePlace(index, 3, 100 * index, 1))
 
     def found(self) -> list[int]:
         """The entries of the states that a start finds, the newest first."""
@@ -110,7 +110,7 @@ class FileTests(SynchronousTestCase):
             file = StateFile(self.disk, "s")
             file.read()
             self.assertEqual(file.older_index, NO_STATE)
-            file.write(state_of(7), StatePlace(7, 3, 700, 1))
+            file.write(state_of(7).capture(), StatePlace(7, 3, 700, 1))
             self.assertEqual((self.found(), file.older_index), ([7, left], left))
 
     def test_a_void_state_goes_first(self) -> None:
@@ -129,10 +129,10 @@ class FileTests(SynchronousTestCase):
             disk = HookedDisk()
             file = StateFile(disk, "s")
             for index in (1, 5, 9):
-                file.write(state_of(index), StatePlace(index, 3, 100 * index, 1))
+                file.write(state_of(index).capture(), StatePlace(index, 3, 100 * index, 1))
             disk.fails_at = len(disk.calls) + fails_at - 1
             try:
-                file.write(state_of(12), StatePlace(12, 3, 1200, 1))
+                file.write(state_of(12).capture(), StatePlace(12, 3, 1200, 1))
             except OSError:
                 self.assertEqual(file.older_index, NO_STATE)
                 newest = 9

@@ -22,8 +22,14 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import decode_header
-from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, TERM_START_CHANNEL, slot_channels
+from protocols.wire.ledger.own.own_entries import (
+    SESSION_CHANNEL,
+    STATE_CHANNEL,
+    TERM_START_CHANNEL,
+    slot_channels,
+)
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
+from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from tests.storage.support import (
     ROOT,
     HookedCase,
@@ -153,7 +159,7 @@ class StartTests(KeeperCase):
         commit(other)
         for index in (40, 42):
             assert other.group is not None
-            data = other.encoded_group()[2]
+            data = b"".join(other.encoding_group()[1].run())
             stored = decode_state(data)
             place = stored.place._replace(entry_index=index) if index == 40 else stored.place
             self.store.clean_close()
@@ -193,6 +199,96 @@ class StartTests(KeeperCase):
         assert store.group is not None
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)
+
+
+class BeginAnewTests(KeeperCase):
+    """A log without a state, and an entry that begins it anew."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = config_of("other")
+        self.store = self.follower(self.first_of_a_file())
+        commit(self.store)
+        self.at = self.store.ledger_end_index + 1
+        body = encode_state_entry(StateEntry(StateWord.BEGIN_ANEW))
+        self.store.append_bodies((body,), 1, channels=(STATE_CHANNEL,))
+
+    def assertBegun(self) -> None:
+        """The state is empty, and goes on."""
+        assert self.store.group is not None
+        self.assertIs(self.judged(3)[0], Known.FORGOTTEN_PRODUCER)
+        self.assertEqual(self.store.why_group_unknown, "")
+
+    def test_it_counts_when_it_is_committed(self) -> None:
+        """Not before; what follows it is folded, too."""
+        begin_session(self.store, "r", 1)
+        self.assertIsNone(self.store.group)
+        commit(self.store)
+        self.assertBegun()
+        number(self.store, "r")
+        commit(self.store)
+        assert self.store.group is not None
+        self.assertEqual(self.store.group.judge("r", 0, 1)[:2], (Known.REPEATED, self.at + 2))
+
+    def test_it_is_soon_on_the_disk(self) -> None:
+        """The next checkpoint writes the file."""
+        commit(self.store)
+        self.store.check_point(force=True)
+        self.reopen()
+        self.assertBegun()
+        self.assertEqual([one.place.entry_index for one in StateFile(self.disk, self.path()).read()],
+                         [self.at] * 2)
+
+    def test_a_start_without_the_file_finds_it(self) -> None:
+        """And one that does not know it to be committed waits for that."""
+        begin_session(self.store, "r", 1)
+        flush(self.store)
+        self.reopen()
+        self.assertIsNone(self.store.group)
+        commit(self.store)
+        self.assertBegun()
+        self.store.check_point(force=True)
+        self.disk.unlink(self.path())
+        self.reopen()
+        self.assertBegun()
+
+    def test_a_cut_takes_it_back(self) -> None:
+        """Another entry that is committed in its place begins nothing."""
+        self.store.truncate_to(self.store.read_batch(self.at - 1, max_count=1, max_bytes=1 << 20))
+        begin_session(self.store, "r", 1)
+        commit(self.store)
+        self.assertIsNone(self.store.group)
+
+    def path(self) -> str:
+        """Of the file."""
+        return f"{self.config.self_path}/{STATE_NAME}"
+
+
+class VoidTests(KeeperCase):
+    """A state that is wrong."""
+
+    def test_it_is_gone(self) -> None:
+        """From memory and from the disk; the log keeps the entries."""
+        self.store.clean_close()
+        self.store = FileStore.open(self.config, self.disk)
+        self.assertTrue(self.disk.exists(PATH))
+        self.store.void_group("it differs")
+        self.assertIsNone(self.store.group)
+        self.assertEqual(self.store.why_group_unknown, "it differs")
+        self.assertFalse(self.disk.exists(PATH))
+        self.assertFalse(self.store.parts.state.before_expiry(3))
+
+    def test_a_flush_brings_it_back_to_nobody(self) -> None:
+        """One that was under way writes the file once more: it goes when that has ended."""
+        self.store.parts.state._is_wanted = True
+        self.store.append_bodies((b"x",), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.store.void_group("it differs")
+        job.run()
+        self.assertTrue(self.disk.exists(PATH))
+        self.store.finish_flush(job)
+        self.assertFalse(self.disk.exists(PATH))
 
 
 class WriteTests(KeeperCase):
@@ -251,7 +347,7 @@ class InstallTests(KeeperCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.stored = decode_state(self.store.encoded_group()[2])
+        self.stored = decode_state(b"".join(self.store.encoding_group()[1].run()))
         self.other = self.follower(self.first_of_a_file())
 
     def test_a_state_of_this_log_counts(self) -> None:
@@ -401,7 +497,8 @@ class ExpiryTests(KeeperCase):
 
     def test_a_void_state_keeps_the_log(self) -> None:
         """The log goes when two states of its own are there, whatever a void one names."""
-        place = decode_state(self.store.encoded_group()[2]).place._replace(entry_index=1 << 30)
+        data = b"".join(self.store.encoding_group()[1].run())
+        place = decode_state(data).place._replace(entry_index=1 << 30)
         self.store.clean_close()
         (stored, *_) = StateFile(self.disk, PATH).read()
         content = encode_state(stored.state, place, stored.generation + 1)

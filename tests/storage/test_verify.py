@@ -356,7 +356,7 @@ class VerifyTests(SynchronousTestCase):
         """It is void."""
         self.full_directory()
         place = StatePlace(50, 6, 1, 1)
-        StateFile(self.disk, f"{ROOT}/groupstate").write(GroupState(), place)
+        StateFile(self.disk, f"{ROOT}/groupstate").write(GroupState().capture(), place)
         self.assertIn("entry 50 is of another log", self.verify().findings[0].sentence)
 
     def test_a_file_that_is_being_written_is_no_damage(self) -> None:

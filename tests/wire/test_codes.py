@@ -60,6 +60,7 @@ class CodesTests(SynchronousTestCase):
                 "READER": 51913,  # ours
                 "SNAPSHOT": 51914,  # ours
                 "SKIP": 51915,  # ours
+                "BEGIN_STATE": 51916,  # ours
             },
         )
 

@@ -20,7 +20,6 @@ from dledger.storage.files.state_file import (
     STATE_FIXED_DECLARATION,
     STATE_PRODUCER_DECLARATION,
     STATE_READER_DECLARATION,
-    STATE_RUN_DECLARATION,
 )
 from dledger.storage.start.configurations import MEMBERS_DECLARATION
 from dledger.storage.store.chunk_sums import CHUNK_ROW_DECLARATION
@@ -32,7 +31,9 @@ from protocols.wire.ledger.own.age_entries import AGE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.session_entries import SESSION_DECLARATION, SESSION_ENTRY_DECLARATION
+from protocols.wire.ledger.own.state_entries import STATE_ENTRY_DECLARATION
 from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
+from protocols.wire.ledger.producers import NUMBERED_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
     JSON_ONLY,
@@ -96,6 +97,7 @@ DECLARED = {
     "Age entries": fields_of(AGE_ENTRY_DECLARATION),
     "Reader entries": fields_of(READER_ENTRY_DECLARATION),
     "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
+    "State entries": fields_of(STATE_ENTRY_DECLARATION),
     "Time entries": fields_of(TIME_ENTRY_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),
@@ -103,7 +105,7 @@ DECLARED = {
     "State of a group": fields_of(STATE_DECLARATION),
     "Content of a state": fields_of(STATE_FIXED_DECLARATION),
     "Producers of a state": fields_of(STATE_PRODUCER_DECLARATION),
-    "Runs of a producer": fields_of(STATE_RUN_DECLARATION),
+    "Runs of a producer": fields_of(NUMBERED_RUN_DECLARATION),
     "Readers of a state": fields_of(STATE_READER_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),

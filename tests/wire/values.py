@@ -31,6 +31,8 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
+    BeginStateRequest,
+    BeginStateResponse,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -200,6 +202,7 @@ JSON_REQUESTS = {
         lease_ms=ints, share=ints,
     ),
     RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
+    RequestCode.BEGIN_STATE: st.builds(BeginStateRequest, **_base(), insists=st.booleans()),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
         index=indexes, index_term=indexes,
@@ -227,6 +230,7 @@ JSON_RESPONSES = {
         committed_index=longs, readers=st.none() | bodies, reason=texts,
     ),
     RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
+    RequestCode.BEGIN_STATE: st.builds(BeginStateResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
         data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,

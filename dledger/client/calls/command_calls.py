@@ -27,7 +27,7 @@ from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest, SubmitResponse
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Request, Response
 from protocols.wire.ledger.producers import producer_problem
 
 #: Commands of one client that are under way at once, at most: others wait. A log remembers 2048 producers.
@@ -176,6 +176,25 @@ class CommandCalls:
         except RequestLost as lost:
             raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
         assert isinstance(answer, SkipResponse)
+        if answer.code is not ResponseCode.SUCCESS:
+            raise failure_of(answer.code, member_id=leader.member_id, reason=answer.reason)
+        return answer.index
+
+    async def begin_state(self, insists: bool) -> int:
+        """See L{dledger.client.client.LogClient.begin_state}."""
+        leader = await self.appends.find_leader()
+        if not leader.takes_producers:
+            raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
+                f"{leader.member_id} is a Java member, which has no state of the group: let one of ours lead"
+            ))
+        request = BeginStateRequest(
+            group=self.appends.members.group, remote_id=leader.member_id, insists=insists
+        )
+        try:
+            answer: Response = await leader.ask(request, self.appends.answer_timeout_s)
+        except RequestLost as lost:
+            raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
+        assert isinstance(answer, BeginStateResponse)
         if answer.code is not ResponseCode.SUCCESS:
             raise failure_of(answer.code, member_id=leader.member_id, reason=answer.reason)
         return answer.index

@@ -59,6 +59,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
     RequestCode.SKIP: ClientRole.ADMIN,
+    RequestCode.BEGIN_STATE: ClientRole.ADMIN,
 }
 
 #: The rights of every caller at a closed door. (L{Door.refusal_of_change} then judges the address.)

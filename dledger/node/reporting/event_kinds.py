@@ -103,6 +103,11 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     "unsure": _warn("entries that were acknowledged may be missing: the vote counts only with all others"),
     "sure-again": _info("the log has all that it may have acknowledged: the vote counts"),
     "doubted": _info("the directory is not the one that this member had before"),
+    # The state of the group.
+    "state-differs": _error("the state of the group of this member is not that of a majority: it gets another"
+                            " one", ()),
+    "state-undecided": _error("members have different states of the group, and none has a majority",
+                              ("index",)),
     # State machines.
     "machine-differs": _warn("the state of a machine differs from that of other members",
                              ("member_id", "reason")),

@@ -89,6 +89,11 @@ def _problems(status: NodeStatus) -> Iterator[str]:
         )
     if status.store.is_full:
         yield "disk full: it stores no entries until there is room"
+    if status.why_state_unknown:
+        yield (
+            "it does not know the state of the group, and refuses producers and readers: "
+            f"{status.why_state_unknown}; if no member knows it, see dledger state begin-anew"
+        )
     if status.machine is not None and status.machine.state == "failed":
         yield f"its state machine has stopped, the log goes on: {status.machine.reason}"
     if status.machine is not None and status.machine.in_doubt:

@@ -270,6 +270,8 @@ class NodeStatus:
     @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
     @ivar machine: of its state machine; None without one.
     @ivar readers: the named readers that it knows.
+    @ivar why_state_unknown: why it does not know the state of the group, and how far it is with getting it;
+        empty if it knows it.
     """
 
     member: MemberStatus
@@ -287,6 +289,7 @@ class NodeStatus:
     tls_expires_s: float = -1.0
     machine: MachineStatus | None = None
     readers: tuple[ReaderInfo, ...] = ()
+    why_state_unknown: str = ""
 
 
 class WrittenLedger(Protocol):

@@ -29,12 +29,14 @@ class Told:
     @ivar health: reason why the member does not serve; empty if it serves.
     @ivar machine: its state machine as a text; empty for none.
     @ivar has_times: its log has time entries, or will have.
+    @ivar state_digest: see L{dledger.node.run.state_digests}.
     """
 
     admin: str
     health: str
     machine: str = ""
     has_times: bool = False
+    state_digest: str = ""
 
 
 class AboutMember:
@@ -45,11 +47,12 @@ class AboutMember:
     """
 
     def __init__(
-        self, status: Callable[[], NodeStatus], machine: Callable[[], str], has_times: Callable[[], bool]
+        self, status: Callable[[], NodeStatus], machine: Callable[[], str], has_times: Callable[[], bool],
+        state_digest: Callable[[], str],
     ) -> None:
         """
         @param machine: reports the state machine; empty for none.
-        @param has_times: see L{Told}.
+        @param has_times, state_digest: see L{Told}.
         """
         self.listen = ""
         self.admin = ""
@@ -57,13 +60,15 @@ class AboutMember:
         self._status = status
         self._machine = machine
         self._has_times = has_times
+        self._state_digest = state_digest
         self._told: Told | None = None
 
     def told(self) -> Told:
         """Made at most once between two sweeps, however often METADATA is asked for."""
         if self._told is None:
             self._told = Told(
-                self.told_admin, told_health(self._status()), self._machine(), self._has_times()
+                self.told_admin, told_health(self._status()), self._machine(), self._has_times(),
+                self._state_digest(),
             )
         return self._told
 

@@ -49,7 +49,7 @@ class ProducerAging:
         group = self._ledger.group
         if not self._limit_ms or self._is_waiting or now_s < self._next_s or group is None:
             return
-        if not group.state.producers or not self._is_leader():
+        if not group.state.has_producers or not self._is_leader():
             return
         clock_ms = max(int(self._wall_s() * 1000), 0)
         if 0 <= group.clock_ms and clock_ms - group.clock_ms < AGE_STEP_MS:

@@ -11,6 +11,8 @@ Rule 1: one piece is under way at a time, on the connection of a member, within 
 a follower that lacks many entries.
 Rule 2: a state is taken up only if the log has the entry that it names, committed, with the same bytes; and
 no state is given that a member does not have by its own log.
+Rule 4: encoding and decoding go on a step at a time, in turns of the reactor of their own, so a large state
+holds nobody up: meanwhile a member that asks hears that there is nothing for it yet.
 Rule 3: a member whose directory Java wrote begins with an empty state when no other member has given one for
 L{PATIENCE_S}. If one does while others know producers, it gives their slots away, and they refuse its
 entries: so it does not while a state is on its way.
@@ -18,7 +20,10 @@ entries: so it does not while a state is on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Protocol
 
 import attrs
@@ -27,7 +32,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.ledger.group_state import GroupFold
-from dledger.storage.files.state_file import StoredState, decode_state
+from dledger.storage.files.state_file import StateEncoding, StatePlace, StoredState, decoding
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
@@ -61,8 +66,8 @@ class SharedLedger(Protocol):
     def committed_index(self) -> int:
         """Its last entry that is known to be committed."""
 
-    def encoded_group(self) -> tuple[int, int, bytes]:
-        """Index and term of the last committed entry, and the state there as bytes. The state is known."""
+    def encoding_group(self) -> tuple[StatePlace, StateEncoding]:
+        """The last committed entry, and the state there, to be made bytes. The state is known."""
 
     @property
     def may_begin_group_anew(self) -> bool:
@@ -75,14 +80,29 @@ class SharedLedger(Protocol):
         """Take up a state. @return: why it is of no use, or not yet; empty if it was taken up."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Offer:
-    """An encoded state. @ivar asked_s: when a piece of it was asked for last."""
+    """
+    A state that is, or becomes, bytes.
 
-    index: int
-    term: int
-    data: bytes
-    asked_s: float = 0.0
+    @ivar asked_s: when a piece of it was asked for last. @ivar is_given: whether a member has one.
+    @ivar begins: offset of each of its pieces; empty:
+        it is not done.
+    """
+
+    place: StatePlace
+    encoding: StateEncoding
+    asked_s: float
+    is_given: bool = False
+    begins: list[int] = attrs.Factory(list)
+
+    def bytes_at(self, offset: int, max_bytes: int) -> bytes:
+        """Some of its bytes, C{max_bytes} at most."""
+        pieces, at = self.encoding.pieces, bisect_right(self.begins, offset) - 1
+        found = bytearray(memoryview(pieces[at])[offset - self.begins[at] :][:max_bytes])
+        while len(found) < max_bytes and (at := at + 1) < len(pieces):
+            found += memoryview(pieces[at])[: max_bytes - len(found)]
+        return bytes(found)
 
 
 class GroupOffers:
@@ -92,35 +112,47 @@ class GroupOffers:
     Invariant: it holds L{OFFERS_MAX} encoded states at most, each of another entry.
     """
 
-    def __init__(self, ledger: SharedLedger, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: SharedLedger, seconds: Callable[[], float], later: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """@param later: makes a call in one of the next turns."""
         self._ledger = ledger
         self._seconds = seconds
+        self._later = later
         self._offers: dict[tuple[int, int], _Offer] = {}
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotResponse:
         """
-        A piece of the state.
+        A piece of the state; without data while it is not encoded.
 
         @raise DLedgerError: LEADER_NOT_READY: it is not known here; INDEX_LESS_THAN_LOCAL_BEGIN: the one
             that was begun is no longer there; UNEXPECTED_ARGUMENT: it has no such piece.
         """
-        if self._ledger.group is None:
-            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
+        self.check_known()
         offer = self._newest() if request.index < 0 else self._offers.get((request.index, request.index_term))
         if offer is None:
             raise DLedgerError(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, reason=(
                 f"the state after the entry {request.index} is not offered any more"
             ))
-        if not 0 <= request.offset < len(offer.data):
-            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=(
-                f"the state has {len(offer.data)} bytes, none at {request.offset}"
-            ))
         offer.asked_s = self._seconds()
-        data = offer.data[request.offset : request.offset + max_bytes]
+        if not offer.begins:
+            return SnapshotResponse()
+        size = offer.encoding.size
+        if not 0 <= request.offset < size:
+            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=(
+                f"the state has {size} bytes, none at {request.offset}"
+            ))
+        offer.is_given = True
+        data = offer.bytes_at(request.offset, max_bytes)
         return SnapshotResponse(
-            index=offer.index, index_term=offer.term, size=len(offer.data), offset=request.offset, data=data,
-            crc=crc32(data),
+            index=offer.place.entry_index, index_term=offer.place.term, size=size, offset=request.offset,
+            data=data, crc=crc32(data),
         )
+
+    def check_known(self) -> None:
+        """@raise DLedgerError: LEADER_NOT_READY: the state is not known here."""
+        if self._ledger.group is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._ledger.why_group_unknown)
 
     def sweep(self) -> None:
         """Drop what nobody asks for any more."""
@@ -128,11 +160,25 @@ class GroupOffers:
         self._offers = {place: offer for place, offer in self._offers.items() if offer.asked_s >= since_s}
 
     def _newest(self) -> _Offer:
-        """That of the last committed entry."""
-        index, term, data = self._ledger.encoded_group()
-        while len(self._offers) >= OFFERS_MAX and (index, term) not in self._offers:
-            del self._offers[min(self._offers, key=lambda place: self._offers[place].asked_s)]
-        return self._offers.setdefault((index, term), _Offer(index, term, data))
+        """That of the last committed entry, or one that was not given yet."""
+        for offer in self._offers.values():
+            if not offer.is_given:  # (A log that grows would begin a new one with each question.)
+                return offer
+        place, encoding = self._ledger.encoding_group()
+        key = place.entry_index, place.term
+        if (known := self._offers.get(key)) is not None:
+            return known
+        while len(self._offers) >= OFFERS_MAX:
+            del self._offers[min(self._offers, key=lambda one: self._offers[one].asked_s)]
+        offer = self._offers[key] = _Offer(place, encoding, self._seconds())
+        self._encode(offer)
+        return offer
+
+    def _encode(self, offer: _Offer) -> None:
+        if offer.encoding.step():
+            offer.begins = [0, *accumulate(map(len, offer.encoding.pieces[:-1]))]
+        elif offer in self._offers.values():
+            self._later(partial(self._encode, offer))
 
 
 class GroupFetch:
@@ -149,12 +195,17 @@ class GroupFetch:
     def __init__(
         self, ledger: SharedLedger, *, self_id: str, senders: Callable[[], Sequence[str]],
         ask: Callable[[str, SnapshotRequest], Deferred[SnapshotResponse]],
+        later: Callable[[Callable[[], None]], None],
     ) -> None:
-        """@param senders: ids of the members that can be asked, the leader first."""
+        """
+        @param senders: ids of the members that can be asked, the leader first.
+        @param later: makes a call in one of the next turns.
+        """
         self._ledger = ledger
         self._self_id = self_id
         self._senders = senders
         self._ask = ask
+        self._later = later
         self._asked: Deferred[SnapshotResponse] | None = None
         self._peer_id = ""
         self._turn = 0
@@ -162,8 +213,16 @@ class GroupFetch:
         self._warn_s = 0.0
         self._data = bytearray()
         self._whole: tuple[int, int, int] | None = None  # index, term and size of the state
+        self._decoding: Generator[None, None, StoredState] | None = None
         self._stored: StoredState | None = None
         self.progress = ""
+
+    @property
+    def why_unknown(self) -> str:
+        """Why the state is not known, and how far the transfer is, for people; empty if it is known."""
+        if self._ledger.group is not None:
+            return ""
+        return "; ".join(filter(None, (self._ledger.why_group_unknown, self.progress)))
 
     def sweep(self, now_s: float) -> None:
         """Begin, or try again. @param now_s: of the monotonic clock."""
@@ -176,7 +235,7 @@ class GroupFetch:
         if self._next_s < 0:
             self._next_s = now_s + PAUSE_S
             self._warn_s = now_s + PATIENCE_S
-        is_nobody_giving = self._asked is None and self._whole is None and self._stored is None
+        is_nobody_giving = self._asked is None and self._whole is None
         if now_s >= self._warn_s and is_nobody_giving and self._ledger.may_begin_group_anew:
             return self._ledger.begin_group_anew()
         if now_s >= self._warn_s:
@@ -186,7 +245,7 @@ class GroupFetch:
                 "{why}; {progress}",
                 self_id=self._self_id, why=self._ledger.why_group_unknown, progress=self.progress,
             )
-        if self._asked is not None or now_s < self._next_s:
+        if self._asked is not None or self._decoding is not None or now_s < self._next_s:
             return
         self._next_s = now_s + PAUSE_S
         if self._stored is not None:
@@ -207,8 +266,8 @@ class GroupFetch:
             self._asked.cancel()
 
     def _begin_again(self) -> None:
-        self._data.clear()
-        self._whole = self._stored = None
+        self._data = bytearray()
+        self._whole = self._decoding = self._stored = None
 
     def _ask_next(self) -> None:
         index, term, _ = self._whole or (-1, -1, 0)
@@ -249,11 +308,22 @@ class GroupFetch:
         )
         if len(self._data) < answer.size:
             return self._ask_next()
+        self._decoding = decoding(self._data)
+        self._decode(self._decoding)
+
+    def _decode(self, steps: Generator[None, None, StoredState]) -> None:
+        if steps is not self._decoding:
+            return  # (It began again.)
         try:
-            self._stored = decode_state(bytes(self._data))
+            next(steps)
+        except StopIteration as done:
+            self._decoding = None
+            self._stored = done.value
+            self._take_up(done.value)
         except WireError as error:
-            return self._refused(str(error))
-        self._take_up(self._stored)
+            self._refused(str(error))
+        else:
+            self._later(partial(self._decode, steps))
 
     def _take_up(self, stored: StoredState) -> None:
         why = self._ledger.install_group(stored)

@@ -31,9 +31,11 @@ Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from dledger.core.state.inputs import PeerDisconnected, PeerIncompatible
 from dledger.node.connections.door import Door
@@ -49,6 +51,7 @@ from dledger.node.requests.readers import Asker, ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.requests.state_orders import StateOrders
 from dledger.node.run.inside import MemberInside
 from dledger.node.run.reads import Reads
 from dledger.values.errors import DLedgerError
@@ -63,6 +66,7 @@ from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendOnceRequest,
     AppendRequest,
+    BeginStateRequest,
     GetRequest,
     MetadataRequest,
     MetadataResponse,
@@ -86,6 +90,7 @@ class Answerers:
     @ivar machine: the requests to the state machine.
     @ivar readers: those of named readers.
     @ivar snapshots: those for snapshots, of other members.
+    @ivar state_orders: those of operators about the state of the group.
     """
 
     appends: AppendGate
@@ -93,6 +98,7 @@ class Answerers:
     machine: MachineRequests
     readers: ReaderDesk
     snapshots: SnapshotDesk
+    state_orders: StateOrders
 
 
 @attrs.frozen(kw_only=True)
@@ -136,6 +142,7 @@ class RequestRouter:
         self._machine = answerers.machine
         self._snapshots = answerers.snapshots
         self._readers = answerers.readers
+        self._state_orders = answerers.state_orders
         self._append_for = answerers.appends.append_for
         self._refuse = refusals.refuse
         self._seats: Seats = EndlessSeats()
@@ -150,6 +157,7 @@ class RequestRouter:
         self._of_clients: dict[type[Request], _Answer] = {
             AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
             SubmitRequest: appends.submit, ReaderRequest: self._reader, SkipRequest: self._skip,
+            BeginStateRequest: self._begin_state,
             GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
         }
         #: What members ask, too, and the core does not answer.
@@ -301,6 +309,20 @@ class RequestRouter:
         else:
             self._machine.ask(connection, ticket, request)
 
+    def _begin_state(
+        self, connection: ServerConnection, ticket: Ticket, request: BeginStateRequest
+    ) -> None:
+        refusal = self.door.refusal_of_change(connection, request)
+        if refusal is not None:
+            self._refuse(connection, ticket, request, refusal)
+        else:
+            answered = self._state_orders.begin_anew(request)
+            answered.addCallback(partial(connection.answer, ticket)).addErrback(self._broken)
+
+    def _broken(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self._inside.voice.broken(failure.value)
+
     def _read(
         self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest | QueryRequest
     ) -> None:
@@ -331,10 +353,11 @@ class RequestRouter:
         flags = self._snapshots.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (told.admin or told.health or told.machine or told.has_times):
+        if not (told.admin or told.health or told.machine or told.has_times or told.state_digest):
             return answer
         return attrs.evolve(
-            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times
+            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times,
+            state_digest=told.state_digest,
         )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:

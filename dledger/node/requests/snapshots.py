@@ -85,7 +85,7 @@ class SnapshotDesk:
         self._peers: AskedPeers | None = None
         self.log_kept = ""
         self._machines: dict[str, str] = {}
-        self._asked: list[Deferred[Response]] = []
+        self._asked: list[Deferred[MetadataResponse]] = []
         self._next_ask_s = 0.0
 
     def connect(self, peers: AskedPeers) -> None:
@@ -124,6 +124,8 @@ class SnapshotDesk:
                 ResponseCode.UNKNOWN_MEMBER,
                 reason=f"{peer_id!r} is not a member of the group, or does not speak on this connection",
             )
+        if not request.machine:
+            self._offers.check_known()
         quota = self._members.quota_of(peer_id)
         left = quota.left(self._now_ms())
         if left <= 0 or not connection.may_answer:
@@ -228,19 +230,25 @@ class SnapshotDesk:
         if self._peers is None or now_s < self._next_ask_s:
             return
         self._next_ask_s = now_s + ASK_MACHINES_S
-        config, asked, self._asked = self._config, self._asked, []
+        asked, self._asked = self._asked, []
         for one in asked:
             one.cancel()
         for peer_id in self._members.peer_ids:
-            question = self._peers.ask(peer_id, MetadataRequest(
-                group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
-            ))
+            question = self.ask_told(peer_id)
             self._asked.append(question)
             question.addCallbacks(self._machine_told, lambda _: None, callbackArgs=(peer_id,))
 
-    def _machine_told(self, answer: Response, peer_id: str) -> None:
-        if isinstance(answer, MetadataResponse) and answer.code is ResponseCode.SUCCESS:
-            self._machines[peer_id] = answer.machine
+    def ask_told(self, peer_id: str) -> Deferred[MetadataResponse]:
+        """Ask a member what it says of itself. @return: fails with L{DLedgerError}: it does not say."""
+        config = self._config
+        if self._peers is None:
+            return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))
+        return self._peers.ask(peer_id, MetadataRequest(
+            group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+        )).addCallback(_told_of)
+
+    def _machine_told(self, answer: MetadataResponse, peer_id: str) -> None:
+        self._machines[peer_id] = answer.machine
 
     def with_log_kept(self, status: MachineStatus | None) -> MachineStatus | None:
         """The status of the machine, with C{log_kept}."""
@@ -249,5 +257,11 @@ class SnapshotDesk:
 
 def _piece_of(answer: Response) -> SnapshotResponse:
     if not isinstance(answer, SnapshotResponse):
+        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"a {type(answer).__name__} came")
+    return answer
+
+
+def _told_of(answer: Response) -> MetadataResponse:
+    if not isinstance(answer, MetadataResponse) or answer.code is not ResponseCode.SUCCESS:
         raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"a {type(answer).__name__} came")
     return answer

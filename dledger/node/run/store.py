@@ -10,7 +10,7 @@ from dledger.base.process.group_flush import Flushable
 from dledger.driver.driver import Ledger
 from dledger.node.run.reads import Readable
 from dledger.node.run.scrubbing import Scrubbable
-from dledger.storage.files.state_file import StoredState
+from dledger.storage.files.state_file import StateEncoding, StatePlace, StoredState
 from dledger.storage.start.identity import MemberIdentity
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_room import DeletedSegment
@@ -43,11 +43,14 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     def why_group_unknown(self) -> str:
         """Why the state of the group is not known; empty if it is."""
 
-    def encoded_group(self) -> tuple[int, int, bytes]:
-        """Index and term of the last committed entry, and the state there as bytes. The state is known."""
+    def encoding_group(self) -> tuple[StatePlace, StateEncoding]:
+        """The last committed entry, and the state there, to be made bytes. The state is known."""
 
     def install_group(self, stored: StoredState) -> str:
         """Take up the state of another member. @return: why it is of no use; empty if it was taken up."""
+
+    def void_group(self, why: str) -> None:
+        """The state is wrong: it does not count any more."""
 
     @property
     def may_begin_group_anew(self) -> bool:

@@ -35,11 +35,13 @@ from protocols.wire.ledger.own.own_entries import (
     MACHINE_CHANNEL,
     READER_CHANNEL,
     SESSION_CHANNEL,
+    STATE_CHANNEL,
     TERM_START_CHANNEL,
     TIME_CHANNEL,
     own_kind,
 )
 from protocols.wire.ledger.own.session_entries import SESSION_MAGIC
+from protocols.wire.ledger.own.state_entries import STATE_ENTRY_MAGIC
 from protocols.wire.ledger.own.time_entries import TIME_MAGIC
 from protocols.wire.ledger.readers import READER_MAGIC
 
@@ -49,6 +51,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 _WORDS = {
     CONFIGURATION_CHANNEL: CONFIGURATION_MAGIC, SESSION_CHANNEL: SESSION_MAGIC, READER_CHANNEL: READER_MAGIC,
     TIME_CHANNEL: TIME_MAGIC, MACHINE_CHANNEL: MACHINE_ENTRY_MAGIC, AGE_CHANNEL: AGE_MAGIC,
+    STATE_CHANNEL: STATE_ENTRY_MAGIC,
 }
 _HIDDEN_WORD = int.from_bytes(HIDDEN_MAGIC[:4], "big")
 #: Bytes of a record with a C{channel} that say of which kind it is.

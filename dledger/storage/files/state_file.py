@@ -18,18 +18,31 @@ Source: none, this is ours; docs/wire-format.md.
 
 from __future__ import annotations
 
+import os.path
 import struct
 from array import array
+from collections.abc import Generator, Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.ledger.group_state import GroupState, KnownReader, NotedTime, NumberedRun, Producer
+from dledger.ledger.group_state import (
+    RUNS_MAX,
+    GroupState,
+    KnownReader,
+    NotedTime,
+    Producer,
+    StateCapture,
+)
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.own.own_entries import SLOT_MAX
+from protocols.wire.ledger.own.state_entries import STATE_DIGEST_BYTES
+from protocols.wire.ledger.producers import NUMBERED_RUN
 from protocols.wire.ledger.readers import decode_reader_entry, encode_reader_entry
 
 STATE_NAME = "groupstate"
@@ -71,16 +84,20 @@ STATE_PRODUCER_DECLARATION = Struct(
     "id_length" / Int8ub,  # bytes of the id, which follows
     "owner_length" / Int8ub,  # bytes of the account, which follows the id
 )
-STATE_RUN_DECLARATION = Struct("number" / Int64sb, "index" / Int64sb, "count" / Int64sb)
 STATE_READER_DECLARATION = Struct(
     "index" / Int64sb,  # of its last entry
     "hidden_before" / Int64sb,
     "length" / Int32ub,  # bytes of the body of that entry, which follows
 )
 _HEAD, _FIXED = struct_of(STATE_DECLARATION), struct_of(STATE_FIXED_DECLARATION)
-_PRODUCER, _RUN = struct_of(STATE_PRODUCER_DECLARATION), struct_of(STATE_RUN_DECLARATION)
+_PRODUCER = struct_of(STATE_PRODUCER_DECLARATION)
 _READER = struct_of(STATE_READER_DECLARATION)
 _CRC_FROM = 12
+#: A step of encoding or decoding ends after this many bytes: some milliseconds of a slow machine.
+STEP_BYTES = 64 * 1024
+#: A step of checking bytes ends after this many.
+_CHECKED_BYTES = 1024 * 1024
+_PAD = bytes(1024 * 1024)
 
 
 class StatePlace(NamedTuple):
@@ -100,32 +117,105 @@ class StoredState(NamedTuple):
     state: GroupState
 
 
-def encode_state(state: GroupState, place: StatePlace, generation: int = 0) -> bytes:
-    """A state as bytes."""
-    time = state.time or NotedTime(-1, -1, -1)
-    pieces = [_FIXED.pack(
-        state.age_ms, state.clock_ms, state.has_forgotten, *time, state.hidden, len(state.producers),
-        len(state.readers), len(state.hidden_runs),
-    )]
-    for name, slot, used_ms, last, runs, owner in state.producers.values():
-        raw, account = name.encode(), owner.encode()
-        pieces += [_PRODUCER.pack(slot, used_ms, last, len(runs), len(raw), len(account)), raw, account]
-        pieces += [_RUN.pack(*run) for run in runs]
-    for index, reader, hidden_before in state.readers.values():
-        body = encode_reader_entry(reader)
-        pieces += [_READER.pack(index, hidden_before, len(body)), body]
-    for numbers in (state.hidden_runs, state.hidden_counts):
-        pieces.append(struct.pack(f">{len(numbers)}q", *numbers))
-    rest = b"".join(pieces)
-    head = _HEAD.pack(_MAGIC, _VERSION, 0, generation, *place, len(rest), crc32(rest))
-    return head[: _CRC_FROM - 4] + crc32(head[_CRC_FROM:]).to_bytes(4, "big") + head[_CRC_FROM:] + rest
-
-
-def decode_state(data: bytes) -> StoredState:
+class StateEncoding:
     """
-    The state that L{encode_state} has made of it. Bytes after its end are ignored.
+    A state on its way to bytes, in steps that do not depend on its size. Any thread may run it.
+
+    @ivar pieces: all bytes, in order, when it is done.
+    @ivar size: of these.
+    """
+
+    def __init__(self, state: StateCapture, place: StatePlace, generation: int = 0) -> None:
+        self._head = (generation, *place)
+        self._rest = _pieces_of(state)
+        self._crc = 0
+        self.pieces = [b""]
+        self.size = _HEAD.size
+
+    def step(self) -> bool:
+        """Go on. @return: whether it is done."""
+        done = 0
+        for piece in self._rest:
+            self.pieces.append(piece)
+            self._crc = crc32(piece, self._crc)
+            self.size += len(piece)
+            done += len(piece)
+            if done >= STEP_BYTES:
+                return False
+        head = _HEAD.pack(_MAGIC, _VERSION, 0, *self._head, self.size - _HEAD.size, self._crc)
+        self.pieces[0] = (
+            head[: _CRC_FROM - 4] + crc32(head[_CRC_FROM:]).to_bytes(4, "big") + head[_CRC_FROM:]
+        )
+        return True
+
+    def run(self) -> list[bytes]:
+        """Go on to the end. @return: C{pieces}."""
+        while not self.step():
+            pass
+        return self.pieces
+
+
+def digesting(state: StateCapture) -> Generator[None, None, int]:
+    """
+    The digest of a state, in steps as L{decoding}: equal states of one entry have equal ones.
+    """
+    digest, done = sha256(), 0
+    for piece in _pieces_of(state):
+        digest.update(piece)
+        done += len(piece)
+        if done >= STEP_BYTES:
+            done = 0
+            yield
+    return int.from_bytes(digest.digest()[:STATE_DIGEST_BYTES])
+
+
+def _pieces_of(state: StateCapture) -> Iterator[bytes]:
+    """The bytes after the head. Equal states have equal ones: producers come in the order of their slots."""
+    time = state.time or NotedTime(-1, -1, -1)
+    yield _FIXED.pack(
+        state.age_ms, state.clock_ms, state.has_forgotten, *time, state.hidden, state.producers,
+        len(state.readers), len(state.hidden_runs),
+    )
+    for number in sorted(state.pages):
+        page, parts = state.pages[number], list[bytes]()
+        for at in sorted(page):
+            name, slot, used_ms, last, runs, owner = page[at]
+            raw, account = name.encode(), owner.encode()
+            count = len(runs) // NUMBERED_RUN.size
+            parts += [_PRODUCER.pack(slot, used_ms, last, count, len(raw), len(account)), raw, account, runs]
+        yield b"".join(parts)
+    for index, reader, hidden_before in state.readers:
+        body = encode_reader_entry(reader)
+        yield _READER.pack(index, hidden_before, len(body)) + body
+    for numbers in (state.hidden_runs, state.hidden_counts):
+        yield struct.pack(f">{len(numbers)}q", *numbers)
+
+
+def encode_state(state: GroupState, place: StatePlace, generation: int = 0) -> bytes:
+    """A state as bytes, at once."""
+    return b"".join(StateEncoding(state.capture(), place, generation).run())
+
+
+def decode_state(data: bytes | bytearray) -> StoredState:
+    """
+    The state that L{StateEncoding} has made of it, at once. Bytes after its end are ignored.
 
     @raise WireError: it is damaged, or of a later version.
+    """
+    steps = decoding(data)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        stored: StoredState = done.value
+        return stored
+
+
+def decoding(data: bytes | bytearray) -> Generator[None, None, StoredState]:
+    """
+    L{decode_state} in steps that do not depend on the size: each C{next} is one, and the last one returns it.
+
+    @raise WireError: see there.
     """
     if len(data) < _HEAD.size:
         raise WireError(f"group state: {len(data)} bytes, at least {_HEAD.size} are needed")
@@ -134,43 +224,58 @@ def decode_state(data: bytes) -> StoredState:
         raise WireError("group state: its magic or its checksum does not fit")
     if version != _VERSION:
         raise WireError(f"group state: version={version}, this program reads {_VERSION}: upgrade it")
-    rest = data[_HEAD.size : _HEAD.size + length]
-    if len(rest) != length or crc32(rest) != crc:
+    end, found = _HEAD.size + length, 0
+    for at in range(_HEAD.size, min(end, len(data)), _CHECKED_BYTES):
+        found = crc32(data[at : min(at + _CHECKED_BYTES, end)], found)
+        yield
+    if len(data) < end or found != crc:
         raise WireError("group state: its checksum does not fit")
     state = GroupState()
     state.index = place[0]
     try:
-        _fill(state, rest)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        yield from _filling(state, data, end)
+    except (struct.error, UnicodeDecodeError, IndexError, KeyError) as error:
         raise WireError(f"group state: {error}") from None
     return StoredState(generation, StatePlace(*place), state)
 
 
-def _fill(state: GroupState, rest: bytes) -> None:
+def _filling(state: GroupState, data: bytes | bytearray, end: int) -> Generator[None, None, None]:
+    at, step_end = _HEAD.size, _HEAD.size + STEP_BYTES
     (state.age_ms, state.clock_ms, has_forgotten, *time, state.hidden, producers, readers,
-     hidden) = _FIXED.unpack_from(rest)
+     hidden) = _FIXED.unpack_from(data, at)
     state.has_forgotten = bool(has_forgotten)
     state.time = NotedTime(*time) if time[0] >= 0 else None
-    at, found, known = _FIXED.size, list[Producer](), list[KnownReader]()
+    at += _FIXED.size
     for _ in range(producers):
-        slot, used_ms, last, runs, length, owner_length = _PRODUCER.unpack_from(rest, at)
+        slot, used_ms, last, runs, length, owner_length = _PRODUCER.unpack_from(data, at)
         at += _PRODUCER.size
-        name = rest[at : at + length].decode()
-        at += length + owner_length
-        owner = rest[at - owner_length : at].decode()
-        runs_end = at + runs * _RUN.size
-        found.append(Producer(name, slot, used_ms, last, tuple(
-            NumberedRun(*_RUN.unpack_from(rest, place)) for place in range(at, runs_end, _RUN.size)
-        ), owner))
+        name_end, owner_end = at + length, at + length + owner_length
+        runs_end = owner_end + runs * NUMBERED_RUN.size
+        if runs_end > end:
+            raise WireError("group state: it ends within a producer")
+        name = data[at:name_end].decode()
+        if state.in_slot(slot) or state.producer(name) or not 0 < slot <= SLOT_MAX or runs > RUNS_MAX:
+            raise WireError(f"group state: slot={slot} runs={runs}: malformed, or there twice")
+        state.restored([Producer(
+            name, slot, used_ms, last, bytes(data[owner_end:runs_end]), data[name_end:owner_end].decode()
+        )], ())
         at = runs_end
+        if at >= step_end:
+            yield
+            step_end = at + STEP_BYTES
     for _ in range(readers):
-        index, hidden_before, length = _READER.unpack_from(rest, at)
+        index, hidden_before, length = _READER.unpack_from(data, at)
         at += _READER.size
-        known.append(KnownReader(index, decode_reader_entry(rest[at : at + length]), hidden_before))
+        body = bytes(data[at : min(at + length, end)])
+        state.restored((), [KnownReader(index, decode_reader_entry(body), hidden_before)])
         at += length
-    state.restored(found, known)
-    state.hidden_runs = array("q", struct.unpack_from(f">{hidden}q", rest, at))
-    state.hidden_counts = array("q", struct.unpack_from(f">{hidden}q", rest, at + 8 * hidden))
+        if at >= step_end:
+            yield
+            step_end = at + STEP_BYTES
+    if at + 16 * hidden != end:
+        raise WireError("group state: its parts are not as long as it")
+    state.hidden_runs = array("q", struct.unpack_from(f">{hidden}q", data, at))
+    state.hidden_counts = array("q", struct.unpack_from(f">{hidden}q", data, at + 8 * hidden))
 
 
 def state_damage(content: bytes) -> str:
@@ -247,29 +352,42 @@ class StateFile:
                 self._generations[slot] = 0
                 self._indexes[slot] = NO_STATE
 
-    def write(self, state: GroupState, place: StatePlace) -> None:
+    def remove(self) -> None:
+        """No state in it counts. @raise OSError: the disk failed."""
+        if self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(os.path.dirname(self._path))
+        self._slot_bytes = 0
+        self._lengths = [0, 0]
+        self._generations = [0, 0]
+        self._indexes = [NO_STATE, NO_STATE]
+
+    def write(self, state: StateCapture, place: StatePlace) -> None:
         """
         Write a state durably in the place of the older one. May run in another thread.
 
         @raise OSError: it failed; the newer one is as it was.
         """
         generation = max(self._generations) + 1
-        content = encode_state(state, place, generation)
-        if len(content) > self._slot_bytes:
-            slot_bytes = -(-2 * len(content) // _SLOT_STEP) * _SLOT_STEP
-            self._disk.write_file(self._path, 2 * content.ljust(slot_bytes, b"\0"))
+        encoding = StateEncoding(state, place, generation)
+        pieces, size = encoding.run(), encoding.size
+        if size > self._slot_bytes:
+            slot_bytes = -(-2 * size // _SLOT_STEP) * _SLOT_STEP
+            pads, rest = divmod(slot_bytes - size, len(_PAD))
+            self._disk.write_file(self._path, b"".join(2 * [*pieces, *pads * [_PAD], bytes(rest)]))
             self._slot_bytes = slot_bytes
             self._generations = [generation] * 2
             self._indexes = [place.entry_index] * 2
-            self._lengths = [len(content)] * 2
+            self._lengths = [size] * 2
             return
         slot = int(self._generations[1] < self._generations[0])
         self._generations[slot], self._indexes[slot] = 0, NO_STATE
         file = self._disk.open(self._path)
         try:
-            file.pwrite(content.ljust(self._lengths[slot], b"\0"), slot * self._slot_bytes)
+            pieces.append(bytes(max(0, self._lengths[slot] - size)))
+            file.pwrite(b"".join(pieces), slot * self._slot_bytes)
             file.datasync()
         finally:
             file.close()
         self._generations[slot], self._indexes[slot] = generation, place.entry_index
-        self._lengths[slot] = len(content)
+        self._lengths[slot] = size

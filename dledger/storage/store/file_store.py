@@ -31,7 +31,7 @@ from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.files.marks import configurations_in
 from dledger.storage.files.records import Layout, pack_bodies
-from dledger.storage.files.state_file import StoredState
+from dledger.storage.files.state_file import StateEncoding, StatePlace, StoredState
 from dledger.storage.start.configurations import (
     MEMBERS_NAME,
     ConfigurationList,
@@ -269,13 +269,17 @@ class FileStore:
         """See L{StateKeeper.why_unknown}."""
         return self._state.why_unknown
 
-    def encoded_group(self) -> tuple[int, int, bytes]:
-        """See L{StateKeeper.encoded}."""
-        return self._state.encoded()
+    def encoding_group(self) -> tuple[StatePlace, StateEncoding]:
+        """See L{StateKeeper.encoding}."""
+        return self._state.encoding()
 
     def install_group(self, stored: StoredState) -> str:
         """See L{StateKeeper.install}."""
         return self._state.install(stored)
+
+    def void_group(self, why: str) -> None:
+        """See L{StateKeeper.void}."""
+        self._state.void(why)
 
     @property
     def may_begin_group_anew(self) -> bool:

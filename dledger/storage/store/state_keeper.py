@@ -5,7 +5,8 @@ ledger is written, saved beside it, folded on at a start.
 
 Rule 1: the state is that of the file, or of another member, and all entries after it. A ledger that begins
 after the state, or has a hole after it, has none: then nothing is folded, no producer may append and readers
-are refused, until the hole is mended or L{StateKeeper.install} brings a state.
+are refused, until the hole is mended, L{StateKeeper.install} brings a state, or an operator's entry says that
+it begins anew.
 Rule 2: the file never counts further than what is committed and on stable storage. The files of the log go
 only below the older of its two states.
 
@@ -14,19 +15,19 @@ Source: none, this is ours; docs/exactly-once.md, docs/readers.md, docs/times.md
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
-from dledger.base.disk.disk import is_no_room
-from dledger.ledger.group_state import GroupFold, GroupState, Marked, UnfitEntry
+from dledger.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry
 from dledger.storage.files.marks import marks_in
 from dledger.storage.files.records import chain_of
 from dledger.storage.files.state_file import (
     NO_STATE,
     STATE_NAME,
+    StateEncoding,
     StateFile,
     StatePlace,
     StoredState,
-    encode_state,
 )
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
@@ -34,8 +35,10 @@ from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
-from protocols.wire.ledger.own.own_entries import is_hidden
+from protocols.wire.ledger.own.own_entries import STATE_CHANNEL, is_hidden
+from protocols.wire.ledger.own.state_entries import StateWord, decode_state_entry
 
 _SCAN_BYTES = 1024 * 1024
 #: The file is written when the ledger has grown by this, or into another data file: an archive, which ends
@@ -47,7 +50,8 @@ _LOOK_BACK = 1024
 
 class StateKeeper:
     """
-    Invariant: C{fold} is None, or the fold of all entries of the ledger.
+    Invariant: C{fold} is None, or the fold of all entries of the ledger. Without one, C{_anew} is the first
+    entry that is known here to begin the state anew; -1: there is none.
 
     @ivar fold: None: not known.
     @ivar may_begin_unnumbered: Java wrote the directory, and no other member may have a state.
@@ -61,11 +65,13 @@ class StateKeeper:
         self._file = StateFile(ledger.disk, f"{ledger.config.self_path}/{STATE_NAME}")
         self._is_saving = False
         self._is_wanted = False
+        self._is_void = False
         self._saved_position = 0
         self._saved_index = NO_STATE
         self.fold: GroupFold | None = GroupFold(GroupState())
         self.may_begin_unnumbered = False
         self.why_unknown = ""
+        self._anew = -1
         self._folds_from = -1  # entries that are damaged from here on are needed; -1: none is
         self._last_program = -1
         self._is_last_sure = True
@@ -95,16 +101,54 @@ class StateKeeper:
         if state is None:
             self._lack(f"the log begins with the entry {ledger.begin_index}, and there is no state of the "
                        "group before it")
+            self._anew = self._found_anew()
+            self.commit(ledger.committed_index)
         else:
             self._fold_on(state)
+
+    def _found_anew(self) -> int:
+        """
+        The first entry near the end that begins the state anew; -1: there is none. (With the next flush or
+        checkpoint after its commit the file has a state: one that is further back is not needed.)
+        """
+        ledger, index = self._ledger, max(self._ledger.begin_index, 0)
+        try:
+            index += bisect_left(range(index, ledger.end_index + 1), ledger.end_position - SAVE_EVERY_BYTES,
+                                 key=self._reads.position_of)
+            while index <= ledger.end_index:
+                end_index, marks = self._read_marks(index)
+                if (found := _begins_anew(marks)) >= 0:
+                    return found
+                index = end_index + 1
+        except DamagedEntryError:
+            pass  # (The hole after it would end the fold, too.)
+        return -1
+
+    def _read_marks(self, index: int) -> tuple[int, Sequence[Marked]]:
+        """
+        Look at some entries from C{index} on. @return: the last one, and the marks.
+
+        @raise DamagedEntryError: one with a mark is damaged.
+        """
+        end_index = self._ledger.end_index
+        batch = self._reads.read_unchecked(index, end_index=end_index, max_bytes=_SCAN_BYTES)
+        marks, end_index = marks_in(batch), index + batch.count - 1
+        if marks:
+            batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
+            marks, end_index = marks_in(batch), index + batch.count - 1
+        return end_index, marks
 
     def begin_unnumbered(self) -> None:
         """
         Java wrote the entries before the log, and nobody has a state of the group. Producers that others led
         may be among them, so no producer is certainly new.
         """
+        self._fold_anew(self._ledger.begin_index)
+
+    def _fold_anew(self, index: int) -> None:
+        """Nothing is known of the entries before C{index}; fold the others."""
         state = GroupState()
-        state.index = self._ledger.begin_index - 1
+        state.index = index - 1
         state.has_forgotten = True
         self._fold_on(state)
         self._is_wanted = True  # (The next start finds files that are not Java's alone.)
@@ -158,11 +202,7 @@ class StateKeeper:
         ledger, fold, index = self._ledger, GroupFold(state), max(state.index + 1, 0)
         try:
             while index <= ledger.end_index:
-                batch = self._reads.read_unchecked(index, end_index=ledger.end_index, max_bytes=_SCAN_BYTES)
-                marks, end_index = marks_in(batch), index + batch.count - 1
-                if marks:
-                    batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
-                    marks, end_index = marks_in(batch), index + batch.count - 1
+                end_index, marks = self._read_marks(index)
                 fold.take(marks)
                 fold.commit(min(ledger.committed_index, end_index))
                 index = end_index + 1
@@ -177,7 +217,22 @@ class StateKeeper:
     def _has(self, fold: GroupFold) -> None:
         self.fold = fold
         self.why_unknown = ""
-        self._folds_from = -1
+        self._anew = self._folds_from = -1
+
+    def void(self, why: str) -> None:
+        """
+        The state is wrong: it does not count, here and after a start.
+
+        @raise StoreError: the file could not be removed.
+        """
+        self._lack(why)
+        self._is_wanted = False
+        self._saved_index = NO_STATE
+        if self._is_saving:
+            self._is_void = True  # (The flush would write it once more.)
+        else:
+            with self._ledger.guard.storing("removing the state of the group failed"):
+                self._file.remove()
 
     def _lack(self, why: str, *, folds_from: int = -1) -> None:
         self.fold = None
@@ -203,6 +258,8 @@ class StateKeeper:
             except UnfitEntry as error:
                 raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=marks[0].first_index,
                                    reason=str(error)) from None
+        elif self._anew < 0:
+            self._anew = _begins_anew(marks)
 
     def written(self, first_index: int, marks: Sequence[Marked]) -> None:
         """The ledger has grown by the entries from C{first_index} on; C{marks} are among them."""
@@ -240,18 +297,24 @@ class StateKeeper:
         """The entries up to here are committed."""
         if self.fold is not None:
             self.fold.commit(committed_index)
+        elif 0 <= self._anew <= committed_index:
+            index, self._anew = self._anew, -1
+            self._fold_anew(index)
 
     def cut(self, first_gone: int) -> None:
         """The ledger was cut, or the entries from here on were not written."""
         if self._last_program >= first_gone:
             self._last_program = first_gone - 1
             self._is_last_sure = False
+        if self._anew >= first_gone:
+            self._anew = -1
         if self.fold is not None:
             self.fold.cut(first_gone)
 
     def begin_anew(self, begin_index: int) -> None:
         """The ledger goes on at C{begin_index}, after entries that it never had."""
         self.may_begin_unnumbered = False
+        self._anew = -1
         self._last_program = begin_index - 1
         self._is_last_sure = True
         if self.fold is not None and self.fold.state.index == begin_index - 1:
@@ -282,15 +345,15 @@ class StateKeeper:
         self._is_wanted = True  # (Members that all had it from others may lose power at once.)
         return self.why_unknown
 
-    def encoded(self) -> tuple[int, int, bytes]:
+    def encoding(self) -> tuple[StatePlace, StateEncoding]:
         """
-        Index and term of the last committed entry, and the state there as bytes. The state is known.
+        The last committed entry, and the state there, to be made bytes. The state is known.
 
         @raise DamagedEntryError: that entry is damaged.
         """
         assert self.fold is not None
         place = self._place_of(self.fold.state.index)
-        return place.entry_index, place.term, encode_state(self.fold.state, place)
+        return place, StateEncoding(self.fold.state.capture(), place)
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -312,19 +375,22 @@ class StateKeeper:
     def flush_ended(self) -> None:
         """The flush that was given the file, if one was, has ended."""
         self._is_saving = False
+        if self._is_void:
+            self._is_void = False
+            with self._ledger.guard.storing("removing the state of the group failed"):
+                self._file.remove()
 
-    def _captured(self) -> tuple[GroupState, StatePlace] | None:
+    def _captured(self) -> tuple[StateCapture, StatePlace] | None:
         """The state as it is now; None: there is none, or the file has it."""
         if self.fold is None or self._is_saving or max(self._saved_index, -1) >= self.fold.state.index:
             return None
-        state = self.fold.state.copy()
         try:
-            return state, self._place_of(state.index)
+            return self.fold.state.capture(), self._place_of(self.fold.state.index)
         except DamagedEntryError:
             return None  # (Nothing could vouch for the state. A peer gives the entry back.)
 
     def check_point(self) -> None:
-        """Write the file, if it is due and no flush has come. @raise StoreError: writing failed."""
+        """Write the file, if it is due and no flush has come. @raise StoreError: reading failed."""
         if self._is_wanted and not self._is_saving:
             saved_index = self._saved_index
             self.save()
@@ -334,12 +400,11 @@ class StateKeeper:
         """
         Write the file, if it would differ, and the ledger is on stable storage as far.
 
-        @raise StoreError: writing failed.
+        @raise StoreError: reading failed.
         """
         captured = self._captured()
         if captured is not None and captured[1].entry_index <= self._marks.durable.index:
-            with self._ledger.guard.storing("writing the state of the group failed"):
-                self._write(*captured)
+            self._write(*captured)
             self._saved_position = self._ledger.end_position
 
     def before_expiry(self, last_index: int) -> bool:
@@ -347,7 +412,7 @@ class StateKeeper:
         The entries up to C{last_index} are about to be deleted.
 
         @return: whether both states of the file are of later ones.
-        @raise StoreError: writing failed.
+        @raise StoreError: reading failed.
         """
         for _slot in range(2):
             if self._file.older_index < last_index:
@@ -356,11 +421,22 @@ class StateKeeper:
         self._is_wanted = self._file.older_index < last_index  # (By a flush, which goes as far as that.)
         return not self._is_wanted
 
-    def _write(self, state: GroupState, place: StatePlace) -> None:
-        """Without room, do nothing: it is written later. @raise OSError: writing failed."""
+    def _write(self, state: StateCapture, place: StatePlace) -> None:
+        """If that fails, it is written later: others have the state, and the log keeps what it lacks."""
         try:
             self._file.write(state, place)
             self._saved_index = place.entry_index
-        except OSError as error:
-            if not is_no_room(error):
-                raise
+        except OSError:  # (The disk of the log reports its failures itself.)
+            pass
+
+
+def _begins_anew(marks: Sequence[Marked]) -> int:
+    """The first entry that begins the state anew; -1: none does."""
+    for one in marks:
+        if one.channel == STATE_CHANNEL:
+            try:
+                if decode_state_entry(one.body).word is StateWord.BEGIN_ANEW:
+                    return one.first_index
+            except WireError:
+                continue  # (A member with the state refuses it.)
+    return -1

@@ -23,6 +23,8 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
+    BeginStateRequest,
+    BeginStateResponse,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -63,4 +65,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.READER: (ReaderRequest, ReaderResponse),
     RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
     RequestCode.SKIP: (SkipRequest, SkipResponse),
+    RequestCode.BEGIN_STATE: (BeginStateRequest, BeginStateResponse),
 }

@@ -108,6 +108,8 @@ class MetadataResponse(Response):
     @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
     @ivar has_times: I{ours}, only in JSON: the log has time entries, or will have
         (L{protocols.wire.ledger.own.time_entries}).
+    @ivar state_digest: I{ours}, only in JSON: the digest of the state of the group that the member took last:
+        index and term of the entry, and 16 hexadecimal digits, with C{:} between them; empty: it took none.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
     """
@@ -129,6 +131,7 @@ class MetadataResponse(Response):
     is_rival: bool = False
     machine: str = ""
     has_times: bool = False
+    state_digest: str = ""
 
 
 @value_class(kw_only=True)
@@ -209,6 +212,30 @@ class AppendOnceResponse(AppendResponse):
     kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
     is_repeated: bool = False
     last_sequence: int = -1
+
+
+@value_class(kw_only=True)
+class BeginStateRequest(Request):
+    """
+    Let the state of the group begin anew, see docs/exactly-once.md.
+
+    @ivar insists: also if a member has the state: what it says of producers and readers is lost.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
+    insists: bool = False
+
+
+@value_class(kw_only=True)
+class BeginStateResponse(Response):
+    """
+    @ivar index: of the order in the log; -1 unless SUCCESS.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
+    index: int = -1
+    reason: str = ""
 
 
 @value_class(kw_only=True)

@@ -7,10 +7,18 @@ Source: none, this is ours; docs/exactly-once.md.
 
 from __future__ import annotations
 
+from construct import Int64sb, Struct
+
+from protocols.wire.layout import struct_of
+
 #: Longest id of a producer, bytes of UTF-8.
 PRODUCER_ID_BYTES_MAX = 64
 #: Highest sequence.
 SEQUENCE_MAX = 2**62
+
+#: Entries of a producer that follow each other, in the state of a group: number and index of the first one.
+NUMBERED_RUN_DECLARATION = Struct("number" / Int64sb, "index" / Int64sb, "count" / Int64sb)
+NUMBERED_RUN = struct_of(NUMBERED_RUN_DECLARATION)
 
 
 def producer_problem(producer: str, sequence: int) -> str:

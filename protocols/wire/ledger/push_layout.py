@@ -33,6 +33,7 @@ KINDS: Mapping[RequestCode, int] = {
 JSON_ONLY = frozenset({
     RequestCode.MEMBERSHIP, RequestCode.APPEND_IF, RequestCode.SUBMIT, RequestCode.QUERY,
     RequestCode.READER, RequestCode.SNAPSHOT, RequestCode.SKIP,
+    RequestCode.BEGIN_STATE,
 })
 
 #: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.

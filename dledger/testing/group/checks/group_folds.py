@@ -28,8 +28,9 @@ from dledger.testing.group.checks.moments import STATE_PIECE, STATE_TAKEN, Momen
 from dledger.testing.group.checks.require import require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
-from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, slot_of
+from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, STATE_CHANNEL, slot_of
 from protocols.wire.ledger.own.session_entries import decode_session_entry
+from protocols.wire.ledger.own.state_entries import StateWord, decode_state_entry
 
 #: By index and term: the record, and the term before it.
 Records: TypeAlias = Mapping[tuple[int, int], tuple[bytes, int]]
@@ -87,6 +88,14 @@ class Folded:
             for name in old:
                 del self._slots[self.producers.pop(name).slot]
             self.forgotten.update(old)
+        elif header.channel == STATE_CHANNEL and (
+            decode_state_entry(record[ENTRY_HEADER.size :]).word is StateWord.BEGIN_ANEW
+        ):
+            self.forgotten.update(self.producers)
+            self.producers = {}
+            self._slots = {}
+            self.age_ms = 0
+            self._clock_ms = None
 
     def _numbered(self, channel: int, index: int) -> None:
         producer = self.producers.get(self._slots.get(slot_of(channel), ""))
@@ -131,10 +140,12 @@ class GroupRules:
     The rules of one group.
 
     @ivar compared: states that were compared; C{acknowledged}: numbers whose places were.
+    @ivar spoiled: members whose state a fault has changed; they are not compared.
     """
 
     compared: int = 0
     acknowledged: int = 0
+    spoiled: set[str] = attrs.Factory(set)
     _committed: Folded = attrs.Factory(Folded)
     _next: int = 0
     _folds: dict[str, GroupFold] = attrs.Factory(dict)
@@ -149,7 +160,7 @@ class GroupRules:
     def check(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """What a member knows of producers is what the records of its log say (11)."""
         group, mirror = member.ledger.group, invariants.mirror(member.member_id)
-        if group is None or isinstance(invariants, ApartInvariants):
+        if group is None or member.member_id in self.spoiled or isinstance(invariants, ApartInvariants):
             return  # A leader that lies may push two entries of one term and index.
         records = None if mirror.lost else held_records(invariants, mirror)
         if records is not None:
@@ -160,7 +171,7 @@ class GroupRules:
     def check_state(self, invariants: GroupInvariants, member: CheckedMember) -> None:
         """The state of a member is that of the committed log, up to the same entry, byte for byte (11)."""
         group, name = member.ledger.group, member.member_id
-        if group is None or isinstance(invariants, ApartInvariants):
+        if group is None or name in self.spoiled or isinstance(invariants, ApartInvariants):
             return
         folded = self._folds.get(name)
         if folded is None or folded.state.index > group.state.index:

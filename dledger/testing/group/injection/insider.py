@@ -180,9 +180,14 @@ class Insider:
         require(not found, READY, f"not ready when all faults are over: {found}")
 
     def _not_ready(self) -> dict[str, tuple[str, ...]]:
-        """The members that are not, and why; without one with a hole whose first entry nobody has."""
+        """
+        The members that are not, and why; without one with a hole whose first entry nobody has, and one
+        without the state of the group, where members that look like Java's ask nobody for it.
+        """
+        hides = self._cluster.options.hides_wire_version
         looked = {
             one.member_id: readiness_problems(one.node.status()) for one in self._cluster.active
             if len(one.ledger.holes) == len(self._cluster.owed_holes(one))
+            and not (hides and one.ledger.group is None)
         }
         return {member_id: why for member_id, why in looked.items() if why}

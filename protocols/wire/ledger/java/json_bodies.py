@@ -283,6 +283,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _exact_long_key(name="offset", field="offset"),
     ),
     RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
+    RequestCode.BEGIN_STATE: (_bool_key(name="insists", field="insists"),),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -302,6 +303,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bool_key(name="isRival", field="is_rival"),
         _Key(name="machine", field="machine", read=_told),
         _bool_key(name="hasTimes", field="has_times"),
+        _text_key(name="stateDigest", field="state_digest"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),
@@ -369,6 +371,10 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SKIP: (
+        _long_key(name="index", field="index"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.BEGIN_STATE: (
         _long_key(name="index", field="index"),
         _text_key(name="reason", field="reason"),
     ),

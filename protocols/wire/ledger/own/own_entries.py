@@ -46,6 +46,7 @@ class OwnKind(StrEnum):
     TIME = "time"
     MACHINE = "machine"
     AGE = "age"
+    STATE = "state"
     SINK_MARKER = "sink marker"
     #: Members of a later version wrote it.
     UNKNOWN = "unknown"
@@ -58,6 +59,7 @@ READER_CHANNEL = _OWN | 4
 TIME_CHANNEL = _OWN | 5
 MACHINE_CHANNEL = _OWN | 6
 AGE_CHANNEL = _OWN | 7
+STATE_CHANNEL = _OWN | 8
 
 #: The log's own entries, by their channels.
 OWN_KINDS: Mapping[int, OwnKind] = {
@@ -68,6 +70,7 @@ OWN_KINDS: Mapping[int, OwnKind] = {
     TIME_CHANNEL: OwnKind.TIME,
     MACHINE_CHANNEL: OwnKind.MACHINE,
     AGE_CHANNEL: OwnKind.AGE,
+    STATE_CHANNEL: OwnKind.STATE,
 }
 
 
