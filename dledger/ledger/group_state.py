@@ -15,7 +15,8 @@ that this program does not know. A fold that left one out would shift all number
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
 made it.
-Rule 4: producers are forgotten by age entries alone, and by no other producer.
+Rule 4: producers are forgotten by age entries alone, and by no other producer. Those of one owner have a
+share of the room, which follows from the entries, so each leader judges alike.
 
 Values are replaced, never changed: a copy of the tables is a copy of the state.
 
@@ -51,8 +52,10 @@ from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reade
 
 #: Runs of entries that are remembered of one producer.
 RUNS_MAX = 16
-#: Bytes that all producers together may take: each counts with its id and this much more.
+#: Bytes that all producers together may take: each counts with its id, its owner and this much more.
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
+#: Those of one owner, so that one client does not shut all others out.
+SHARE_BYTES_MAX = PRODUCER_BYTES_MAX // 2
 #: Runs of hidden entries that are remembered, so that these do not count as lag.
 HIDDEN_MAX = 4096
 
@@ -152,6 +155,7 @@ class Known(Enum):
     UNKNOWN_PRODUCER = auto()
     FORGOTTEN_PRODUCER = auto()
     FULL = auto()
+    SHARE_FULL = auto()
     FOREIGN = auto()
 
 
@@ -216,6 +220,14 @@ class _Layer:
         """The producer of this id."""
         raise NotImplementedError
 
+    def held_bytes(self, owner: str) -> int:
+        """Bytes of the producers of one owner."""
+        raise NotImplementedError
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """These are its bytes from now on."""
+        raise NotImplementedError
+
     def in_slot(self, slot: int) -> Producer | None:
         """The producer with this slot."""
         raise NotImplementedError
@@ -270,9 +282,12 @@ class _Layer:
                 f"entry {marked.first_index} begins two sessions of one producer, or in one slot"
             )
         for slot, name, owner in sessions:
-            producer = Producer(name, slot, self.age_ms, owner=owner)
-            self.put(producer)
-            self.producer_bytes += cost_of(name, owner)
+            self.put(Producer(name, slot, self.age_ms, owner=owner))
+            self._grow(owner, cost_of(name, owner))
+
+    def _grow(self, owner: str, more_bytes: int) -> None:
+        self.producer_bytes += more_bytes
+        self.hold(owner, self.held_bytes(owner) + more_bytes)
 
     def _grow_older(self, entry: AgeEntry) -> None:
         if self.clock_ms >= 0:
@@ -280,7 +295,7 @@ class _Layer:
         self.clock_ms = max(self.clock_ms, entry.clock_ms)
         for producer in [one for one in self.all() if one.used_ms + entry.limit_ms <= self.age_ms]:
             self.drop(producer)
-            self.producer_bytes -= cost_of(producer.name, producer.owner)
+            self._grow(producer.owner, -cost_of(producer.name, producer.owner))
             self.has_forgotten = True
 
 
@@ -306,6 +321,7 @@ class GroupState(_Layer):
         self.index = -1
         self.producers: dict[str, Producer] = {}
         self._names: dict[int, str] = {}
+        self._held: dict[str, int] = {}
         self.readers: dict[str, KnownReader] = {}
         self.hidden = 0
         self.hidden_runs = array("q")
@@ -315,12 +331,23 @@ class GroupState(_Layer):
         """The producers and readers are these: it was read from a file."""
         for producer in producers:
             self.put(producer)
-            self.producer_bytes += cost_of(producer.name, producer.owner)
+            self._grow(producer.owner, cost_of(producer.name, producer.owner))
         self.readers.update((reader.state.name, reader) for reader in readers)
 
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
         return self.producers.get(name)
+
+    def held_bytes(self, owner: str) -> int:
+        """See L{_Layer.held_bytes}."""
+        return self._held.get(owner, 0)
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """See L{_Layer.hold}."""
+        if held_bytes:
+            self._held[owner] = held_bytes
+        else:
+            self._held.pop(owner, None)
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
@@ -395,6 +422,7 @@ class GroupState(_Layer):
         other.producers = self.producers.copy()
         other.readers = self.readers.copy()
         other._names = self._names.copy()
+        other._held = self._held.copy()
         other.hidden_runs = self.hidden_runs[:]
         other.hidden_counts = self.hidden_counts[:]
         return other
@@ -412,10 +440,19 @@ class _Ahead(_Layer):
         self.has_forgotten = below.has_forgotten
         self._producers: dict[str, Producer | None] = {}
         self._slots: dict[int, Producer | None] = {}
+        self._held: dict[str, int] = {}
 
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
         return self._producers[name] if name in self._producers else self._below.producer(name)
+
+    def held_bytes(self, owner: str) -> int:
+        """See L{_Layer.held_bytes}."""
+        return self._held[owner] if owner in self._held else self._below.held_bytes(owner)
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """See L{_Layer.hold}."""
+        self._held[owner] = held_bytes
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
@@ -515,20 +552,26 @@ class GroupFold:
         """Whether entries of a producer that is not known may be in the log all the same."""
         return self._ahead.has_forgotten and self._ahead.producer(name) is None
 
-    def judge(self, name: str, number: int, count: int, owner: str = "") -> Verdict:
+    def judge(
+        self, name: str, number: int, count: int, owner: str = "", begun: tuple[int, int] = (0, 0)
+    ) -> Verdict:
         """
         How many of C{count} bodies of a producer the log has.
 
         @param number: of the first one, 0 or more.
         @param owner: of the bodies.
+        @param begun: bytes of the producers that begin in the same write before it: of all, of its owner.
         """
         producer = self._ahead.producer(name)
         if producer is None:
             if number:
                 is_sure = not self._ahead.has_forgotten
                 return Verdict(Known.UNKNOWN_PRODUCER if is_sure else Known.FORGOTTEN_PRODUCER)
-            is_full = self._ahead.producer_bytes + cost_of(name, owner) > PRODUCER_BYTES_MAX
-            return Verdict(Known.FULL if is_full else Known.NEW)
+            more = cost_of(name, owner)
+            if self._ahead.producer_bytes + begun[0] + more > PRODUCER_BYTES_MAX:
+                return Verdict(Known.FULL)
+            is_over = self._ahead.held_bytes(owner) + begun[1] + more > SHARE_BYTES_MAX
+            return Verdict(Known.SHARE_FULL if is_over else Known.NEW)
         if not may_use(producer.owner, owner):
             return Verdict(Known.FOREIGN)
         last = producer.last

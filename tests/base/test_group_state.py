@@ -246,6 +246,33 @@ class AgeTests(LogCase):
         self.assertIs(self.known("q", 0), Known.NEW)
 
 
+    def test_bytes_of_each_owner(self) -> None:
+        """A cut gives them back, a commit and a start keep them, age takes them."""
+        fold, cost = self.log.fold, cost_of("p", "bob")
+
+        def held(fold: GroupFold) -> tuple[int, int]:
+            verdicts = []
+            for room in range(4):
+                self.patch(group_state, "SHARE_BYTES_MAX", room * cost)
+                verdicts.append(fold.judge("z", 0, 1, "bob").known)
+            return verdicts.count(Known.SHARE_FULL) - 1, fold.state.held_bytes("bob") // cost
+
+        for slot, name in enumerate("pqr", 1):
+            self.log.own(SESSION_CHANNEL, encode_session_entry([Session(slot, name, "bob")]))
+        self.assertEqual(held(fold), (3, 0))
+        self.log.cut(2)
+        fold.commit(0)
+        self.assertEqual(held(fold), (2, 1))
+        fold.commit(1)
+        for one in (fold.state, decode_state(digest(fold.state)).state, fold.state.copy()):
+            self.assertEqual(held(GroupFold(one)), (2, 2))
+        for hour in range(3):
+            self.log.age(hour * HOUR_MS)
+        self.assertEqual(held(fold), (0, 2))
+        fold.commit(self.log.end - 1)
+        self.assertEqual(held(fold), (0, 0))
+
+
 class ReaderTests(LogCase):
     """Readers, and what counts as their lag."""
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from twisted.internet.error import ConnectionDone
 from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.tokens import ClientTokenFile, new_token
@@ -257,6 +259,18 @@ class PlainTests(DoorCase):
             LeadershipTransferRequest(transfer_id="n0", transferee_id="n1", **rig.base(local_id="n1")),
         ):
             self.assertIs(client.ask(request).code, FORBIDDEN)
+
+    def test_owners(self) -> None:
+        """The account of a token that counts, from then on; without one the address."""
+        door = self.rig.node.router.door
+        stranger, writer = self.rig.client("10.0.0.7"), self.rig.client("10.0.0.7")
+        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)], ["@10.0.0.7"] * 2)
+        self.show(writer, self.texts["writer"])
+        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)],
+                         ["@10.0.0.7", "writer"])
+        writer.connection.connectionLost(Failure(ConnectionDone()))
+        stranger.connection.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(door._owners, {})
 
     def test_tokens_count_for_nothing_without_a_file(self) -> None:
         """A member without a file takes any token for nothing: addresses decide."""

@@ -30,7 +30,7 @@ from twisted.logger import Logger
 from dledger.base.serving.tokens import ClientTokenFile, Grant, hashed_token
 from dledger.node.connections.server import Note
 from dledger.values.errors import DLedgerError
-from dledger.values.hosts import ChangeHosts, end_host
+from dledger.values.hosts import ChangeHosts, end_host, shared_address
 from dledger.values.rights import ALL_RIGHTS, INCLUDED_ROLES, ClientRole, Rights
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -74,8 +74,8 @@ class Door:
     """
     The rights of all connections to one member.
 
-    Invariant: C{_rights} and C{_token_hashes} have only connections that have not ended. A connection is in
-    C{_token_hashes} once it has sent a token that granted something in this group.
+    Invariant: C{_rights}, C{_owners} and C{_token_hashes} have only connections that have not ended. A
+    connection is in C{_token_hashes} once it has sent a token that granted something in this group.
 
     @ivar is_guarded: whether L{allowed} may refuse a request: certificates or tokens give rights, or the
         door is closed.
@@ -96,6 +96,7 @@ class Door:
         self._tokens: ClientTokenFile | None = None
         self._changers = ChangeHosts()
         self._rights: dict[ServerConnection, Rights] = {}
+        self._owners: dict[ServerConnection, str] = {}
         self._token_hashes: dict[ServerConnection, str] = {}
         self.is_guarded = self._is_closed = False
 
@@ -125,10 +126,12 @@ class Door:
         of each connection looks at its certificate again. Tokens still count.
         """
         self._rights.clear()
+        self._owners.clear()
 
     def lost(self, connection: ServerConnection) -> None:
         """Forget a connection that has ended."""
         self._rights.pop(connection, None)
+        self._owners.pop(connection, None)
         self._token_hashes.pop(connection, None)
 
     def refresh(self) -> None:
@@ -146,7 +149,7 @@ class Door:
         except ValueError as error:
             self.log.error("the tokens of clients stay as they were: {reason}", reason=str(error))
             return
-        self._rights.clear()
+        self.forget()
         for connection, grant in before.items():
             if tokens.grant_of(self._token_hashes[connection]) != grant:
                 self._note("token-withdrawn", {"address": connection.address,
@@ -165,9 +168,14 @@ class Door:
             rights = self._rights[connection] = self._find_rights(connection)
         return rights
 
-    def account_of(self, connection: ServerConnection) -> str:
-        """The account of the other end, as entries name it; empty where nobody has one."""
-        return owner_of(self.rights(connection).who) if self.is_guarded else ""
+    def owner_of(self, connection: ServerConnection) -> str:
+        """The account of the other end, or its address, as entries name it."""
+        owner = self._owners.get(connection)
+        if owner is None:
+            account = self.rights(connection).who if self.is_guarded else ""
+            address = shared_address(end_host(connection.transport.getPeer()))
+            owner = self._owners[connection] = owner_of(account, address)
+        return owner
 
     def is_known(self, connection: ServerConnection) -> bool:
         """
@@ -262,6 +270,7 @@ class Door:
             return False
         self._token_hashes[connection] = hashed
         self._rights.pop(connection, None)
+        self._owners.pop(connection, None)
         return True
 
 

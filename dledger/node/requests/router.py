@@ -144,7 +144,7 @@ class RequestRouter:
         self._speakers = Speakers(config.self_id, inside.core.member, self.door, voice.note)
         self._appends = appends = AppendRequests(
             answerers.appends, answerers.machine, refusals.refuse, voice.report,
-            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.account_of,
+            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.owner_of,
         )
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], _Answer] = {
@@ -292,7 +292,7 @@ class RequestRouter:
     def _reader(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
         door = self.door
         is_admin = not door.is_guarded or ClientRole.ADMIN in door.rights(connection).roles
-        self._readers.ask(connection, ticket, request, Asker(door.account_of(connection), is_admin))
+        self._readers.ask(connection, ticket, request, Asker(door.owner_of(connection), is_admin))
 
     def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
         refusal = self.door.refusal_of_change(connection, request)

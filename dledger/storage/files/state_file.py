@@ -69,7 +69,7 @@ STATE_PRODUCER_DECLARATION = Struct(
     "last" / Int64sb,  # of its numbers; -1: none
     "runs" / Int8ub,  # their number; they follow the account
     "id_length" / Int8ub,  # bytes of the id, which follows
-    "owner_length" / Int8ub,  # bytes of the account, which follows the id
+    "owner_length" / Int8ub,  # bytes of the owner, which follows the id
 )
 STATE_RUN_DECLARATION = Struct("number" / Int64sb, "index" / Int64sb, "count" / Int64sb)
 STATE_READER_DECLARATION = Struct(

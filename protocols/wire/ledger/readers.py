@@ -47,7 +47,7 @@ READER_ENTRY_DECLARATION = Struct(
     "is_forgotten" / Int8ub,  # 0 or 1
     "parts" / Int16ub,  # their number
     "name_length" / Int16ub,  # bytes of the name, which follows
-    "owner_length" / Int16ub,  # bytes of the account, which follows the name; then the parts
+    "owner_length" / Int16ub,  # bytes of the owner, which follows the name; then the parts
 )
 READER_PART_DECLARATION = Struct(
     "begin" / Int64sb,  # first entry that is not done
@@ -88,7 +88,7 @@ class ReaderState(NamedTuple):
     @ivar previous: index of its entry before; -1: none.
     @ivar given_index: the entries from here on are given to no process; L{NO_END} if a part has no end.
     @ivar parts: in order, without overlap, below C{given_index}.
-    @ivar owner: the account that began it, see L{protocols.wire.ledger.owners}; empty: none.
+    @ivar owner: who began it, see L{protocols.wire.ledger.owners}; empty: not known.
     """
 
     name: str

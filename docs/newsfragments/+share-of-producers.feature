@@ -1,0 +1,1 @@
+One account, or without accounts one address, takes at most half of the room that a group has for producers: one client with new ids shuts nobody else out. Its own new ids are answered SHARE_FULL (454).
