@@ -14,7 +14,7 @@ digits are not those of the next number, a second session of a slot or of a prod
 that this program does not know. A fold that left one out would shift all numbers after it.
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
-made it.
+made it. One that finds no room (L{dledger.ledger.reader_table}) is void, too.
 Rule 4: producers are forgotten by age entries alone, and by no other producer. Those of one owner have a
 share of the room, which follows from the entries, so each leader judges alike.
 
@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
 from protocols.wire.ledger.own.own_entries import (
@@ -48,7 +49,7 @@ from protocols.wire.ledger.own.own_entries import (
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
-from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reader_entry
+from protocols.wire.ledger.readers import ReaderState, decode_reader_entry
 
 #: Runs of entries that are remembered of one producer.
 RUNS_MAX = 16
@@ -129,20 +130,6 @@ class NotedTime(NamedTuple):
     entry_index: int
     term: int
     time_ms: int
-
-
-class KnownReader(NamedTuple):
-    """
-    A reader, by the last entry of it that counts.
-
-    @ivar entry_index: of that entry.
-    @ivar state: C{token} of its parts is never -1.
-    @ivar hidden_before: number of hidden entries before its next one, see L{GroupState.lag}.
-    """
-
-    entry_index: int
-    state: ReaderState
-    hidden_before: int
 
 
 class Known(Enum):
@@ -310,8 +297,6 @@ class GroupState(_Layer):
 
     @ivar index: of that entry; -1: no entry yet.
     @ivar producers: by id.
-    @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
-        Only the last L{READERS_MAX} of these are kept.
     @ivar hidden: number of hidden entries.
     @ivar hidden_runs, hidden_counts: index of the first one of each of the last runs of hidden entries that
         follow each other, and number of hidden entries before it.
@@ -322,7 +307,7 @@ class GroupState(_Layer):
         self.producers: dict[str, Producer] = {}
         self._names: dict[int, str] = {}
         self._held: dict[str, int] = {}
-        self.readers: dict[str, KnownReader] = {}
+        self.readers = ReaderTable()
         self.hidden = 0
         self.hidden_runs = array("q")
         self.hidden_counts = array("q")
@@ -332,7 +317,8 @@ class GroupState(_Layer):
         for producer in producers:
             self.put(producer)
             self._grow(producer.owner, cost_of(producer.name, producer.owner))
-        self.readers.update((reader.state.name, reader) for reader in readers)
+        for reader in readers:
+            self.readers.put(reader)
 
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
@@ -386,13 +372,11 @@ class GroupState(_Layer):
             return
         if known is None and state.previous >= 0:
             return  # It follows a state that nobody remembers: it was made before that was forgotten.
-        self.readers.pop(state.name, None)
-        self.readers[state.name] = KnownReader(
+        if self.readers.room_for(state) is not Room.FREE:
+            return  # (The leader has judged by a state in which those before it were not committed.)
+        self.readers.put(KnownReader(
             index, with_tokens(state, index), self.hidden_before(state.next_index)
-        )
-        gone = [name for name, one in self.readers.items() if one.state.is_forgotten]
-        for name in gone[: max(0, len(gone) - READERS_MAX)]:
-            del self.readers[name]
+        ))
 
     def hidden_before(self, index: int) -> int:
         """

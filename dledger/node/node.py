@@ -394,7 +394,7 @@ class Node:
             store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
             healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
             machine=self.desks.snapshots.with_log_kept(self.machine_requests.status()),
-            readers=self.desks.readers.infos(),
+            readers=self.desks.readers.infos(), reader_count=self.desks.readers.count,
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------

@@ -60,6 +60,7 @@ class ResponseCode(IntEnum):
     PRODUCER_FORGOTTEN = 452  # ours: a producer goes on that the log does not know, or not any more
     PRODUCERS_FULL = 453  # ours: the group remembers as many producers as it can, and takes no new one
     SHARE_FULL = 454  # ours: an account or address has its share of the producers or readers of the group
+    READERS_FULL = 455  # ours: the group has room for no other reader
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502

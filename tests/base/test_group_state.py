@@ -8,7 +8,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger import group_state
+from dledger.ledger import group_state, reader_table
 from dledger.ledger.group_state import (
     HIDDEN_MAX,
     PRODUCER_BYTES_MAX,
@@ -291,7 +291,8 @@ class ReaderTests(LogCase):
 
     def test_a_forgotten_reader_stays_forgotten(self) -> None:
         """A decision from before brings none back, not even one that nobody remembers any more."""
-        self.patch(group_state, "READERS_MAX", 2)
+        cost = reader_table.reader_bytes(ReaderState("r", -1, 0))
+        self.patch(reader_table, "FORGOTTEN_BYTES_MAX", 2 * cost)
         first = self.decide("r", -1, 0)
         for name, previous in (("r", first), ("s", -1), ("t", -1)):
             state = ReaderState(name, previous, 0, is_forgotten=True)

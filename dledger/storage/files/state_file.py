@@ -26,7 +26,8 @@ from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.ledger.group_state import GroupState, KnownReader, NotedTime, NumberedRun, Producer
+from dledger.ledger.group_state import GroupState, NotedTime, NumberedRun, Producer
+from dledger.ledger.reader_table import KnownReader
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of

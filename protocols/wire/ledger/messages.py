@@ -218,7 +218,7 @@ class ReaderRequest(Request):
 
     @ivar does: C{take} a part of the log to read; C{renew} its lease; C{commit} that its entries up to an
         index are done; C{release} it; C{move} the reader to an index; C{forget} it; C{list} all readers.
-    @ivar name: of the reader; empty to list.
+    @ivar name: of the reader; to list: those after this name are listed.
     @ivar holder: to take: id of the process.
     @ivar token: to renew, commit and release: that of the part.
     @ivar index: to commit: the last entry that is done; to move: the next one; to take: where a reader begins
@@ -246,7 +246,9 @@ class ReaderResponse(Response):
     @ivar begin_index, end_index: of the part, C{end_index} is after its last entry; -1 without one.
     @ivar next_index: every entry before this one is done; -1 unless SUCCESS.
     @ivar committed_index: of the leader.
-    @ivar readers: to list: see L{protocols.wire.ledger.readers.decode_readers}; else None.
+    @ivar readers: to list: the first ones of them, see L{protocols.wire.ledger.readers.decode_readers}; else
+        None.
+    @ivar more: to list: number of readers after these.
     @ivar reason: why it is refused.
     """
 
@@ -257,6 +259,7 @@ class ReaderResponse(Response):
     next_index: int = -1
     committed_index: int = -1
     readers: bytes | None = None
+    more: int = 0
     reason: str = ""
 
 

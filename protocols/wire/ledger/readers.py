@@ -4,7 +4,7 @@ Reader entries: how far the programs of one name have read the log, and who of t
 
 A reader entry is a record like any other, so Java and its tools read it as an entry. Each one holds all that
 is known of one reader, and the index of the reader entry before it: it counts only if that is still the last
-one (L{dledger.ledger.readers}).
+one (L{dledger.ledger.group_state}).
 
 Source: none, this is ours; docs/readers.md.
 """
@@ -29,8 +29,6 @@ READER_ENTRY_VERSION = 1
 READER_NAME_BYTES_MAX = 64
 #: Parts of one reader that are not done, at most: that many of its processes may read at once.
 READER_PARTS_MAX = 64
-#: Most readers of one group.
-READERS_MAX = 256
 #: The end of a part without an end, and the begin of a reader that begins after the log.
 NO_END = 1 << 62
 #: Bounds of a lease, milliseconds.

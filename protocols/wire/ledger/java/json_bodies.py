@@ -366,6 +366,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="nextIndex", field="next_index"),
         _long_key(name="committedIndex", field="committed_index"),
         _bytes_key(name="readers", field="readers"),
+        _int_key(name="more", field="more"),
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SKIP: (

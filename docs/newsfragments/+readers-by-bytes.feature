@@ -1,0 +1,2 @@
+A group has room for 16 MiB of named readers, more than 20,000, apart from its producers, in place of 256 names; one account, or without accounts one address, takes half of it at most (SHARE_FULL 454, READERS_FULL 455).
+`log.readers()` and `dledger readers` get the list in pages. `/status` and the metrics with a label `reader` have the 64 readers that are furthest behind; `dledger_readers` and `reader_count` are the number of all.
