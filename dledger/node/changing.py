@@ -14,6 +14,7 @@ from dledger.ledger.config import DLedgerConfig
 RETENTION = frozenset({
     "file_reserved_hours", "delete_when", "retention_bytes", "disk_space_ratio_to_check_expired",
     "disk_space_ratio_to_force_clean", "disk_full_ratio", "enable_disk_force_clean", "min_free_bytes",
+    "readers_hold_bytes",
 })
 LIMITS = frozenset({"max_connections", "connections_share", "max_answer_bytes", "max_unfinished_bytes"})
 SCRUB = frozenset({"scrub_bytes_per_s", "scrub_pause_ms"})

@@ -53,6 +53,7 @@ class Desks:
         broken = inside.voice.broken
         next_token = count(1).__next__
         self._core = core
+        self._store = store
         self._embedding = embedding or Embedding()
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
@@ -96,7 +97,7 @@ class Desks:
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
             append=partial(self.appends.append_own, READER_CHANNEL) if takes_appends else None, broken=broken,
-            counters=counters,
+            note=inside.voice.note, counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(
@@ -115,7 +116,8 @@ class Desks:
 
     def keep_from_index(self) -> int:
         """First index that expiry must keep."""
-        reads, readers = self.reads.slowest_index() - 1, self.readers.needed_index()
+        reads = self.reads.slowest_index() - 1
+        readers = self.readers.needed_index(is_nearly_full=self._store.disk_nearly_full)
         needed = (reads, self.machine.needed_index, readers, self._embedding.needed_index())
         return keep_from_index(self._core.status(), needed)
 

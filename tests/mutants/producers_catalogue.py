@@ -127,8 +127,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
 
     # -- forgetting
     ("full-table-takes-more", "the table of producers has no bound", (
-        Patch(_STATE, "            is_full = self._ahead.producer_bytes",
-              "            is_full = 0 * self._ahead.producer_bytes"),
+        Patch(_STATE, "            if self._ahead.producer_bytes + begun[0] + more > PRODUCER_BYTES_MAX:\n",
+              "            if False:\n"),
     ), {"test": f"{_FOLDS}.ProducerTests.test_full_is_a_refusal_and_pushes_nobody_out"}),
     ("age-falls", "a clock that was set back makes the group younger", (
         Patch(_STATE, "min(max(entry.clock_ms - self.clock_ms, 0), AGE_STEP_MS)",

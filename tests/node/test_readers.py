@@ -7,10 +7,12 @@ from collections import Counter
 from typing import Any
 from unittest import mock
 
+import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger import reader_table
+from dledger.ledger.config import READER_BYTES_HELD
 from dledger.node.requests import readers
 from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
 from dledger.values.errors import DLedgerError
@@ -645,6 +647,21 @@ class KeepingTests(ReaderCase):
         self.good("forget")
         self.assertGreater(desk.needed_index(), self.end)
 
+    def test_a_nearly_full_disk(self) -> None:
+        """No reader keeps anything then; an event says so if one did."""
+        desk, store = self.rig.node.desks.readers, self.rig.store
+        token = self.good("take").token
+        self.assertEqual(self.rig.node.desks.keep_from_index(), 0)
+        with mock.patch.object(type(store), "disk_nearly_full", True):
+            self.assertEqual(self.rig.node.desks.keep_from_index(), self.end + 1)
+            self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
+            self.good("commit", token=token, index=self.end)
+            self.good("release", token=token)
+            self.good("move", index=NO_END)
+            self.rig.node.desks.keep_from_index()
+            self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
+        self.assertEqual(desk.needed_index(), self.end - 1)
+
     def test_needed_entries_stay_within_a_bound(self) -> None:
         """No further than the bound: then the reader learns that its entries are gone."""
         desk = self.rig.node.desks.readers
@@ -655,6 +672,12 @@ class KeepingTests(ReaderCase):
         self.assertEqual(desk.needed_index(), self.end - 10)
         desk.hold_bytes = 1
         self.assertEqual(desk.needed_index(), self.end)
+        for options, hold_bytes in (
+            ({}, READER_BYTES_HELD), ({"retention_bytes": 1000}, 2000), ({"readers_hold_bytes": 0}, 0),
+            ({"readers_hold_bytes": 7, "retention_bytes": 1000}, 7),
+        ):
+            desk.reread(attrs.evolve(self.rig.config, **options))
+            self.assertEqual(desk.hold_bytes, hold_bytes)
         desk.hold_bytes = 0
         self.assertEqual(desk.needed_index(), -1)
         desk.hold_bytes = 10**9

@@ -34,6 +34,7 @@ from dledger.base.process.in_turn import InTurn
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_state import GroupFold
 from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
+from dledger.node.connections.server import Note
 from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
@@ -198,7 +199,7 @@ class ReaderDesk:
 
     @ivar append: appends an entry of a reader; None: the log is a broker's, which alone appends.
     @ivar reads: prove that this member still leads.
-    @ivar hold_bytes: entries that a slow reader may keep from retention; 0: none.
+    @ivar hold_bytes: bytes at the end of the log that a reader may keep from expiry; 0: no bound.
     @ivar under_way: the requests of each reader, which take turns.
     """
 
@@ -207,13 +208,15 @@ class ReaderDesk:
     def __init__(
         self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
         append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
-        broken: Callable[[BaseException], None], counters: Counters,
+        broken: Callable[[BaseException], None], note: Note, counters: Counters,
     ) -> None:
         """
         @param broken: called with an exception that is a bug of ours.
+        @param note: reports an event.
         """
+        self._note = note
         self._group = config.group
-        self.hold_bytes = config.readers_hold_bytes
+        self.hold_bytes = config.reader_bytes_held
         self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
@@ -459,13 +462,26 @@ class ReaderDesk:
             found.append(ReaderInfo(one.state.name, one.state.next_index, lag, tuple(holders), lag_bytes))
         return tuple(found)
 
-    def needed_index(self) -> int:
-        """Expiry keeps the entries after this index: a reader needs them, within the bound."""
+    def reread(self, config: DLedgerConfig) -> None:
+        """Go on with these options."""
+        self.hold_bytes = config.reader_bytes_held
+
+    def needed_index(self, *, is_nearly_full: bool = False) -> int:
+        """
+        Expiry keeps the entries after this index: a reader needs them, within the bound.
+
+        @param is_nearly_full: the disk is: no reader keeps anything.
+        """
         group = self._ledger.group
         if group is None:
             return self._core.gone_elsewhere_index
         needed = group.state.readers.needed_index
         if needed is None:
+            return NO_END
+        if is_nearly_full:
+            if group.state.has_entries(needed):
+                (one,) = group.state.readers.furthest_behind(1)
+                self._note("readers-let-go", {"reader": one.state.name, "next_index": needed})
             return NO_END
         if not self.hold_bytes:
             return needed - 1

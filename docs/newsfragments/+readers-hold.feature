@@ -1,0 +1,1 @@
+`readers_hold_bytes` has a default, -1: named readers keep at most twice `retention_bytes` from being deleted, or 8 GiB without that; 0 is no bound, as the default was. It may change while a member runs. When the disk is nearly full readers keep nothing, with the event `readers-let-go`.
