@@ -27,6 +27,7 @@ from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
     MetadataRequest,
+    ReaderRequest,
 )
 from tests.node.rig import FakeClient, Rig
 
@@ -310,6 +311,24 @@ class AddressTests(SynchronousTestCase):
             for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
                 self.assertIn(part, answers[0].reason)
         self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 6)
+
+    def test_readers_are_moved_from_here(self) -> None:
+        """Others may read under a name, and neither move nor forget it."""
+        client, fields = self.rig.client("10.0.0.7"), self.rig.base(name="billing")
+        for does in ("move", "forget"):
+            answer = client.ask(ReaderRequest(does=does, **fields))
+            self.assertIs(answer.code, FORBIDDEN)
+            self.assertIn(f"READER {does} is a change", answer.reason)
+            self.assertIn("change_hosts", answer.reason)
+        for does, more in (("take", {"holder": "p", "lease_ms": 1000}), ("list", {})):
+            client.send(ReaderRequest(does=does, **{**fields, **more}))
+            self.rig.clock.pump([0.0] * 5)
+            (answer,) = client.answers()
+            self.assertIs(answer.code, ResponseCode.SUCCESS)
+        here = self.rig.client("127.0.0.1")
+        here.send(ReaderRequest(does="forget", **fields))
+        self.rig.clock.pump([0.0] * 5)
+        self.assertEqual([answer.code for answer in here.answers()], [ResponseCode.SUCCESS])
 
     def test_other_requests_come_from_everywhere(self) -> None:
         """Everything else is taken from everywhere."""

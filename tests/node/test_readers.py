@@ -30,7 +30,7 @@ class ReaderCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.rig = Rig().lead()
-        self.client = self.rig.client()
+        self.client = self.rig.client("127.0.0.1")
         self.rig.node.append([b"%d" % number for number in range(10)])
         self.pass_time()
 
@@ -156,7 +156,7 @@ class LeaseTests(ReaderCase):
             self.assertNotIn(b"mine", batch.records)
 
     def test_a_reader_belongs_to_its_account(self) -> None:
-        """Others are refused, whatever they ask, but an operator, who moves and forgets it."""
+        """Others are refused, whatever they ask, except an operator, who moves and forgets it."""
         alice, bob, admin = Asker("alice", False), Asker("bob", False), Asker("admin", True)
         self.asker, desk = alice, self.rig.node.desks.readers
         ask = desk.ask
@@ -182,6 +182,21 @@ class LeaseTests(ReaderCase):
         self.good("forget")
         self.asker = bob
         self.good("take", holder="p2")
+        self.good("move", index=3)
+
+    def test_a_reader_of_nobody_is_moved_by_operators(self) -> None:
+        """An account reads under it; only an operator moves or forgets it."""
+        self.good("take")
+        desk = self.rig.node.desks.readers
+        self.asker, ask = Asker("bob", False), desk.ask
+        self.patch(desk, "ask", lambda connection, ticket, request, _: ask(
+            connection, ticket, request, self.asker
+        ))
+        self.good("take")
+        for does in ("move", "forget"):
+            self.refused(ResponseCode.FORBIDDEN, "operator", does, index=2)
+        self.asker = Asker("admin", True)
+        self.good("forget")
 
     def test_late_but_alone(self) -> None:
         """A lease that is over still commits while nobody else has the entries."""
@@ -475,7 +490,7 @@ class ExpiryTests(SynchronousTestCase):
 
     def ask(self, **fields: Any) -> ReaderResponse:
         """One request that succeeds."""
-        client = self.rig.client()  # (An idle connection does not live for hours.)
+        client = self.rig.client("127.0.0.1")  # (An idle connection does not live for hours.)
         client.send(ReaderRequest(**self.rig.base(), **fields))
         self.rig.clock.pump([0.02] * 10)
         (answer,) = client.answers()

@@ -15,7 +15,8 @@ Rule 3: a certificate proves that the other end is a member. Without TLS nothing
 believes the id by which the connection was taken for a member's, and asks no role for the requests that
 members make. A change of the group is not one of these, with one exception: a leader sends
 LEADERSHIP_TRANSFER to its successor, and names itself in it.
-Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}).
+Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}), and those that
+move or forget a reader, which is for its account, too (L{dledger.node.requests.readers.Asker}).
 Rule 5: a door without certificates and tokens may be closed. Clients may then ask METADATA only, and the
 hosts of C{change_hosts} may change the group.
 """
@@ -36,7 +37,12 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
+from protocols.wire.ledger.messages import (
+    LeadershipTransferRequest,
+    MetadataRequest,
+    ReaderRequest,
+    Request,
+)
 from protocols.wire.ledger.owners import owner_of
 
 #: The role that a client needs, by request; None: it needs none. METADATA needs none because clients find the
@@ -242,9 +248,14 @@ class Door:
 
         @return: None if the request changes nothing, or may.
         """
-        if (self.is_guarded and not self._is_closed) or NEEDED[request.kind] is not ClientRole.ADMIN:
+        moves = isinstance(request, ReaderRequest) and request.is_change
+        is_change = moves or NEEDED[request.kind] is ClientRole.ADMIN
+        if (self.is_guarded and not self._is_closed) or not is_change:
             return None
-        reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
+        what = request.kind.name
+        if isinstance(request, ReaderRequest):
+            what += f" {request.does}"
+        reason = self._changers.refusal(end_host(connection.transport.getPeer()), what)
         if not reason:
             return None
         self._note_forbidden(connection, request, "")

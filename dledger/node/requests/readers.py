@@ -44,7 +44,7 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
-from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.owners import is_account, may_use
 from protocols.wire.ledger.readers import (
     NO_END,
     ReaderInfo,
@@ -182,11 +182,16 @@ class Asker(NamedTuple):
     is_admin: bool
 
     def may_ask(self, request: ReaderRequest, state: ReaderState) -> bool:
-        """Whether a reader is its own; an operator moves and forgets those of others, too."""
-        return may_use(state.owner, self.owner) or (self.is_admin and request.does in ("move", "forget"))
+        """
+        Whether a reader is its own, or nobody's. To move and to forget one of nobody, or of another account,
+        is for an operator.
+        """
+        if request.is_change:
+            return self.is_admin or (is_account(self.owner) and state.owner == self.owner)
+        return may_use(state.owner, self.owner)
 
 
-#: Where nobody has an account.
+#: Where nobody has an account, and changes come from hosts that may make them.
 NOBODY = Asker("", True)
 
 
@@ -365,7 +370,10 @@ class ReaderDesk:
     async def _decide(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         name, known = request.name, self._known().get(request.name)
         if known is not None and not known.state.is_forgotten and not asker.may_ask(request, known.state):
-            raise DLedgerError(ResponseCode.FORBIDDEN, reason=f"{name} is a reader of another account")
+            raise DLedgerError(ResponseCode.FORBIDDEN, reason=(
+                f"{name} is a reader of another account" if is_account(known.state.owner) else
+                f"{name} is a reader of nobody: an operator (role admin) alone moves and forgets it"
+            ))
         if known is not None:
             self._leases.used(name)
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)

@@ -21,6 +21,7 @@ from protocols.wire.ledger.messages import (
     MembershipResponse,
     MetadataRequest,
     MetadataResponse,
+    ReaderResponse,
     Request,
     Response,
 )
@@ -78,6 +79,6 @@ class Refusals:
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.member.membership.addresses)
-        if isinstance(refusal, MembershipResponse):
+        if isinstance(refusal, MembershipResponse | ReaderResponse):
             return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
         return refusal

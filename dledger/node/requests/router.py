@@ -291,6 +291,10 @@ class RequestRouter:
 
     def _reader(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
         door = self.door
+        refusal = door.refusal_of_change(connection, request)
+        if refusal is not None:
+            self._refuse(connection, ticket, request, refusal)
+            return
         is_admin = not door.is_guarded or ClientRole.ADMIN in door.rights(connection).roles
         self._readers.ask(connection, ticket, request, Asker(door.owner_of(connection), is_admin))
 

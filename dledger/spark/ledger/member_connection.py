@@ -276,14 +276,14 @@ class MemberConnection:
             raise Trouble(f"it refuses: {answer.health}")
         return answer
 
-    def move_reader(self, name: str, index: int) -> ReaderResponse:
+    def ask_reader(self, does: str, name: str, **fields: int | str) -> ReaderResponse:
         """
-        Let a named reader go on at an index.
+        A request about a named reader. @param fields: of L{ReaderRequest}.
 
         @raise Trouble: the outcome is not known.
         """
         answer = self._asked(ReaderRequest(
-            group=self._group, remote_id=self.member_id, does="move", name=name, index=index
+            group=self._group, remote_id=self.member_id, does=does, name=name, **fields  # type: ignore[arg-type]
         ))
         assert isinstance(answer, ReaderResponse)
         return answer

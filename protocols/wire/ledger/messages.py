@@ -238,6 +238,11 @@ class ReaderRequest(Request):
     share: int = 0
     secret: str = ""
 
+    @property
+    def is_change(self) -> bool:
+        """Whether it changes the reader for all of its processes."""
+        return self.does in ("move", "forget")
+
 
 @value_class(kw_only=True)
 class ReaderResponse(Response):

@@ -36,10 +36,11 @@ def owner_of(account: str, address: str = "") -> str:
 
 def may_use(owner: str, asker: str) -> bool:
     """Whether a client may go on with what an owner began. Both as of L{owner_of}."""
-    return not _is_account(owner) or not _is_account(asker) or owner == asker
+    return not is_account(owner) or not is_account(asker) or owner == asker
 
 
-def _is_account(owner: str) -> bool:
+def is_account(owner: str) -> bool:
+    """Whether it is an account, neither an address nor nobody."""
     return bool(owner) and not owner.startswith(_ADDRESS)
 
 

@@ -1,0 +1,1 @@
+To move and to forget a named reader are changes: without certificates and tokens they are taken from this machine and from `change_hosts` alone; with them from the account of the reader and from `admin`. A Spark stream with `option("reader")` takes a lease and commits, so it works from every host; its place does not go back.
