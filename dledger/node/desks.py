@@ -71,7 +71,7 @@ class Desks:
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,
             request_reads=inside.feed, turn=turn, next_token=next_token, refuse=self.refusals.refuse,
-            counters=counters,
+            owner_of=lambda connection: self.router.door.owner_of(connection), counters=counters,
         )
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters

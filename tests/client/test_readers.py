@@ -490,6 +490,7 @@ class BlockingTests(SynchronousTestCase):
         self.assertEqual(self.log.move_reader("billing", 1), 1)
         self.log.forget_reader("billing")
         self.assertEqual(self.log.readers(), ())
+        self.assertIsNone(self.log.last_sequence("billing"))
 
     def test_a_lost_lease_is_reported(self) -> None:
         """A lease that is lost is reported in the thread of the program."""

@@ -32,6 +32,22 @@ _DIGITS = Patch(_STATE, "        if (producer.last + 1 ^ marked.channel) & DIGIT
                 "        if False:\n")
 
 PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
+    ("share-of-an-owner", "one account or address takes the room of all producers", (
+        Patch(_STATE, "            is_over = self._ahead.held_bytes(owner) + begun[1]",
+              "            is_over = 0 * self._ahead.held_bytes(owner) + begun[1]"),
+    ), {"test": "tests.base.test_group_state.AgeTests.test_bytes_of_each_owner"}),
+    ("share-within-a-write", "producers that begin in one write do not count for a share", (
+        Patch("dledger.core.replication.origins", "            self._begun_bytes += cost\n", ""),
+        Patch("dledger.core.replication.origins", "self._begun.get(origin.owner, 0) + cost\n", "0\n"),
+    ), {"test": "tests.core.test_origins.OriginTests.test_a_share_of_the_table"}),
+    ("sequence-of-another-account", "an account is told the sequences of another one", (
+        Patch("dledger.node.run.reads", "        if known is not None and not may_use(",
+              "        if False and not may_use("),
+    ), {"test": "tests.node.test_reads.SequenceTests.test_of_another_account"}),
+    ("never-for-forgotten", "a producer that may be forgotten is reported as one that never was", (
+        Patch("dledger.node.run.reads", "        elif known is None and group.state.has_forgotten:\n",
+              "        elif False:\n"),
+    ), {"test": "tests.node.test_reads.SequenceTests.test_never_and_forgotten"}),
     ("producers-not-read-at-start", "a start does not fold the entries after the state of the file", (
         Patch(_KEEPER, "                fold.take(marks)\n                fold.commit(",
               "                fold.commit("),

@@ -61,6 +61,7 @@ class CodesTests(SynchronousTestCase):
                 "READER": 51913,  # ours
                 "SNAPSHOT": 51914,  # ours
                 "SKIP": 51915,  # ours
+                "SEQUENCE": 51916,  # ours
             },
         )
 

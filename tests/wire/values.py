@@ -49,6 +49,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -200,6 +202,7 @@ JSON_REQUESTS = {
         lease_ms=ints, share=ints,
     ),
     RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
+    RequestCode.SEQUENCE: st.builds(SequenceRequest, **_base(), producer=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
         index=indexes, index_term=indexes,
@@ -224,9 +227,12 @@ JSON_RESPONSES = {
     ),
     RequestCode.READER: st.builds(
         ReaderResponse, **_answer(), token=longs, begin_index=longs, end_index=longs, next_index=longs,
-        committed_index=longs, readers=st.none() | bodies, reason=texts,
+        committed_index=longs, readers=st.none() | bodies, more=ints, reason=texts,
     ),
     RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
+    RequestCode.SEQUENCE: st.builds(
+        SequenceResponse, **_answer(), last_sequence=indexes, index=indexes, reason=texts
+    ),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
         data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,

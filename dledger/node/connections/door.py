@@ -62,6 +62,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.SUBMIT: ClientRole.APPEND,
     RequestCode.READER: ClientRole.APPEND,
     RequestCode.QUERY: ClientRole.READ,
+    RequestCode.SEQUENCE: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
     RequestCode.SKIP: ClientRole.ADMIN,

@@ -24,6 +24,7 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceResponse,
 )
 
 
@@ -79,6 +80,6 @@ class Refusals:
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.member.membership.addresses)
-        if isinstance(refusal, MembershipResponse | ReaderResponse):
+        if isinstance(refusal, MembershipResponse | ReaderResponse | SequenceResponse):
             return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
         return refusal

@@ -8,7 +8,7 @@ Routes each request of a connection to the part that answers it, by a table of t
     SUBMIT, QUERY          L{MachineRequests}
     READER                 L{ReaderDesk}
     SNAPSHOT               L{SnapshotDesk}
-    GET, PULL              L{Reads}
+    GET, PULL, SEQUENCE    L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
     MEMBERSHIP             the core, by L{CoreQuestions}
@@ -50,7 +50,7 @@ from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.run.inside import MemberInside
-from dledger.node.run.reads import Reads
+from dledger.node.run.reads import Reading, Reads
 from dledger.values.errors import DLedgerError
 from dledger.values.rights import ClientRole
 from protocols.ledger.connection import ServerConnection
@@ -70,6 +70,7 @@ from protocols.wire.ledger.messages import (
     ReaderRequest,
     Request,
     Response,
+    SequenceRequest,
 )
 
 #: Answers a request of a client.
@@ -150,7 +151,8 @@ class RequestRouter:
         self._of_clients: dict[type[Request], _Answer] = {
             AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
             SubmitRequest: appends.submit, ReaderRequest: self._reader, SkipRequest: self._skip,
-            GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
+            GetRequest: self._read, PullRequest: self._read, SequenceRequest: self._read,
+            QueryRequest: self._read,
         }
         #: What members ask, too, and the core does not answer.
         self._of_members: dict[type[Request], _AnswerNamed] = {
@@ -306,13 +308,13 @@ class RequestRouter:
             self._machine.ask(connection, ticket, request)
 
     def _read(
-        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest | QueryRequest
+        self, connection: ServerConnection, ticket: Ticket, request: Reading | QueryRequest
     ) -> None:
         if self._core.is_diverged:
             self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
         elif isinstance(request, QueryRequest):
             self._machine.ask(connection, ticket, request)
-        elif isinstance(request, GetRequest) or ticket.is_native:
+        elif not isinstance(request, PullRequest) or ticket.is_native:
             self._reads.ask(connection, ticket, request)
         else:
             error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
+from typing import Any
 
 import attrs
 import numpy as np
@@ -282,9 +283,8 @@ class MemberConnection:
 
         @raise Trouble: the outcome is not known.
         """
-        answer = self._asked(ReaderRequest(
-            group=self._group, remote_id=self.member_id, does=does, name=name, **fields  # type: ignore[arg-type]
-        ))
+        given: dict[str, Any] = {**fields, "does": does, "name": name}
+        answer = self._asked(ReaderRequest(group=self._group, remote_id=self.member_id, **given))
         assert isinstance(answer, ReaderResponse)
         return answer
 

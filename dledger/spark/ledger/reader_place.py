@@ -75,7 +75,8 @@ class ReaderPlace:
         """Get the lease of the whole log; a reader that the group does not know begins at C{index}."""
         self._token = -1
         answer = self._asked("take", holder=self._holder, lease_ms=LEASE_MS_MIN, index=index)
-        self._token, self._index = answer.token, answer.next_index
+        self._token = answer.token
+        self._index = answer.next_index
 
     def _commit(self, index: int) -> str:
         if index > self._index:

@@ -41,6 +41,7 @@ class RequestCode(IntEnum):
     READER = 51913
     SNAPSHOT = 51914
     SKIP = 51915
+    SEQUENCE = 51916
 
 
 class VoteResult(IntEnum):

@@ -41,6 +41,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -63,4 +65,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.READER: (ReaderRequest, ReaderResponse),
     RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
     RequestCode.SKIP: (SkipRequest, SkipResponse),
+    RequestCode.SEQUENCE: (SequenceRequest, SequenceResponse),
 }

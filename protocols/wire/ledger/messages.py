@@ -212,6 +212,35 @@ class AppendOnceResponse(AppendResponse):
 
 
 @value_class(kw_only=True)
+class SequenceRequest(Request):
+    """
+    Ask the leader for the last sequence of a producer, linearizably.
+
+    @ivar producer: its id.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SEQUENCE
+    producer: str = ""
+
+
+@value_class(kw_only=True)
+class SequenceResponse(Response):
+    """
+    UNKNOWN_PRODUCER: the log has never had a sequence of this producer. PRODUCER_FORGOTTEN: it may have had
+    some.
+
+    @ivar last_sequence, index: SUCCESS: the last one that is committed, and the index of its entry, which may
+        have expired; else -1.
+    @ivar reason: why there is none.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SEQUENCE
+    last_sequence: int = -1
+    index: int = -1
+    reason: str = ""
+
+
+@value_class(kw_only=True)
 class ReaderRequest(Request):
     """
     Keep the place of a named reader, see docs/readers.md.

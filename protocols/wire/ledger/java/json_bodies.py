@@ -283,6 +283,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _exact_long_key(name="offset", field="offset"),
     ),
     RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
+    RequestCode.SEQUENCE: (_text_key(name="producer", field="producer"),),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -370,6 +371,11 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SKIP: (
+        _long_key(name="index", field="index"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.SEQUENCE: (
+        _long_key(name="lastSequence", field="last_sequence"),
         _long_key(name="index", field="index"),
         _text_key(name="reason", field="reason"),
     ),

@@ -1,0 +1,1 @@
+`log.last_sequence(producer)` in all clients, and `dledger sequence ID`: the last sequence that the log has of a producer, and its index. "Never" (`None`) and "may be forgotten" (`ProducerForgotten`) are two answers.
