@@ -35,7 +35,8 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "        if is_nearly_full:\n", "        if False:\n"),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_a_nearly_full_disk"}),
     ("reader-moved-from-anywhere", "a stranger moves a reader", (
-        Patch("dledger.node.connections.door", "        is_change = moves or NEEDED", "        is_change = NEEDED"),
+        Patch("dledger.node.connections.door", "        is_change = moves or NEEDED",
+              "        is_change = NEEDED"),
     ), {"test": "tests.node.test_door.AddressTests.test_readers_are_moved_from_here"}),
     ("reader-of-nobody-moved", "an account moves a reader that no account began", (
         Patch(_DESK, "(is_account(self.owner) and state.owner == self.owner)",
