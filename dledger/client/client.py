@@ -39,7 +39,7 @@ from dledger.client.answers.values import (
 )
 from dledger.client.calls.appender import AppendDone, Appender
 from dledger.client.calls.changes import GroupChanges
-from dledger.client.calls.command_calls import CommandCalls
+from dledger.client.calls.command_calls import CommandCalls, CommandSender
 from dledger.client.calls.enveloping import Enveloping, Headers, keyed
 from dledger.client.calls.lone_appends import NO_PRODUCERS, LoneAppends, check_numbers
 from dledger.client.calls.machines import MAX_AGE_S, query_machine
@@ -125,6 +125,8 @@ class LogClient:
             members=self._members, find_leader=self._questions.leader, clock=reactor,
             timeout_s=chosen.timeout_s, answer_timeout_s=chosen.answer_timeout_s,
             is_closed=lambda: self._is_closed,
+        ), CommandSender(
+            self._members, rivals, chosen, clock=reactor, enveloping=self._enveloping
         ))
         self._tails: WeakSet[Tail | BatchTail] = WeakSet()
         self._readers: WeakSet[NamedReader] = WeakSet()
@@ -239,7 +241,8 @@ class LogClient:
         Append a command for the state machine of the group, which applies it once however often it is sent,
         see docs/machines.md.
 
-        @param command: at least one byte. Not in order with appends and other commands of this client.
+        @param command: at least one byte. Commands that the client numbers are in the log in the order of the
+            calls; they are in no order with appends.
         @param producer, sequence: as of L{append}: the program numbers its commands, and may ask again for
             the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
@@ -534,6 +537,7 @@ class LogClient:
             return
         self._is_closed = True
         self._appender.close()
+        self._commands.close()
         for reader in list(self._readers):
             reader.close()
         for tail in list(self._tails):
