@@ -177,15 +177,13 @@ class Appender:
         ):
             kept, problem = self._enveloping.enclose(kept, headers)
             size = total_bytes(kept)
-        call: _Call = SendCall(kept, size, done, self._deadline_s(), stream=stream)
+        call: _Call = SendCall(
+            kept, size, done, self._clock.seconds() + self._timeout_s, stream=stream
+        )
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:
             self.sender.submit(call, at_once=at_once)
-
-    def _deadline_s(self) -> float:
-        """When a call of now has an outcome."""
-        return self._clock.seconds() + self._timeout_s
 
     def close(self) -> None:
         """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
@@ -362,13 +360,9 @@ class Appender:
             numbers.given_up(frame.parts[0][0])
             self.sender.hold(frame, error)
 
-    def _went_well(self) -> None:
-        """Bodies are in the log."""
+    def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
         self._backoff.reset()
         self._refusal = None
-
-    def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
-        self._went_well()
         count_max = self._native_window.count_max
         if count_max < self._limits.frame_count_max:
             count_max = min(self._limits.frame_count_max, count_max * 2)

@@ -83,7 +83,8 @@ class CommandSender(Appender):
         """
         waiter: Deferred[bytes] = Deferred(lambda _: None)
         call: SendCall[Appended] = SendCall(
-            (command,), len(command), lambda outcome: self._tell(call, waiter, outcome), self._deadline_s()
+            (command,), len(command), lambda outcome: self._tell(call, waiter, outcome),
+            self._clock.seconds() + self._timeout_s,
         )
         self.sender.submit(call)
         return waiter
@@ -127,7 +128,8 @@ class CommandSender(Appender):
         call, first, _ = frame.parts[0]
         if not call.is_finished:
             self._answers[call] = answer
-        self._went_well()
+        self._backoff.reset()
+        self._refusal = None
         self.sender.settle_stored(frame, [Appended(index=answer.index, term=answer.term, offset=first)])
 
 
