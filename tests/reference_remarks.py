@@ -67,6 +67,7 @@ METRIC_REMARKS: Mapping[str, str] = {
     "reader_lag_bytes": _READER,
     "reader_next_index": _READER,
     "reader_leases": _READER,
+    "readers": "[named readers](readers.md#how-many); the 64 furthest behind have metrics of their own",
     "machine_is_running": "0: the state machine has stopped, takes up its snapshot, or waits for one of "
                           "another "
                           "member; the reason is in `/status`. All these are there only with `--machine`, "

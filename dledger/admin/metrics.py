@@ -227,7 +227,9 @@ def _readers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -
         lag_bytes.add_metric((*who, one.name), one.lag_bytes)
         following.add_metric((*who, one.name), one.next_index)
         leases.add_metric((*who, one.name), len(one.holders))
-    yield from (lag, lag_bytes, following, leases)
+    count = GaugeMetricFamily(_PREFIX + "readers", "Named readers of the group.", labels=names[:-1])
+    count.add_metric(who, status.reader_count)
+    yield from (lag, lag_bytes, following, leases, count)
 
 
 #: Name, help, and the function that reads the number, of a state machine.

@@ -62,6 +62,7 @@ FACTS: tuple[tuple[str, str], ...] = (
     ("tls_expires_s", "tls_expires_s"),
     ("machine", "machine"),
     ("readers", "readers"),
+    ("reader_count", "reader_count"),
     ("elections", "counts.roles.elections"),
     ("append_s", "counts.append_s"),
     ("batches", "counts.batches"),

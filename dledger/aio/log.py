@@ -24,7 +24,7 @@ from dledger.aio.tail import AsyncBatches, AsyncEntries
 from dledger.base.process.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.tail_batch import TailBatch
-from dledger.client.answers.values import Appended, Entry, MemberInfo
+from dledger.client.answers.values import Appended, Entry, LastSequence, MemberInfo
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
@@ -222,6 +222,10 @@ class AsyncLog:
     async def readers(self) -> tuple[ReaderInfo, ...]:
         """The named readers of the group and their lag, by name."""
         return await self._wait(self._client.readers)
+
+    async def last_sequence(self, producer: str) -> LastSequence | None:
+        """The last sequence of a producer; None: it never had one. See L{LogClient.last_sequence}."""
+        return await self._wait(lambda: self._client.last_sequence(producer))
 
     async def find_time(self, moment: datetime) -> int:
         """Find the entries of a time. See L{LogClient.find_time}."""

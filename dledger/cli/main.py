@@ -44,6 +44,7 @@ from dledger.cli.ledger.group import group
 from dledger.cli.ledger.machine import machine
 from dledger.cli.ledger.member import member
 from dledger.cli.ledger.readers import readers
+from dledger.cli.ledger.sequence import sequence
 from dledger.cli.ledger.state import state
 from dledger.cli.ledger.status import status
 from dledger.cli.ledger.watch import cluster, events, health, top
@@ -484,6 +485,7 @@ cli.add_command(machine)
 cli.add_command(member)
 cli.add_command(state)
 cli.add_command(readers)
+cli.add_command(sequence)
 cli.add_command(certs)
 cli.add_command(token_command)
 cli.add_command(flush)

@@ -30,6 +30,7 @@ from dledger.client.answers.tail_batch import TailBatch
 from dledger.client.answers.values import (
     Appended,
     Entry,
+    LastSequence,
     MemberInfo,
 )
 from dledger.client.calls.enveloping import Headers, checked_headers, keyed
@@ -266,6 +267,10 @@ class Log:
     def readers(self) -> tuple[ReaderInfo, ...]:
         """The named readers of the group and their lag, by name."""
         return self._reactor.wait(self._client.readers)
+
+    def last_sequence(self, producer: str) -> LastSequence | None:
+        """The last sequence of a producer; None: it never had one. See L{LogClient.last_sequence}."""
+        return self._reactor.wait(lambda: self._client.last_sequence(producer))
 
     def find_time(self, moment: datetime) -> int:
         """Index of the first entries of a time. See L{LogClient.find_time}."""

@@ -28,12 +28,20 @@ from dledger.base.sending.sender import fire_all, fire_one
 from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
 from dledger.client.answers.errors import failure_of
-from dledger.client.answers.values import Appended, AppendError, Entry, MemberInfo, entries_after, entries_of
+from dledger.client.answers.values import (
+    Appended,
+    AppendError,
+    Entry,
+    LastSequence,
+    MemberInfo,
+    entries_after,
+    entries_of,
+)
 from dledger.client.calls.appender import AppendDone, Appender
 from dledger.client.calls.changes import GroupChanges
-from dledger.client.calls.command_calls import CommandCalls
+from dledger.client.calls.command_calls import CommandCalls, CommandSender
 from dledger.client.calls.enveloping import Enveloping, Headers, keyed
-from dledger.client.calls.lone_appends import LoneAppends, check_numbers
+from dledger.client.calls.lone_appends import NO_PRODUCERS, LoneAppends, check_numbers
 from dledger.client.calls.machines import MAX_AGE_S, query_machine
 from dledger.client.calls.member_questions import MemberQuestions
 from dledger.client.calls.numbered_appends import append_numbered
@@ -57,8 +65,11 @@ from protocols.wire.ledger.messages import (
     MembershipRequest,
     MembershipResponse,
     Request,
+    SequenceRequest,
+    SequenceResponse,
 )
 from protocols.wire.ledger.own.own_entries import OwnKind
+from protocols.wire.ledger.producers import producer_problem
 from protocols.wire.ledger.readers import SHARE_MAX, ReaderInfo
 
 _TailT = TypeVar("_TailT", Tail, BatchTail)
@@ -114,6 +125,8 @@ class LogClient:
             members=self._members, find_leader=self._questions.leader, clock=reactor,
             timeout_s=chosen.timeout_s, answer_timeout_s=chosen.answer_timeout_s,
             is_closed=lambda: self._is_closed,
+        ), CommandSender(
+            self._members, rivals, chosen, clock=reactor, enveloping=self._enveloping
         ))
         self._tails: WeakSet[Tail | BatchTail] = WeakSet()
         self._readers: WeakSet[NamedReader] = WeakSet()
@@ -228,7 +241,8 @@ class LogClient:
         Append a command for the state machine of the group, which applies it once however often it is sent,
         see docs/machines.md.
 
-        @param command: at least one byte. Not in order with appends and other commands of this client.
+        @param command: at least one byte. Commands that the client numbers are in the log in the order of the
+            calls; they are in no order with appends.
         @param producer, sequence: as of L{append}: the program numbers its commands, and may ask again for
             the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
@@ -314,6 +328,37 @@ class LogClient:
         before = await self._times.of(index, entry.term)
         (entry,) = entries_after(before, answer.entries)
         return entry
+
+    def last_sequence(self, producer: str) -> Deferred[LastSequence | None]:
+        """
+        Ask for the last sequence of a producer. It is that of the committed log: an append that is under way
+        may still come after it.
+
+        @return: fires with it; None: the log has never had one, the first is 0. Fails with
+            L{ProducerForgotten<dledger.client.answers.errors.ProducerForgotten>}: it may have had some; with
+            L{DLedgerError}: FORBIDDEN, the producer is another account's; or the last error before the
+            deadline.
+        """
+        problem = producer_problem(text("producer", producer), 0)
+        if problem:
+            return fail(failure_of(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem))
+        return Deferred.fromCoroutine(self._last_sequence(producer))
+
+    async def _last_sequence(self, producer: str) -> LastSequence | None:
+        def request(member_id: str) -> Request:
+            member = self._members.connected(member_id)
+            if member is not None and not member.takes_producers:
+                raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=member_id, reason=NO_PRODUCERS)
+            return SequenceRequest(group=self.group, remote_id=member_id, producer=producer)
+
+        try:
+            answer = await self._questions.ask(request, self.options.answer_timeout_s, at_leader=True)
+        except DLedgerError as error:
+            if error.code is ResponseCode.UNKNOWN_PRODUCER:
+                return None
+            raise failure_of(error.code, producer=producer, **error.facts) from None
+        assert isinstance(answer, SequenceResponse)
+        return LastSequence(answer.last_sequence, answer.index)
 
     def tail(
         self,
@@ -503,6 +548,7 @@ class LogClient:
             return
         self._is_closed = True
         self._appender.close()
+        self._commands.close()
         for reader in list(self._readers):
             reader.close()
         for tail in list(self._tails):

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.serving.endpoints import EndpointFor
-from dledger.client.answers.values import Appended, Entry, MemberInfo
+from dledger.client.answers.values import Appended, Entry, LastSequence, MemberInfo
 from dledger.client.calls.enveloping import Headers
 from dledger.client.client import LogClient
 from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
@@ -156,6 +156,10 @@ class LogService(Service):
     def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
         """The named readers of the group and their lag; see L{LogClient.readers}."""
         return self.client.readers()
+
+    def last_sequence(self, producer: str) -> Deferred[LastSequence | None]:
+        """The last sequence of a producer; None: it never had one; see L{LogClient.last_sequence}."""
+        return self.client.last_sequence(producer)
 
     def find_time(self, moment: datetime) -> Deferred[int]:
         """Find the entries of a time; see L{LogClient.find_time}."""

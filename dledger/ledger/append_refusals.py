@@ -36,6 +36,7 @@ FINAL = frozenset(
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
         ResponseCode.SEQUENCE_TAKEN,
         ResponseCode.PRODUCERS_FULL,
+        ResponseCode.SHARE_FULL,
         *OUT_OF_SEQUENCE,
     }
 )

@@ -57,6 +57,9 @@ ID_BYTES_MAX = 255
 #: Longest name of a group, likewise, as for RocketMQ's groups: the identity of a directory holds it.
 GROUP_BYTES_MAX = 127
 
+#: Bytes that readers keep where only the age of segments is bounded.
+READER_BYTES_HELD = 8 * 1024 * 1024 * 1024
+
 FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
 
@@ -131,7 +134,7 @@ class DLedgerConfig:
     retention_bytes: int = number_option(0, 0)
     min_free_bytes: int = number_option(0, 0)
     producers_expire_hours: int = number_option(168, 0)
-    readers_hold_bytes: int = number_option(0, 0)
+    readers_hold_bytes: int = number_option(-1, -1)
     readers_expire_hours: int = number_option(0, 0)
     entry_times_ms: int = number_option(0, 0, 3_600_000)
     expire_only_archived: bool = flag_option(False)
@@ -170,6 +173,13 @@ class DLedgerConfig:
     max_pending_bytes: int = number_option(64 * 1024 * 1024, 1, is_fixed=True)
     disk_space_ratio_to_check_expired: float = share_option(0.70, is_fixed=True)
     disk_space_ratio_to_force_clean: float = share_option(0.85, is_fixed=True)
+
+    @property
+    def reader_bytes_held(self) -> int:
+        """Bytes at the end of the log that a reader keeps from expiry at most; 0: no bound."""
+        if self.readers_hold_bytes >= 0:
+            return self.readers_hold_bytes
+        return 2 * self.retention_bytes or READER_BYTES_HELD
 
     @peers.validator
     def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:

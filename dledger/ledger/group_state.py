@@ -14,8 +14,9 @@ digits are not those of the next number, a second session of a slot or of a prod
 that this program does not know. A fold that left one out would shift all numbers after it.
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
-made it.
-Rule 4: producers are forgotten by age entries alone, and by no other producer. (An operator can let the state
+made it. One that finds no room (L{dledger.ledger.reader_table}) is void, too.
+Rule 4: producers are forgotten by age entries alone, and by no other producer. Those of one owner have a
+share of the room, which follows from the entries, so each leader judges alike. (An operator can let the state
 begin anew: then it is empty from that entry on, and no producer is certainly new.)
 
 Values are replaced, never changed, and producers are kept in pages by slot: L{GroupState.capture} takes the
@@ -36,6 +37,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
 from protocols.wire.ledger.own.own_entries import (
@@ -55,12 +57,14 @@ from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, decod
 from protocols.wire.ledger.own.time_entries import decode_time_entry
 from protocols.wire.ledger.owners import may_use
 from protocols.wire.ledger.producers import NUMBERED_RUN
-from protocols.wire.ledger.readers import READERS_MAX, ReaderState, decode_reader_entry
+from protocols.wire.ledger.readers import ReaderState, decode_reader_entry
 
 #: Runs of entries that are remembered of one producer.
 RUNS_MAX = 16
-#: Bytes that all producers together may take: each counts with its id and this much more.
+#: Bytes that all producers together may take: each counts with its id, its owner and this much more.
 PRODUCER_BYTES_MAX, PRODUCER_BYTES = 16 * 1024 * 1024, 96
+#: Those of one owner, so that one client does not shut all others out.
+SHARE_BYTES_MAX = PRODUCER_BYTES_MAX // 2
 #: Runs of hidden entries that are remembered, so that these do not count as lag.
 HIDDEN_MAX = 4096
 #: Producers in a page at most, as a power of two.
@@ -147,20 +151,6 @@ class NotedTime(NamedTuple):
     time_ms: int
 
 
-class KnownReader(NamedTuple):
-    """
-    A reader, by the last entry of it that counts.
-
-    @ivar entry_index: of that entry.
-    @ivar state: C{token} of its parts is never -1.
-    @ivar hidden_before: number of hidden entries before its next one, see L{GroupState.lag}.
-    """
-
-    entry_index: int
-    state: ReaderState
-    hidden_before: int
-
-
 class Known(Enum):
     """What the log says about an append."""
 
@@ -171,6 +161,7 @@ class Known(Enum):
     UNKNOWN_PRODUCER = auto()
     FORGOTTEN_PRODUCER = auto()
     FULL = auto()
+    SHARE_FULL = auto()
     FOREIGN = auto()
 
 
@@ -235,6 +226,14 @@ class _Layer:
 
     def producer(self, name: str) -> Producer | None:
         """The producer of this id."""
+        raise NotImplementedError
+
+    def held_bytes(self, owner: str) -> int:
+        """Bytes of the producers of one owner."""
+        raise NotImplementedError
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """These are its bytes from now on."""
         raise NotImplementedError
 
     def in_slot(self, slot: int) -> Producer | None:
@@ -306,9 +305,12 @@ class _Layer:
                 f"entry {marked.first_index} begins two sessions of one producer, or in one slot"
             )
         for slot, name, owner in sessions:
-            producer = Producer(name, slot, self.age_ms, owner=owner)
-            self.put(producer)
-            self.producer_bytes += cost_of(name, owner)
+            self.put(Producer(name, slot, self.age_ms, owner=owner))
+            self._grow(owner, cost_of(name, owner))
+
+    def _grow(self, owner: str, more_bytes: int) -> None:
+        self.producer_bytes += more_bytes
+        self.hold(owner, self.held_bytes(owner) + more_bytes)
 
     def _grow_older(self, entry: AgeEntry) -> None:
         if self.clock_ms >= 0:
@@ -316,7 +318,7 @@ class _Layer:
         self.clock_ms = max(self.clock_ms, entry.clock_ms)
         for producer in [one for one in self.all() if one.used_ms + entry.limit_ms <= self.age_ms]:
             self.drop(producer)
-            self.producer_bytes -= cost_of(producer.name, producer.owner)
+            self._grow(producer.owner, -cost_of(producer.name, producer.owner))
             self.has_forgotten = True
 
 
@@ -361,8 +363,6 @@ class GroupState(_Layer):
     Invariant: a page is in C{_captured} if a L{StateCapture} may have it, too.
 
     @ivar index: of that entry; -1: no entry yet.
-    @ivar readers: those that were forgotten included: so nothing that was decided before brings one back.
-        Only the last L{READERS_MAX} of these are kept.
     @ivar hidden: number of hidden entries.
     @ivar hidden_runs, hidden_counts: index of the first one of each of the last runs of hidden entries that
         follow each other, and number of hidden entries before it.
@@ -378,7 +378,8 @@ class GroupState(_Layer):
         self._pages: dict[int, dict[int, Producer]] = {}
         self._captured: set[int] = set()
         self._slots: dict[str, int] = {}
-        self.readers: dict[str, KnownReader] = {}
+        self._held: dict[str, int] = {}
+        self.readers = ReaderTable()
         self.hidden = 0
         self.hidden_runs = array("q")
         self.hidden_counts = array("q")
@@ -387,8 +388,9 @@ class GroupState(_Layer):
         """The producers and readers are these: it was read from a file."""
         for producer in producers:
             self.put(producer)
-            self.producer_bytes += cost_of(producer.name, producer.owner)
-        self.readers.update((reader.state.name, reader) for reader in readers)
+            self._grow(producer.owner, cost_of(producer.name, producer.owner))
+        for reader in readers:
+            self.readers.put(reader)
 
     @property
     def producers(self) -> dict[str, Producer]:
@@ -404,6 +406,17 @@ class GroupState(_Layer):
         """See L{_Layer.producer}."""
         slot = self._slots.get(name)
         return None if slot is None else self._pages[slot >> _PAGE_SHIFT][slot]
+
+    def held_bytes(self, owner: str) -> int:
+        """See L{_Layer.held_bytes}."""
+        return self._held.get(owner, 0)
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """See L{_Layer.hold}."""
+        if held_bytes:
+            self._held[owner] = held_bytes
+        else:
+            self._held.pop(owner, None)
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
@@ -444,7 +457,8 @@ class GroupState(_Layer):
         super().begin_anew()
         self._pages = {}
         self._slots = {}
-        self.readers = {}
+        self._held = {}
+        self.readers = ReaderTable()
         self.hidden = 0
         self.hidden_runs = array("q")
         self.hidden_counts = array("q")
@@ -478,13 +492,11 @@ class GroupState(_Layer):
             return
         if known is None and state.previous >= 0:
             return  # It follows a state that nobody remembers: it was made before that was forgotten.
-        self.readers.pop(state.name, None)
-        self.readers[state.name] = KnownReader(
+        if self.readers.room_for(state) is not Room.FREE:
+            return  # (The leader has judged by a state in which those before it were not committed.)
+        self.readers.put(KnownReader(
             index, with_tokens(state, index), self.hidden_before(state.next_index)
-        )
-        gone = [name for name, one in self.readers.items() if one.state.is_forgotten]
-        for name in gone[: max(0, len(gone) - READERS_MAX)]:
-            del self.readers[name]
+        ))
 
     def hidden_before(self, index: int) -> int:
         """
@@ -529,10 +541,19 @@ class _Ahead(_Layer):
         self.has_forgotten = below.has_forgotten
         self._producers: dict[str, Producer | None] = {}
         self._slots: dict[int, Producer | None] = {}
+        self._held: dict[str, int] = {}
 
     def producer(self, name: str) -> Producer | None:
         """See L{_Layer.producer}."""
         return self._producers[name] if name in self._producers else self._below.producer(name)
+
+    def held_bytes(self, owner: str) -> int:
+        """See L{_Layer.held_bytes}."""
+        return self._held[owner] if owner in self._held else self._below.held_bytes(owner)
+
+    def hold(self, owner: str, held_bytes: int) -> None:
+        """See L{_Layer.hold}."""
+        self._held[owner] = held_bytes
 
     def in_slot(self, slot: int) -> Producer | None:
         """See L{_Layer.in_slot}."""
@@ -548,6 +569,7 @@ class _Ahead(_Layer):
         self._below = GroupState()
         self._producers.clear()
         self._slots.clear()
+        self._held.clear()
 
     def drop(self, producer: Producer) -> None:
         """See L{_Layer.drop}."""
@@ -639,20 +661,26 @@ class GroupFold:
         """Whether entries of a producer that is not known may be in the log all the same."""
         return self._ahead.has_forgotten and self._ahead.producer(name) is None
 
-    def judge(self, name: str, number: int, count: int, owner: str = "") -> Verdict:
+    def judge(
+        self, name: str, number: int, count: int, owner: str = "", begun: tuple[int, int] = (0, 0)
+    ) -> Verdict:
         """
         How many of C{count} bodies of a producer the log has.
 
         @param number: of the first one, 0 or more.
         @param owner: of the bodies.
+        @param begun: bytes of the producers that begin in the same write before it: of all, of its owner.
         """
         producer = self._ahead.producer(name)
         if producer is None:
             if number:
                 is_sure = not self._ahead.has_forgotten
                 return Verdict(Known.UNKNOWN_PRODUCER if is_sure else Known.FORGOTTEN_PRODUCER)
-            is_full = self._ahead.producer_bytes + cost_of(name, owner) > PRODUCER_BYTES_MAX
-            return Verdict(Known.FULL if is_full else Known.NEW)
+            more = cost_of(name, owner)
+            if self._ahead.producer_bytes + begun[0] + more > PRODUCER_BYTES_MAX:
+                return Verdict(Known.FULL)
+            is_over = self._ahead.held_bytes(owner) + begun[1] + more > SHARE_BYTES_MAX
+            return Verdict(Known.SHARE_FULL if is_over else Known.NEW)
         if not may_use(producer.owner, owner):
             return Verdict(Known.FOREIGN)
         last = producer.last

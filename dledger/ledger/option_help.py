@@ -202,7 +202,8 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     "readers_hold_bytes": OptionHelp(
         "bytes",
         "a named reader keeps what it has not done from being deleted: the last so many bytes of the log at "
-        "most; 0: all. See [readers](readers.md#retention)",
+        "most; -1: twice `retention_bytes`, or 8 GiB without that; 0: all. See "
+        "[readers](readers.md#retention)",
     ),
     "readers_expire_hours": OptionHelp(
         "hours",

@@ -59,6 +59,7 @@ class Desks:
         next_token = count(1).__next__
         self._core = core
         self._config = config
+        self._store = store
         self._embedding = embedding or Embedding()
         propose = inside.feed
         if config.entry_times_ms and takes_appends:
@@ -76,7 +77,7 @@ class Desks:
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,
             request_reads=inside.feed, turn=turn, next_token=next_token, refuse=self.refusals.refuse,
-            counters=counters,
+            owner_of=lambda connection: self.router.door.owner_of(connection), counters=counters,
         )
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
@@ -113,7 +114,7 @@ class Desks:
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
             append=partial(self.appends.append_own, READER_CHANNEL) if takes_appends else None, broken=broken,
-            counters=counters,
+            note=inside.voice.note, counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(
@@ -143,7 +144,8 @@ class Desks:
 
     def keep_from_index(self) -> int:
         """First index that expiry must keep."""
-        reads, readers = self.reads.slowest_index() - 1, self.readers.needed_index()
+        reads = self.reads.slowest_index() - 1
+        readers = self.readers.needed_index(is_nearly_full=self._store.disk_nearly_full)
         needed = (reads, self.machine.needed_index, readers, self._embedding.needed_index())
         return keep_from_index(self._core.status(), needed)
 

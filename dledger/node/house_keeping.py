@@ -132,6 +132,7 @@ class MemberUpkeep:
     def reread(self, config: DLedgerConfig) -> None:
         """The options were read again: keep house by them, and look at keys and tokens at once."""
         self._scrubbing.reread(config)
+        self._desks.readers.reread(config)
         self.keep()
 
     def keep(self) -> None:

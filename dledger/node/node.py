@@ -395,7 +395,8 @@ class Node:
             store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
             healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
             machine=self.desks.snapshots.with_log_kept(self.machine_requests.status()),
-            readers=self.desks.readers.infos(), why_state_unknown=self.desks.group_fetch.why_unknown,
+            readers=self.desks.readers.infos(), reader_count=self.desks.readers.count,
+            why_state_unknown=self.desks.group_fetch.why_unknown,
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------

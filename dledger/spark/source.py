@@ -408,7 +408,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             return
         if self._place is None:
             self._place = ReaderPlace(options)
-        problem = self._place.move(number)
+        problem = self._place.keep(number)
         if problem:
             self._say(f"reader {options.reader!r}: its place was not kept, and a later batch tries it again: "
                       f"{problem}")

@@ -76,6 +76,21 @@ def host_text(host: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
+def shared_address(host: str) -> str:
+    """
+    The address by which the share of a client is counted: IPv4 whole, IPv6 as its network of 64 bits, which
+    a customer of a provider has at least. Other text stays as it is.
+    """
+    text = host_text(host)
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    if address.version == 4:
+        return text
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
 def is_within(host: str, networks: Iterable[Network]) -> bool:
     """Whether a host is in one of these networks. @param host: an IP address; other text is in none."""
     try:

@@ -48,7 +48,7 @@ PIECE_PRICE = 128
 _PRICES = {
     RequestCode.GET: 2, RequestCode.PULL: 4, RequestCode.METADATA: 4, RequestCode.QUERY: 8,
     RequestCode.SUBMIT: 8, RequestCode.READER: 8, RequestCode.SNAPSHOT: 16,
-    RequestCode.SKIP: 8, RequestCode.BEGIN_STATE: 8,
+    RequestCode.SKIP: 8, RequestCode.BEGIN_STATE: 8, RequestCode.SEQUENCE: 2,
 }
 #: What a request in a remoting frame costs besides, and one that is refused for its body or its code.
 _REMOTING_PRICE, _REFUSED_PRICE = 1, 4

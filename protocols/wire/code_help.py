@@ -152,6 +152,16 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "ones are forgotten (`producers_expire_hours`). It is not in the log",
         "use few ids, each for long; shorten the time",
     ),
+    ResponseCode.SHARE_FULL: CodeHelp(
+        "the producers, or the readers, of this account, or without accounts of this address, take half of "
+        "the room that the group has for them: it takes no new one of them. Nothing was written",
+        "use few ids, each for long; give programs accounts of their own; forget readers",
+    ),
+    ResponseCode.READERS_FULL: CodeHelp(
+        "the readers of the group take all the room that there is for them (16 MiB): it takes no new one, "
+        "and gives no further process a part. Nothing was written",
+        "forget readers (`dledger readers forget`)",
+    ),
     ResponseCode.MACHINE_STOPPED: CodeHelp(
         "the state machine of the member has stopped: [machines](machines.md). The command is not in the "
         "log",

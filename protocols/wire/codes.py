@@ -59,6 +59,8 @@ class ResponseCode(IntEnum):
     SEQUENCE_TAKEN = 451  # ours: the log has another body with this sequence
     PRODUCER_FORGOTTEN = 452  # ours: a producer goes on that the log does not know, or not any more
     PRODUCERS_FULL = 453  # ours: the group remembers as many producers as it can, and takes no new one
+    SHARE_FULL = 454  # ours: an account or address has its share of the producers or readers of the group
+    READERS_FULL = 455  # ours: the group has room for no other reader
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502

@@ -126,14 +126,15 @@ class MetricsTests(SynchronousTestCase):
         self.assertFalse([name for name, _ in samples() if "machine" in name])
 
     def test_readers(self) -> None:
-        """Each by its name; nothing without one."""
+        """Each by its name, and the number of all."""
         billing, idle = ReaderInfo("billing", 40, 7, ("p1", "p2"), 70), ReaderInfo("idle", 0, 47, ())
-        found = samples(readers=(billing, idle))
+        found = samples(readers=(billing, idle), reader_count=300)
+        self.assertEqual(found["dledger_readers", ()], 300)
         who = (("reader", "billing"),)
         for name, value in (("lag_entries", 7), ("lag_bytes", 70), ("next_index", 40), ("leases", 2)):
             self.assertEqual(found[f"dledger_reader_{name}", who], value, name)
         self.assertEqual(found["dledger_reader_leases", (("reader", "idle"),)], 0)
-        self.assertFalse([name for name, _ in samples() if "reader" in name])
+        self.assertEqual([name for name, _ in samples() if "reader" in name], ["dledger_readers"])
 
     def test_tables(self) -> None:
         """Counters by code, event and result."""

@@ -23,7 +23,7 @@ NAMES = (
     "fsync fsync_failures unsynced_bytes stalls stall_s wire_errors body_errors pull_waiters "
     "leader_changes segments_deleted disk_free_bytes disk_total_bytes is_disk_full healthy_lag_entries "
     "begin_moved set_aside_files set_aside_bytes scrubbed_bytes scrub_passes tls_expires_s machine "
-    "readers elections append_s batches peer_lag_bytes"
+    "readers reader_count elections append_s batches peer_lag_bytes"
 )
 
 

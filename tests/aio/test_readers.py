@@ -41,6 +41,7 @@ class AsyncReaderTests(SynchronousTestCase):
                 self.assertEqual(await log.move_reader("billing", 1), 1)
                 await log.forget_reader("billing")
                 self.assertEqual(await log.readers(), ())
+                self.assertIsNone(await log.last_sequence("billing"))
 
         self.played(story)
 

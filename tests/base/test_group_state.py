@@ -8,7 +8,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger import group_state
+from dledger.ledger import group_state, reader_table
 from dledger.ledger.group_state import (
     HIDDEN_MAX,
     PRODUCER_BYTES_MAX,
@@ -354,6 +354,33 @@ class AgeTests(LogCase):
         self.assertIs(self.known("q", 0), Known.NEW)
 
 
+    def test_bytes_of_each_owner(self) -> None:
+        """A cut gives them back, a commit and a start keep them, age takes them."""
+        fold, cost = self.log.fold, cost_of("p", "bob")
+
+        def held(fold: GroupFold) -> tuple[int, int]:
+            verdicts = []
+            for room in range(4):
+                self.patch(group_state, "SHARE_BYTES_MAX", room * cost)
+                verdicts.append(fold.judge("z", 0, 1, "bob").known)
+            return verdicts.count(Known.SHARE_FULL) - 1, fold.state.held_bytes("bob") // cost
+
+        for slot, name in enumerate("pqr", 1):
+            self.log.own(SESSION_CHANNEL, encode_session_entry([Session(slot, name, "bob")]))
+        self.assertEqual(held(fold), (3, 0))
+        self.log.cut(2)
+        fold.commit(0)
+        self.assertEqual(held(fold), (2, 1))
+        fold.commit(1)
+        for one in (fold.state, decode_state(digest(fold.state)).state):
+            self.assertEqual(held(GroupFold(one)), (2, 2))
+        for hour in range(3):
+            self.log.age(hour * HOUR_MS)
+        self.assertEqual(held(fold), (0, 2))
+        fold.commit(self.log.end - 1)
+        self.assertEqual(held(fold), (0, 0))
+
+
 class ReaderTests(LogCase):
     """Readers, and what counts as their lag."""
 
@@ -372,7 +399,8 @@ class ReaderTests(LogCase):
 
     def test_a_forgotten_reader_stays_forgotten(self) -> None:
         """A decision from before brings none back, not even one that nobody remembers any more."""
-        self.patch(group_state, "READERS_MAX", 2)
+        cost = reader_table.reader_bytes(ReaderState("r", -1, 0))
+        self.patch(reader_table, "FORGOTTEN_BYTES_MAX", 2 * cost)
         first = self.decide("r", -1, 0)
         for name, previous in (("r", first), ("s", -1), ("t", -1)):
             state = ReaderState(name, previous, 0, is_forgotten=True)

@@ -6,7 +6,15 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.values.hosts import ChangeHosts, end_host, host_list, host_text, is_within, networks_of
+from dledger.values.hosts import (
+    ChangeHosts,
+    end_host,
+    host_list,
+    host_text,
+    is_within,
+    networks_of,
+    shared_address,
+)
 
 
 class NetworksTests(SynchronousTestCase):
@@ -42,6 +50,19 @@ class EndsTests(SynchronousTestCase):
         """The usual form."""
         for host, text in (("::ffff:10.0.0.7", "10.0.0.7"), ("fd00::0:7%eth0", "fd00::7"), ("name", "name")):
             self.assertEqual(host_text(host), text)
+
+
+class ShareTests(SynchronousTestCase):
+    """What counts as one address."""
+
+    def test_addresses(self) -> None:
+        """IPv4 counts whole, in either form, IPv6 by its first half, and other text as it is."""
+        for host, shared in (
+            ("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), ("localhost", "localhost"), ("", ""),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+            ("2001:db8:1:3::9", "2001:db8:1:3::/64"), ("fe80::1%eth0", "fe80::/64"),
+        ):
+            self.assertEqual(shared_address(host), shared, host)
 
 
 class ChangeHostsTests(SynchronousTestCase):

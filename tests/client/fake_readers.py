@@ -24,7 +24,10 @@ from protocols.wire.ledger.readers import (
 class FakeDesk:
     """
     @ivar own: indexes of the entries of readers.
+    @ivar page_max: readers in one answer to a list.
     """
+
+    page_max = 64
 
     def __init__(self, log: list[bytes], seconds: Callable[[], float]) -> None:
         self.fold = GroupFold(GroupState())
@@ -40,10 +43,11 @@ class FakeDesk:
             raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
         known = self.fold.state.readers
         if request.does == "list":
+            page = known.after(request.name, self.page_max)
             return ReaderResponse(readers=encode_readers(
-                ReaderInfo(name, one.state.next_index, 0, tuple(part.holder for part in one.state.parts))
-                for name, one in sorted(known.items()) if not one.state.is_forgotten
-            ), **base)
+                ReaderInfo(one.state.name, one.state.next_index, 0,
+                           tuple(part.holder for part in one.state.parts)) for one in page
+            ), more=known.count_after(request.name) - len(page), **base)
         one = known.get(request.name)
         is_new = False
         state = one.state if one is not None and not one.state.is_forgotten else None

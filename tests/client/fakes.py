@@ -55,6 +55,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
 )
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL, SESSION_CHANNEL, TIME_CHANNEL, slot_channels
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
@@ -255,6 +257,12 @@ class FakeMember:
             return self.query(request, base)
         if isinstance(request, ReaderRequest):
             return self.keep_reader(request, base)
+        if isinstance(request, SequenceRequest):
+            code, last, index = self.group.sequences.get(
+                request.producer, (ResponseCode.UNKNOWN_PRODUCER, -1, -1))
+            if self.leader_id != self.member_id:
+                code = ResponseCode.NOT_LEADER
+            return SequenceResponse(code=code, last_sequence=last, index=index, **base)
         if isinstance(request, GetRequest):
             return self.get(request, base)
         if isinstance(request, PullRequest):
@@ -398,6 +406,7 @@ class FakeGroup:
         self.has_times = False
         self.commands: dict[tuple[str, int], int] = {}
         self.fold = GroupFold(GroupState())
+        self.sequences: dict[str, tuple[ResponseCode, int, int]] = {}
         self.channels: dict[int, int] = {}
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}

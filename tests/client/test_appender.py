@@ -446,7 +446,7 @@ class RefusalTests(GroupCase):
                  "DISK_FULL", "UNEXPECTED_ARGUMENT", "UNKNOWN_GROUP", "UNKNOWN_MEMBER", "UNSUPPORTED",
                  "REQUEST_WITH_EMPTY_BODYS", "FORBIDDEN", "CONFLICT", "SEQUENCE_GAP",
                  "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS", "SEQUENCE_TAKEN",
-                 "PRODUCERS_FULL", "PRODUCER_FORGOTTEN"}
+                 "PRODUCERS_FULL", "PRODUCER_FORGOTTEN", "SHARE_FULL"}
         for code in ResponseCode:
             if code.name in known:
                 continue

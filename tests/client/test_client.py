@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 
-from dledger.client.answers.errors import NotLeader
-from dledger.client.answers.values import AppendFailed
+from dledger.client.answers.errors import NotLeader, ProducerForgotten
+from dledger.client.answers.values import AppendFailed, LastSequence
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
@@ -167,6 +167,44 @@ class GetTests(GroupCase):
         self.group.lead("n1")
         self.group.run(1.0)
         self.assertEqual(self.successResultOf(entry).body, b"1")
+
+
+class SequenceTests(GroupCase):
+    """The last sequence of a producer."""
+
+    def asked(self, producer: str) -> Deferred[LastSequence | None]:
+        """Asked, and as much answered as is answered soon."""
+        waiter = self.client.last_sequence(producer)
+        for _ in range(20):
+            self.group.settle()
+            self.group.clock.advance(0.05)
+        self.group.settle()
+        return waiter
+
+    def test_last(self) -> None:
+        """Of the leader, also of the next one; None if there was never one."""
+        self.group.sequences["p"] = ResponseCode.SUCCESS, 99, 1234
+        self.assertEqual(self.successResultOf(self.asked("p")), LastSequence(99, 1234))
+        self.assertIsNone(self.successResultOf(self.asked("q")))
+        self.group.lead("n1")
+        self.assertEqual(self.successResultOf(self.asked("p")), LastSequence(99, 1234))
+
+    def test_refusals(self) -> None:
+        """One that may be forgotten, one of another account, a name that is none, a Java leader."""
+        for code, kind in ((ResponseCode.PRODUCER_FORGOTTEN, ProducerForgotten),
+                           (ResponseCode.FORBIDDEN, DLedgerError)):
+            self.group.sequences["p"] = code, -1, -1
+            error = self.failureResultOf(self.asked("p"), kind).value
+            self.assertIs(error.code, code)
+        for name in ("", "x" * 65):
+            error = self.failureResultOf(self.client.last_sequence(name), DLedgerError).value
+            self.assertIs(error.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertRaises(TypeError, self.client.last_sequence, 7)
+        for member in self.group.members.values():
+            member.wire_version = 0
+            member.lose_connections()
+        error = self.failureResultOf(self.asked("p"), DLedgerError).value
+        self.assertIs(error.code, ResponseCode.UNSUPPORTED)
 
 
 class MetadataTests(GroupCase):

@@ -93,7 +93,7 @@ class AnswerTests(ConnectionCase):
     def test_the_end_of_a_turn_is_reported(self) -> None:
         """Reported once per read, after its answers."""
         seen: list[int] = []
-        self.connection.turn_ended = lambda: seen.append(len(self.results))
+        self.connection.turn_ended.append(lambda: seen.append(len(self.results)))
         self.ask()
         self.ask()
         self.receive(self.reply(1, AppendResponse()) + self.reply(2, AppendResponse()))
@@ -177,7 +177,7 @@ class EndTests(ConnectionCase):
                 MetadataRequest(), lambda result, name=name: order.append(f"{name} {type(result).__name__}")
             )
         self.connection.lost = lambda _: order.append("lost")
-        self.connection.turn_ended = lambda: order.append("turn")
+        self.connection.turn_ended.append(lambda: order.append("turn"))
         self.lose()
         self.assertEqual(order, ["a RequestLost", "b RequestLost", "lost", "turn"])
         self.assertFalse(self.connection.is_connected)

@@ -7,17 +7,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.answers.errors import AppendTimeout, CommandRefused, Timeout
+from dledger.client.answers.errors import CommandRefused, Timeout
 from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
 from dledger.client.calls import command_calls
+from dledger.ledger.group_state import RUNS_MAX
+from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import (
-    WIRE_FLAG_APPEND_IF,
-    WIRE_FLAG_APPEND_ONCE,
-    WIRE_FLAG_MACHINE,
-    WIRE_FLAG_SUBMIT_ONCE,
-)
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_APPEND_ONCE, WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 
@@ -71,14 +68,8 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
         self.assertEqual(self.group.log, [b"0", b"x"])
 
-    def takes_once(self) -> None:
-        """The members take commands of producers."""
-        for member_id in ("n0", "n1", "n2"):
-            self.group[member_id].wire_version |= WIRE_FLAG_SUBMIT_ONCE
-
     def test_a_command_is_applied_once(self) -> None:
         """After a lost answer and an unknown outcome: sent again, applied once, the first result."""
-        self.takes_once()
         self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
@@ -93,41 +84,112 @@ class SubmitTests(MachineClientCase):
                          [(0, False), (0, True), (1, False), (1, True)])
         self.assertEqual(len({one.producer for one in sent}), 1)
 
-    def test_commands_at_once_use_lanes(self) -> None:
-        """Commands at once have a producer each, and use it again; a bound holds the rest back."""
-        self.takes_once()
-        self.patch(command_calls, "LANES_MAX", 3)
+    def sent(self, member_id: str = "n0") -> list[SubmitRequest]:
+        """The commands that a member was sent."""
+        return [one for one in self.group[member_id].received if isinstance(one, SubmitRequest)]
+
+    def test_commands_at_once_are_one_producer(self) -> None:
+        """They are under way at once, and in the log in order; a bound holds the rest back."""
+        self.patch(command_calls, "COMMANDS_MAX", 3)
+        self.client.close()
+        self.client = self.group.client()
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
         waiters = [self.client.submit_command(b"%d" % number) for number in range(8)]
         self.group.settle()
-        self.assertEqual(len({self.successResultOf(one) for one in waiters}), 8)
-        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
-        self.assertEqual(len({one.producer for one in sent}), 3)
-        self.assertEqual(len(self.group.log), 9)
+        self.assertEqual([one.command for one in self.sent()], [b"0", b"1", b"2"])
+        self.group["n0"].holds = lambda request: False
+        self.group["n0"].release(3)
+        self.group.settle()
+        self.assertEqual([self.successResultOf(one) for one in waiters],
+                         [b"%d:%d" % (number + 1, number) for number in range(8)])
+        self.assertEqual(len({one.producer for one in self.sent()}), 1)
+        self.assertEqual([one.sequence for one in self.sent()], list(range(8)))
 
-    def test_a_late_lane_is_certain(self) -> None:
+    def test_as_many_as_are_remembered(self) -> None:
+        """Each of those under way can be sent again: the log knows its place, the machine its result."""
+        self.assertLessEqual(command_calls.COMMANDS_MAX, min(RUNS_MAX, RESULTS_MAX))
+
+    def test_lost_answers_of_many(self) -> None:
+        """A connection is lost after some were appended: each is in the log once, in order."""
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiters = [self.client.submit_command(b"%d" % number) for number in range(6)]
+        self.group.settle()
+        for held in self.group["n0"].held[:3]:
+            self.group["n0"].answer(held.request)
+        self.group["n0"].held.clear()
+        self.group["n0"].holds = lambda request: False
+        self.group["n0"].lose_connections()
+        self.settled(waiters[0], 3)
+        self.assertEqual([self.successResultOf(one) for one in waiters],
+                         [b"%d:%d" % (number + 1, number) for number in range(6)])
+        self.assertEqual(self.group.log[1:], [b"%d" % number for number in range(6)])
+        self.assertEqual({one.is_again for one in self.sent()[6:]}, {True})
+
+    def test_a_refused_one_of_many(self) -> None:
+        """One that is refused for good is not in the log; those after it go on with another producer."""
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiters = [self.client.submit_command(b"%d" % number) for number in range(3)]
+        self.group.settle()
+        self.group["n0"].holds = lambda request: False
+        self.group["n0"].refusals.append(ResponseCode.MACHINE_STOPPED)
+        self.group["n0"].release(3)
+        self.settled(waiters[0], 3)
+        self.failed(waiters[0], AppendFailed, ResponseCode.MACHINE_STOPPED)
+        self.assertEqual([self.successResultOf(one) for one in waiters[1:]], [b"1:1", b"2:2"])
+        self.assertEqual(len({one.producer for one in self.sent()}), 2)
+
+    def test_an_unknown_one_of_many(self) -> None:
+        """Those after one without an outcome may be in the log, too, if they may have been taken."""
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiters = [self.client.submit_command(b"%d" % number) for number in range(3)]
+        self.settled(waiters[0], 12)
+        for waiter in waiters:
+            self.failed(waiter, UnknownOutcome, ResponseCode.TIMEOUT)
+        self.group["n0"].held.clear()
+        self.group["n0"].holds = lambda request: False
+        self.assertEqual(self.successResultOf(self.submit(b"3", 12)), b"1:3")
+
+    def test_a_late_command_is_certain(self) -> None:
         """A command whose turn does not come is certainly not in the log."""
-        self.takes_once()
-        self.patch(command_calls, "LANES_MAX", 1)
+        self.patch(command_calls, "COMMANDS_MAX", 1)
+        self.client.close()
+        self.client = self.group.client()
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
         first, second = self.client.submit_command(b"1"), self.client.submit_command(b"2")
         self.settled(second, 12)
         self.failed(first, UnknownOutcome, ResponseCode.TIMEOUT)
-        self.failed(second, AppendError, ResponseCode.TIMEOUT)
+        self.failed(second, AppendFailed, ResponseCode.NETWORK_ERROR)
         self.group["n0"].holds = lambda request: False
         self.assertEqual(self.successResultOf(self.submit(b"3", 12))[-2:], b":3")
 
-    def test_a_lost_lane_is_replaced(self) -> None:
+    def test_a_closed_client(self) -> None:
+        """Commands that are under way end with it."""
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiter = self.client.submit_command(b"1")
+        self.group.settle()
+        self.client.close()
+        self.failed(waiter, UnknownOutcome, ResponseCode.NETWORK_ERROR)
+        self.failed(self.client.submit_command(b"2"), AppendFailed, ResponseCode.NETWORK_ERROR)
+
+    def test_with_appends_on_one_connection(self) -> None:
+        """Neither waits for the other's turn to end."""
+        for number in range(5):
+            append = self.client.append(b"a%d" % number)
+            command = self.client.submit_command(b"c%d" % number)
+            self.settled(command)
+            self.successResultOf(append)
+            self.successResultOf(command)
+
+    def test_a_lost_producer_is_replaced(self) -> None:
         """A command without a known outcome may be in the log: the next one takes another producer."""
-        self.takes_once()
         self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
         self.failed(self.submit(b"x", 12), UnknownOutcome, ResponseCode.TIMEOUT)
         self.group["n0"].answer(self.group["n0"].held.pop().request)
         self.group["n0"].holds = lambda request: False
         self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
 
-    def test_a_forgotten_lane_begins_another(self) -> None:
-        """A log that has forgotten the lane: the command begins another one."""
-        self.takes_once()
+    def test_a_forgotten_producer_begins_anew(self) -> None:
+        """A log that has forgotten the producer: the command begins another one."""
         self.submit(b"x")
         self.group.commands.clear()
         self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
@@ -135,7 +197,6 @@ class SubmitTests(MachineClientCase):
 
     def test_a_refused_command_has_a_reason(self) -> None:
         """The machine's reason; the next command goes on after it."""
-        self.takes_once()
         self.group["n0"].refusals.append(ResponseCode.COMMAND_REFUSED)
         failure = self.failureResultOf(self.submit(b"x"), CommandRefused)
         self.assertIn("scripted", str(failure.value))
@@ -144,12 +205,7 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.successResultOf(self.submit(b"y")), b"1:y")
 
     def test_a_skip_asks_the_leader(self) -> None:
-        """The leader is asked; one of an earlier version is not."""
-        failure = self.failureResultOf(self.settled(self.client.skip(4)), DLedgerError)
-        self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
-        self.takes_once()
-        self.client.close()
-        self.client = self.group.client()
+        """The leader is asked."""
         self.assertEqual(self.successResultOf(self.settled(self.client.skip(4))), 5)
         failure = self.failureResultOf(self.settled(self.client.skip(3)), DLedgerError)
         self.assertIn("not 3", str(failure.value))
@@ -168,29 +224,13 @@ class SubmitTests(MachineClientCase):
 
     def test_a_program_repeats_its_command(self) -> None:
         """The program repeats its question."""
-        self.takes_once()
         for _ in range(2):
             asked = self.client.submit_command(b"x", producer="p", sequence=0)
             self.assertEqual(self.successResultOf(self.settled(asked)), b"1:x")
-        self.failureResultOf(self.settled(self.client.submit_command(b"x", producer="p")), TypeError)
-        self.group["n0"].wire_version = 1 | WIRE_FLAG_MACHINE
-        self.client.close()
-        self.client = self.group.client()
-        asked = self.client.submit_command(b"x", producer="p", sequence=1)
-        self.failed(self.settled(asked), AppendFailed, ResponseCode.UNSUPPORTED)
-
-    def test_an_unknown_command_is_not_repeated(self) -> None:
-        """A lost answer, and a late machine, at a leader of an earlier version: never sent again."""
         self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
-        code = ResponseCode.WAIT_QUORUM_ACK_TIMEOUT
-        error = self.failed(self.submit(b"x", 5), UnknownOutcome, code)
-        self.assertEqual((error.unknown, error.facts["reason"], error.facts["index"]), (1, "scripted", 7))
-        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
-        waiter = self.submit(b"y")
-        self.group["n0"].lose_connections()
-        self.failed(self.settled(waiter, 12), AppendTimeout, ResponseCode.NETWORK_ERROR)
-        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
-        self.assertEqual([one.command for one in sent], [b"x", b"y"])
+        asked = self.client.submit_command(b"y", producer="p", sequence=1)
+        self.assertEqual(self.successResultOf(self.settled(asked, 3)), b"2:y")
+        self.failureResultOf(self.settled(self.client.submit_command(b"x", producer="p")), TypeError)
 
     def test_a_refusal_is_not_repeated(self) -> None:
         """A machine that has stopped, no command, and a leader without a machine: nothing is sent twice."""

@@ -419,6 +419,19 @@ class TroubleTests(ReaderCase):
         self.fails(NotYet, reader.commit(99))
         self.done(reader.close())
 
+    def test_a_list_in_pages(self) -> None:
+        """All of them; one without an order is refused."""
+        client: LogClient = self.clients[0]
+        for name in "dbeac":
+            self.done(client.move_reader(name, 1))
+        for page_max in (1, 2, 5, 64):
+            self.group.desk.page_max = page_max
+            self.assertEqual([one.name for one in self.done(client.readers())], list("abcde"))
+        self.group.desk.page_max = 2
+        self.patch(self.group.desk.fold.state.readers, "after", lambda name, count: [
+            self.group.desk.fold.state.readers["c"]])
+        self.assertIn("no order", str(self.fails(DLedgerError, client.readers())))
+
     def test_move_forget_list(self) -> None:
         """For operators."""
         client: LogClient = self.clients[0]
@@ -477,6 +490,7 @@ class BlockingTests(SynchronousTestCase):
         self.assertEqual(self.log.move_reader("billing", 1), 1)
         self.log.forget_reader("billing")
         self.assertEqual(self.log.readers(), ())
+        self.assertIsNone(self.log.last_sequence("billing"))
 
     def test_a_lost_lease_is_reported(self) -> None:
         """A lease that is lost is reported in the thread of the program."""

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.cli.main import cli
-from dledger.client.answers.values import Entry, EnvelopedEntry, MemberInfo
+from dledger.client.answers.values import Entry, EnvelopedEntry, LastSequence, MemberInfo
 from dledger.client.blocking import AppendSummary
 from dledger.client.reading.places import find_time, milliseconds
 from dledger.values.errors import DLedgerError
@@ -82,6 +82,7 @@ class FakeLog:
         self.calls: list[tuple[Any, ...]] = []
         self.is_closed = False
         self.reader_infos: tuple[ReaderInfo, ...] = ()
+        self.sequences: dict[str, LastSequence | DLedgerError] = {}
         self.control: set[int] = set()
         self.following: Callable[[], None] | None = None
         self.infos: tuple[MemberInfo, ...] = (
@@ -179,6 +180,14 @@ class FakeLog:
         """As L{dledger.client.blocking.Log.readers}."""
         self._called("readers")
         return self.reader_infos
+
+    def last_sequence(self, producer: str) -> LastSequence | None:
+        """As L{dledger.client.blocking.Log.last_sequence}."""
+        self._called("last_sequence", producer)
+        found = self.sequences.get(producer)
+        if isinstance(found, DLedgerError):
+            raise found
+        return found
 
     def skip(self, index: int) -> int:
         """See L{dledger.Log.skip}."""

@@ -49,6 +49,15 @@ class ReadersTests(CliCase):
         self.assertEqual([one["next_time_ms"] for one in shown], [1_767_323_045_678, None, None])
         self.assertNotIn(("get", 10, "committed"), self.log.calls)
 
+    def test_many(self) -> None:
+        """Few entries are read for their times, and an error names few."""
+        self.log.bodies = [b"x"] * 10
+        self.log.reader_infos = tuple(ReaderInfo(f"r{at:03d}", at % 9, 1, ()) for at in range(300))
+        self.assertExit(self.run_cli("readers"), 0, "r299")
+        asked = [call for call in self.log.calls if call[0] == "get"]
+        self.assertEqual((len(asked), {call[1] for call in asked}), (100, {0, 1, 2}))
+        self.assertExit(self.run_cli("readers", "forget", "x"), 1, "r019, and 280 more")
+
     def test_moved(self) -> None:
         """To an entry, to the begin, to the end; anything else is an error of usage."""
         self.log.reader_infos = (ReaderInfo("billing", 3, 7, ()),)

@@ -102,7 +102,7 @@ class DLedgerConfigTests(ConfigCase):
         for field in attrs.fields(DLedgerConfig):
             if type(field.default) is int:
                 with self.assertRaises((ValueError, TypeError), msg=field.name):
-                    DLedgerConfig(**{field.name: -1})
+                    DLedgerConfig(**{field.name: min(field.default, 0) - 1})
                 with self.assertRaises((ValueError, TypeError), msg=field.name):
                     DLedgerConfig(**{field.name: "7"})
 

@@ -11,7 +11,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import Role
 from dledger.ledger import group_state
-from dledger.ledger.group_state import RUNS_MAX, GroupFold, GroupState
+from dledger.ledger.group_state import RUNS_MAX, GroupFold, GroupState, cost_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import pack_record
@@ -212,6 +212,20 @@ class OriginTests(SynchronousTestCase):
         self.patch(group_state, "PRODUCER_BYTES_MAX", 100)
         self.assertEqual(self.refused(self.proposal("q", 0, b"a")), (ResponseCode.PRODUCERS_FULL, -1))
         self.assertEqual(self.propose(self.proposal("p", 1, b"a")), [])
+
+    def test_a_share_of_the_table(self) -> None:
+        """An owner has its share, also within one write and before the commit; others have the rest."""
+        cost = cost_of("p0", "alice")
+        self.patch(group_state, "SHARE_BYTES_MAX", 3 * cost)
+        self.patch(group_state, "PRODUCER_BYTES_MAX", 4 * cost)
+        self.propose(self.proposal("p0", 0, b"a", owner="alice"))
+        answers = self.propose(*(self.proposal(f"p{at}", 0, b"a", owner="alice") for at in (1, 2, 3)))
+        self.assertEqual([(answer.token, answer.code) for answer in answers],
+                         [(self.token, ResponseCode.SHARE_FULL)])
+        answers = self.propose(*(self.proposal(f"q{at}", 0, b"a", owner="bobby") for at in (1, 2)))
+        self.assertEqual([(answer.token, answer.code) for answer in answers],
+                         [(self.token, ResponseCode.PRODUCERS_FULL)])
+        self.assertEqual(self.propose(self.proposal("p0", 1, b"a", owner="alice")), [])
 
     def test_nothing_is_taken_while_the_state_is_not_known(self) -> None:
         """Nothing of a producer is taken then; other appends are."""

@@ -156,12 +156,15 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "self._take(_Claim(None, None, waiter, 1, self._bodies.append(body) or len(body)))"),
     ), {"test": "tests.node.test_appends.CommandTests"}),
     ("lost-command-not-repeated", "a command whose answer was lost is not sent again", (
-        Patch(_COMMANDS, "            return sent_once\n", "            return False\n"),
+        Patch(_COMMANDS, "            was_lost = True\n            return True\n",
+              "            return False\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_a_program_repeats_its_command"}),
+    ("lost-command-not-marked", "a leader does not learn that a command may be in the log", (
+        Patch(_COMMANDS, "is_again=self.sender.is_maybe(frame)", "is_again=False"),
     ), {"test": f"{_CLIENT_TESTS}.test_a_command_is_applied_once"}),
-    ("unknown-lane-used-again", "a producer goes on though its command has no known outcome", (
-        Patch(_COMMANDS, "                except AppendFailed:\n", "                except AppendError:\n"),
-        Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
-    ), {"test": f"{_CLIENT_TESTS}.test_a_lost_lane_is_replaced"}),
+    ("commands-beyond-memory", "more commands are under way than the group remembers", (
+        Patch(_COMMANDS, "COMMANDS_MAX = RUNS_MAX\n", "COMMANDS_MAX = 2 * RUNS_MAX\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_as_many_as_are_remembered"}),
     ("results-not-in-snapshot", "a snapshot has no results of clients", (
         Patch(_RUNNER, "self.machine, self._kept.encode(",
               "self.machine, KeptResults().encode("),

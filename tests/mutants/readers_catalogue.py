@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tests.mutants.patching import Patch
 
 _STATE = "dledger.ledger.group_state"
+_TABLE = "dledger.ledger.reader_table"
 _RULES = "dledger.node.requests.reader_rules"
 _DESK = "dledger.node.requests.readers"
 _CLIENT = "dledger.client.reading.readers"
@@ -19,6 +20,28 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_STATE, "        if known is not None and state.previous != known.entry_index:\n",
               "        if False:\n"),
     ), {"test": "tests.base.test_group_state.ReaderTests.test_of_two_decisions_the_first_counts"}),
+    ("reader-beyond-the-room", "a decision that finds no room counts", (
+        Patch(_STATE, "        if self.readers.room_for(state) is not Room.FREE:\n", "        if False:\n"),
+    ), {"test": f"{_REQUESTS}.RefusalTests.test_readers_that_are_begun_at_once"}),
+    ("reader-share-of-all", "one account or address takes the room of all readers", (
+        Patch(_TABLE, "        return Room.SHARE_TAKEN if is_over else Room.FREE\n",
+              "        return Room.FREE\n"),
+    ), {"test": f"{_REQUESTS}.RefusalTests.test_the_readers_of_one_owner_are_bounded"}),
+    ("forgotten-readers-for-ever", "readers that were forgotten fill the room of the others", (
+        Patch(_TABLE, "            while self._forgotten_bytes > FORGOTTEN_BYTES_MAX:\n",
+              "            while False:\n"),
+    ), {"test": f"{_REQUESTS}.RefusalTests.test_the_readers_of_all_are_bounded"}),
+    ("readers-fill-the-disk", "readers keep entries though the disk is nearly full", (
+        Patch(_DESK, "        if is_nearly_full:\n", "        if False:\n"),
+    ), {"test": f"{_REQUESTS}.KeepingTests.test_a_nearly_full_disk"}),
+    ("reader-moved-from-anywhere", "a stranger moves a reader", (
+        Patch("dledger.node.connections.door", "        is_change = moves or NEEDED",
+              "        is_change = NEEDED"),
+    ), {"test": "tests.node.test_door.AddressTests.test_readers_are_moved_from_here"}),
+    ("reader-of-nobody-moved", "an account moves a reader that no account began", (
+        Patch(_DESK, "(is_account(self.owner) and state.owner == self.owner)",
+              "may_use(state.owner, self.owner)"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_a_reader_of_nobody_is_moved_by_operators"}),
     ("readers-without-a-state", "a member that does not know the readers begins them anew", (
         Patch(_DESK, "            raise DLedgerError(ResponseCode.LEADER_NOT_READY, "
               "reason=self._ledger.why_group_unknown)\n", "            return {}\n"),
@@ -58,7 +81,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_RULES, " and part.proof == proof_of(request.secret):", ":"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_a_lease_needs_its_secret"}),
     ("reader-of-another-account", "an account commits with a reader of another one", (
-        Patch(_DESK, "        return may_use(state.owner, self.owner) or (", "        return True or ("),
+        Patch(_DESK, "        return may_use(state.owner, self.owner)\n", "        return True\n"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_a_reader_belongs_to_its_account"}),
     ("lease-taken-from-the-living", "a part goes to another process before its lease is over", (
         Patch(_RULES, "not is_live(part)), None)", "part.holder != holder), None)"),
@@ -68,8 +91,8 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_RULES, "    done = part._replace(begin=index + 1)\n", "    done = part\n"),
     ), {"test": _PLAYS}),
     ("leases-of-the-last-leader", "a new leader takes leases that it never heard of for over", (
-        Patch(_DESK, "self._heard_ms.setdefault((name, part.token), self._now_ms())",
-              "self._heard_ms.get((name, part.token), -10**9)"),
+        Patch(_DESK, "self._heard_ms.setdefault(name, {}).setdefault(part.token, self._now_ms())",
+              "self._heard_ms.get(name, {}).get(part.token, -10**9)"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_a_new_leader_counts_leases_anew"}),
     ("reader-answered-too-early", "a decision that did not count is answered as made", (
         Patch(_DESK, "if known is None or known.entry_index != result.index:", "if known is None:"),

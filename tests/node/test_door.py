@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from twisted.internet.error import ConnectionDone
 from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.tokens import ClientTokenFile, new_token
@@ -26,6 +28,7 @@ from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
     MetadataRequest,
+    ReaderRequest,
 )
 from tests.node.rig import FakeClient, Rig
 
@@ -259,6 +262,18 @@ class PlainTests(DoorCase):
         ):
             self.assertIs(client.ask(request).code, FORBIDDEN)
 
+    def test_owners(self) -> None:
+        """The account of a token that counts, from then on; without one the address."""
+        door = self.rig.node.router.door
+        stranger, writer = self.rig.client("10.0.0.7"), self.rig.client("10.0.0.7")
+        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)], ["@10.0.0.7"] * 2)
+        self.show(writer, self.texts["writer"])
+        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)],
+                         ["@10.0.0.7", "writer"])
+        writer.connection.connectionLost(Failure(ConnectionDone()))
+        stranger.connection.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(door._owners, {})
+
     def test_tokens_count_for_nothing_without_a_file(self) -> None:
         """A member without a file takes any token for nothing: addresses decide."""
         rig = self.rig = Rig().lead()
@@ -298,6 +313,24 @@ class AddressTests(SynchronousTestCase):
             for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
                 self.assertIn(part, answers[0].reason)
         self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 8)
+
+    def test_readers_are_moved_from_here(self) -> None:
+        """Others may read under a name, and neither move nor forget it."""
+        client, fields = self.rig.client("10.0.0.7"), self.rig.base(name="billing")
+        for does in ("move", "forget"):
+            answer = client.ask(ReaderRequest(does=does, **fields))
+            self.assertIs(answer.code, FORBIDDEN)
+            self.assertIn(f"READER {does} is a change", answer.reason)
+            self.assertIn("change_hosts", answer.reason)
+        for does, more in (("take", {"holder": "p", "lease_ms": 1000}), ("list", {})):
+            client.send(ReaderRequest(does=does, **{**fields, **more}))
+            self.rig.clock.pump([0.0] * 5)
+            (answer,) = client.answers()
+            self.assertIs(answer.code, ResponseCode.SUCCESS)
+        here = self.rig.client("127.0.0.1")
+        here.send(ReaderRequest(does="forget", **fields))
+        self.rig.clock.pump([0.0] * 5)
+        self.assertEqual([answer.code for answer in here.answers()], [ResponseCode.SUCCESS])
 
     def test_other_requests_come_from_everywhere(self) -> None:
         """Everything else is taken from everywhere."""

@@ -7,7 +7,8 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState, KnownReader, Marked
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
+from dledger.ledger.reader_table import KnownReader
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

@@ -7,17 +7,21 @@ from collections import Counter
 from typing import Any
 from unittest import mock
 
+import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, Asker
+from dledger.ledger import reader_table
+from dledger.ledger.config import READER_BYTES_HELD
+from dledger.node.requests import readers
+from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_READERS
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL
-from protocols.wire.ledger.readers import NO_END, READERS_MAX, decode_reader_entry, decode_readers
+from protocols.wire.ledger.readers import NO_END, ReaderState, decode_reader_entry, decode_readers
 from tests.node.rig import Rig
 
 
@@ -26,7 +30,7 @@ class ReaderCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.rig = Rig().lead()
-        self.client = self.rig.client()
+        self.client = self.rig.client("127.0.0.1")
         self.rig.node.append([b"%d" % number for number in range(10)])
         self.pass_time()
 
@@ -152,7 +156,7 @@ class LeaseTests(ReaderCase):
             self.assertNotIn(b"mine", batch.records)
 
     def test_a_reader_belongs_to_its_account(self) -> None:
-        """Others are refused, whatever they ask, but an operator, who moves and forgets it."""
+        """Others are refused, whatever they ask, except an operator, who moves and forgets it."""
         alice, bob, admin = Asker("alice", False), Asker("bob", False), Asker("admin", True)
         self.asker, desk = alice, self.rig.node.desks.readers
         ask = desk.ask
@@ -178,6 +182,21 @@ class LeaseTests(ReaderCase):
         self.good("forget")
         self.asker = bob
         self.good("take", holder="p2")
+        self.good("move", index=3)
+
+    def test_a_reader_of_nobody_is_moved_by_operators(self) -> None:
+        """An account reads under it; only an operator moves or forgets it."""
+        self.good("take")
+        desk = self.rig.node.desks.readers
+        self.asker, ask = Asker("bob", False), desk.ask
+        self.patch(desk, "ask", lambda connection, ticket, request, _: ask(
+            connection, ticket, request, self.asker
+        ))
+        self.good("take")
+        for does in ("move", "forget"):
+            self.refused(ResponseCode.FORBIDDEN, "operator", does, index=2)
+        self.asker = Asker("admin", True)
+        self.good("forget")
 
     def test_late_but_alone(self) -> None:
         """A lease that is over still commits while nobody else has the entries."""
@@ -282,14 +301,52 @@ class RefusalTests(ReaderCase):
         token = self.good("take", share=3).token
         self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "before 3", "commit", token=token, index=3)
 
-    def test_the_number_of_readers_is_bounded(self) -> None:
-        """A group has a number of readers; one that is forgotten makes room."""
-        for number in range(READERS_MAX):
+    def set_room(self, readers: int, of_one: int) -> None:
+        """There is room for this number of readers, and of those of one owner, but not for one more."""
+        cost = reader_table.reader_bytes(ReaderState("r0", -1, 0, owner=self.owner))
+        self.patch(reader_table, "ALL_BYTES_MAX", readers * cost)
+        self.patch(reader_table, "SHARE_BYTES_MAX", of_one * cost)
+        self.patch(reader_table, "FORGOTTEN_BYTES_MAX", cost)
+
+    @property
+    def owner(self) -> str:
+        """Of this client."""
+        return self.rig.node.router.door.owner_of(self.client.connection)
+
+    def test_the_readers_of_all_are_bounded(self) -> None:
+        """One that is forgotten makes room; those that are known go on."""
+        self.set_room(4, 4)
+        for number in range(4):
             self.good("move", f"r{number}")
-        self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "which is the most", "take")
-        self.good("forget", "r7")
-        self.good("take")
-        self.assertEqual(len(decode_readers(self.good("list", "").readers)), READERS_MAX)
+        for does in ("take", "move"):
+            self.refused(ResponseCode.READERS_FULL, "forget some", does, "r9")
+        token = self.good("take", "r3", share=1).token
+        self.refused(ResponseCode.READERS_FULL, "forget some", "take", "r3", holder="p2", share=1)
+        self.good("commit", "r3", token=token, index=0)
+        self.good("forget", "r2")
+        self.good("forget", "r1")  # (One that was forgotten is remembered.)
+        self.good("take", "r9")
+
+    def test_the_readers_of_one_owner_are_bounded(self) -> None:
+        """They have half of the room; another address has the rest."""
+        self.set_room(4, 2)
+        self.good("move", "r0")
+        self.good("move", "r1")
+        self.refused(ResponseCode.SHARE_FULL, self.owner, "take", "r2")
+        self.client = self.rig.client("10.0.0.7")
+        self.good("take", "r2")
+
+    def test_readers_that_are_begun_at_once(self) -> None:
+        """What the leader has judged by an earlier state finds no room all the same."""
+        self.set_room(1, 1)
+        for name in ("r0", "r1"):
+            self.client.send(ReaderRequest(
+                **self.rig.base(), does="take", name=name, holder="p1", lease_ms=1000
+            ))
+        self.pass_time()
+        codes = [answer.code for answer in self.client.answers()]
+        self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEADER_NOT_READY])
+        self.refused(ResponseCode.READERS_FULL, "", "take", "r1")
 
     def test_a_follower_keeps_no_readers(self) -> None:
         """A member that does not lead keeps no readers."""
@@ -361,8 +418,8 @@ class PlaceTests(ReaderCase):
         """And one is made for each state of the log, however many ask for it."""
         self.good("take")
         desk, made = self.rig.node.desks.readers, list[int]()
-        infos = desk.infos
-        self.patch(desk, "infos", lambda: made.append(1) or infos())
+        infos = desk._infos
+        self.patch(desk, "_infos", lambda readers: made.append(1) or infos(readers))
         for _ in range(50):
             self.client.send(ReaderRequest(**self.rig.base(), does="list"))
         self.pass_time()
@@ -375,6 +432,33 @@ class PlaceTests(ReaderCase):
         self.good("move", index=3)
         (one,) = decode_readers(self.good("list", "").readers)
         self.assertEqual((one.next_index, len(made)), (3, 2))
+
+    def test_the_list_comes_in_pages(self) -> None:
+        """By name, none twice; the status has those that are furthest behind."""
+        for number in range(2 * PAGE_MAX + 3):
+            self.good("move", f"r{number:03d}", index=number % 11)
+        found, last, more = list[str](), "", -1
+        while more:
+            answer = self.good("list", last)
+            page = [one.name for one in decode_readers(answer.readers)]
+            self.assertLessEqual(len(page), PAGE_MAX)
+            found += page
+            last, more = page[-1], answer.more
+            self.assertEqual(len(found) + more, 2 * PAGE_MAX + 3)
+        self.assertEqual(found, [f"r{number:03d}" for number in range(2 * PAGE_MAX + 3)])
+        status = self.rig.node.status()
+        self.assertEqual((len(status.readers), status.reader_count), (SHOWN_MAX, 2 * PAGE_MAX + 3))
+        self.assertLessEqual(max(one.next_index for one in status.readers), 11 * SHOWN_MAX // 131 + 1)
+        self.assertEqual(self.good("list", "r999").more, 0)
+
+    def test_a_page_of_many_processes_is_shorter(self) -> None:
+        """Each process counts as a reader."""
+        for name in ("a", "b", "c"):
+            for number in range(10):
+                self.good("take", name, holder=f"p{number}", share=1)
+        self.patch(readers, "PAGE_MAX", 23)
+        answer = self.good("list", "")
+        self.assertEqual(([one.name for one in decode_readers(answer.readers)], answer.more), (["a", "b"], 1))
 
     def test_the_list_has_each_lag(self) -> None:
         """Lag does not count what readers write."""
@@ -406,7 +490,7 @@ class ExpiryTests(SynchronousTestCase):
 
     def ask(self, **fields: Any) -> ReaderResponse:
         """One request that succeeds."""
-        client = self.rig.client()  # (An idle connection does not live for hours.)
+        client = self.rig.client("127.0.0.1")  # (An idle connection does not live for hours.)
         client.send(ReaderRequest(**self.rig.base(), **fields))
         self.rig.clock.pump([0.02] * 10)
         (answer,) = client.answers()
@@ -435,6 +519,19 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.names(0.2), [])
         again = self.ask(does="take", name="used", holder="p", lease_ms=1000, index=1)
         self.assertEqual(again.begin_index, 1)
+
+    def test_many_unused_readers_expire(self) -> None:
+        """A slice of them in each sweep, some at once; what is noted of them goes, too."""
+        for number in range(SLICE_MAX + 20):
+            self.ask(does="move", name=f"r{number}", index=3)
+        leases = self.rig.node.desks.readers._leases
+        self.assertEqual(len(self.names(2.1)), SHOWN_MAX)
+        for _ in range(2000):
+            self.rig.clock.advance(0.02)
+        self.assertEqual(self.names(0.0), [])
+        for _ in range(60):
+            self.rig.clock.advance(0.02)
+        self.assertEqual((leases._used_ms, leases._heard_ms), ({}, {}))
 
     def test_a_listed_reader_is_not_used(self) -> None:
         """Who lists readers uses none of them, and names that nobody knows are not kept."""
@@ -565,6 +662,21 @@ class KeepingTests(ReaderCase):
         self.good("forget")
         self.assertGreater(desk.needed_index(), self.end)
 
+    def test_a_nearly_full_disk(self) -> None:
+        """No reader keeps anything then; an event says so if one did."""
+        desk, store = self.rig.node.desks.readers, self.rig.store
+        token = self.good("take").token
+        self.assertEqual(self.rig.node.desks.keep_from_index(), 0)
+        with mock.patch.object(type(store), "disk_nearly_full", True):
+            self.assertEqual(self.rig.node.desks.keep_from_index(), self.end + 1)
+            self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
+            self.good("commit", token=token, index=self.end)
+            self.good("release", token=token)
+            self.good("move", index=NO_END)
+            self.rig.node.desks.keep_from_index()
+            self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
+        self.assertEqual(desk.needed_index(), self.end - 1)
+
     def test_needed_entries_stay_within_a_bound(self) -> None:
         """No further than the bound: then the reader learns that its entries are gone."""
         desk = self.rig.node.desks.readers
@@ -575,6 +687,12 @@ class KeepingTests(ReaderCase):
         self.assertEqual(desk.needed_index(), self.end - 10)
         desk.hold_bytes = 1
         self.assertEqual(desk.needed_index(), self.end)
+        for options, hold_bytes in (
+            ({}, READER_BYTES_HELD), ({"retention_bytes": 1000}, 2000), ({"readers_hold_bytes": 0}, 0),
+            ({"readers_hold_bytes": 7, "retention_bytes": 1000}, 7),
+        ):
+            desk.reread(attrs.evolve(self.rig.config, **options))
+            self.assertEqual(desk.hold_bytes, hold_bytes)
         desk.hold_bytes = 0
         self.assertEqual(desk.needed_index(), -1)
         desk.hold_bytes = 10**9

@@ -18,8 +18,16 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
-from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest, PullRequest
-from tests.node.rig import Rig
+from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
+    AppendRequest,
+    GetRequest,
+    MetadataRequest,
+    PullRequest,
+    SequenceRequest,
+    SequenceResponse,
+)
+from tests.node.rig import FakeClient, Rig
 
 
 class ReadsTestCase(SynchronousTestCase):
@@ -198,6 +206,84 @@ class GetTests(ReadsTestCase):
         waiter.cancel()
         self.failureResultOf(waiter)
         self.rig.clock.advance(0)
+
+
+class SequenceTests(ReadsTestCase):
+    """The last number of a producer."""
+
+    def ask(self, producer: str, client: FakeClient | None = None) -> SequenceResponse:
+        """One question."""
+        answer = (client or self.client).ask(SequenceRequest(producer=producer, **self.rig.base()))
+        assert isinstance(answer, SequenceResponse)
+        return answer
+
+    def number(self, sequence: int, *bodies: bytes) -> None:
+        """Of the producer p."""
+        answer = self.client.ask(
+            AppendOnceRequest(producer="p", sequence=sequence, bodies=bodies, **self.rig.base())
+        )
+        self.assertIs(answer.code, ResponseCode.SUCCESS)
+
+    def test_last(self) -> None:
+        """With the index of its entry, whatever others append in between."""
+        self.number(0, b"a", b"b")
+        answer = self.ask("p")
+        self.assertEqual((answer.code, answer.last_sequence, answer.index), (ResponseCode.SUCCESS, 1, 12))
+        self.rig.node.append(b"x")
+        self.rig.clock.advance(0)
+        self.number(2, b"c")
+        self.assertEqual((self.ask("p").last_sequence, self.ask("p").index), (2, 14))
+
+    def test_never_and_forgotten(self) -> None:
+        """Two answers; a name that no producer can have is a third one."""
+        answer = self.ask("q")
+        self.assertIs(answer.code, ResponseCode.UNKNOWN_PRODUCER)
+        self.assertIn("never", answer.reason)
+        group = self.rig.store.group
+        assert group is not None
+        group.state.has_forgotten = True
+        answer = self.ask("q")
+        self.assertIs(answer.code, ResponseCode.PRODUCER_FORGOTTEN)
+        self.assertIn("forgotten", answer.reason)
+        for name in ("", "x" * 65):
+            self.assertIs(self.ask(name).code, ResponseCode.UNEXPECTED_ARGUMENT)
+
+    def test_of_another_account(self) -> None:
+        """Another account is not answered."""
+        other = self.rig.client()
+        self.rig.node.router.door._owners.update(
+            {self.client.connection: "alice", other.connection: "bob"}
+        )
+        self.number(0, b"a")
+        self.assertEqual(self.ask("p").last_sequence, 0)
+        answer = self.ask("p", other)
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.FORBIDDEN, -1))
+
+    def test_not_known(self) -> None:
+        """While the state of the group is not known nothing is answered."""
+        self.number(0, b"a")
+        self.rig.store.parts.state._lack("an entry is damaged")
+        answer = self.ask("p")
+        self.assertEqual((answer.code, answer.reason),
+                         (ResponseCode.LEADER_NOT_READY, "an entry is damaged"))
+
+    def test_a_follower_answers_nothing(self) -> None:
+        """A member that cannot prove that it leads refuses."""
+        rig = Rig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2")
+        rig.node.start()
+        answer = rig.client().ask(SequenceRequest(producer="p", **rig.base()))
+        self.assertIs(answer.code, ResponseCode.NOT_LEADER)
+
+    def test_many_have_a_share_of_a_turn(self) -> None:
+        """They wait as other reads do."""
+        self.number(0, b"a")
+        self.client.send(*(
+            SequenceRequest(producer="p", **self.rig.base()) for _ in range(module.READS_PER_TURN + 10)
+        ))
+        self.rig.clock.pump([0.0] * 20)
+        answers = self.client.answers()
+        self.assertEqual({answer.last_sequence for answer in answers}, {0})
+        self.assertEqual(len(answers), module.READS_PER_TURN + 10)
 
 
 class PullTests(ReadsTestCase):

@@ -8,7 +8,8 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.inputs import Origin
-from dledger.ledger.group_state import GroupFold, GroupState, KnownReader, Marked
+from dledger.ledger.group_state import GroupFold, GroupState, Marked
+from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import StatePlace, StoredState, decode_state, encode_state
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.group_folds import (
@@ -200,7 +201,7 @@ class RulesTests(FoldCase):
             setattr(group.state, name, value)
             self.broken("n0 has the state")
         group = self.member.ledger.group = self.group()
-        group.state.readers["r"] = KnownReader(3, ReaderState("r", -1, 0), 0)
+        group.state.readers.put(KnownReader(3, ReaderState("r", -1, 0), 0))
         self.broken("n0 has the state")
 
     def test_a_producer_that_differs(self) -> None:

@@ -106,7 +106,8 @@ class RulesTests(SynchronousTestCase):
         index: int = 0, **fields: object,
     ) -> None:
         """An answer to a request of r."""
-        request = ReaderRequest(does=does, name="r", holder=holder, token=sent, index=index, lease_ms=1000)
+        name = "r" if does != "list" else str(fields.pop("after", ""))
+        request = ReaderRequest(does=does, name=name, holder=holder, token=sent, index=index, lease_ms=1000)
         self.rules.answered(request, ReaderResponse(**fields), asked_us, known)  # type: ignore[arg-type]
 
     def wrong(self, words: str, does: str, **fields: object) -> None:
@@ -172,6 +173,8 @@ class RulesTests(SynchronousTestCase):
             self.answered("list", known=3, readers=encode_readers([ReaderInfo("r", next_index, 0, ())]))
         self.wrong("says 0", "list", known=4, readers=encode_readers([ReaderInfo("r", 0, 0, ())]))
         self.wrong("says None", "list", known=4, readers=b"[]")
+        self.answered("list", known=4, readers=b"[]", after="r")
+        self.answered("list", known=4, readers=encode_readers([ReaderInfo("a", 0, 0, ())]), more=1)
 
     def test_handed(self) -> None:
         """In order, without a gap, from where the lease begins, as committed."""

@@ -25,14 +25,18 @@ class Keeper(FakeMember):
     """
     Leads, and keeps readers.
 
-    @ivar moves: name and index of each order.
-    @ivar code: of its answers to them.
+    @ivar asked: what was asked, in order: what for, and the index.
+    @ivar place: of the reader; None: it is not known.
+    @ivar code: of its answers.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:
         super().__init__(member_id, records or records_of([b"x"] * 10))
         self.role = "leader"
-        self.moves: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, int]] = []
+        self.place: int | None = None
+        self.token = 0
+        self.secret = ""
         self.code = ResponseCode.SUCCESS
 
     def _named(self, frame: bytes) -> bytes:
@@ -40,10 +44,24 @@ class Keeper(FakeMember):
         if command.code != RequestCode.READER:
             return super()._named(frame)
         request = decode_request(RequestCode.READER, command.body)
-        assert isinstance(request, ReaderRequest) and request.does == "move"
-        self.moves.append((request.name, request.index))
-        answer = ReaderResponse(code=self.code, reason="for this reason", next_index=request.index)
+        assert isinstance(request, ReaderRequest) and request.name == "etl" and not request.share
+        self.asked.append((request.does, request.index))
+        answer = ReaderResponse(code=self.code, reason="for this reason")
+        if self.code is ResponseCode.SUCCESS:
+            answer = self._reader(request)
         return encode_answer(command.opaque, encode_response(answer))
+
+    def _reader(self, request: ReaderRequest) -> ReaderResponse:
+        if request.does == "take":
+            self.place = request.index if self.place is None else self.place
+            self.token += 1
+            self.secret = request.secret
+        elif (request.does, request.token, request.secret) != ("commit", self.token, self.secret):
+            return ReaderResponse(code=ResponseCode.LEASE_LOST, reason="another process has it")
+        else:
+            self.place = request.index + 1
+        assert self.place is not None
+        return ReaderResponse(token=self.token, begin_index=self.place, next_index=self.place)
 
 
 class PlaceTests(SynchronousTestCase):
@@ -59,28 +77,48 @@ class PlaceTests(SynchronousTestCase):
             "requestTimeoutMs": "2000",
         }
 
-    def test_moved(self) -> None:
-        """Each place once, by the leader."""
+    def test_committed(self) -> None:
+        """Each place once, by the leader, with one lease; a new reader begins there."""
         place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
         self.addCleanup(place.close)
         for index in (3, 3, 7):
-            self.assertEqual(place.move(index), "")
-        self.assertEqual(self.keeper.moves, [("etl", 3), ("etl", 7)])
+            self.assertEqual(place.keep(index), "")
+        self.assertEqual(self.keeper.asked, [("take", 3), ("commit", 6)])
+        self.assertEqual(self.keeper.place, 7)
+
+    def test_taken_again(self) -> None:
+        """Another stream, or an operator, had the reader meanwhile."""
+        first, second = (ReaderPlace(ScanOptions.of(self.given, is_stream=True)) for _ in "12")
+        for one, index in ((first, 3), (second, 5), (first, 6), (second, 9)):
+            self.addCleanup(one.close)
+            self.assertEqual(one.keep(index), "")
+            self.assertEqual(self.keeper.place, index)
+        self.assertEqual(self.keeper.token, 4)
+
+    def test_not_back(self) -> None:
+        """A stream that begins again before the place leaves it, and says so, until it has passed it."""
+        self.keeper.place = 7
+        place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
+        self.addCleanup(place.close)
+        self.assertIn("does not go back", place.keep(3))
+        self.assertEqual(place.keep(7), "")
+        self.assertEqual(place.keep(8), "")
+        self.assertEqual(self.keeper.asked, [("take", 3), ("commit", 7)])
 
     def test_refused(self) -> None:
         """It says why, and tries again the next time."""
         place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
         self.addCleanup(place.close)
         self.keeper.code = ResponseCode.FORBIDDEN
-        self.assertEqual(place.move(3), "n0 refuses: FORBIDDEN, for this reason")
+        self.assertEqual(place.keep(3), "n0 refuses: FORBIDDEN, for this reason")
         self.keeper.code = ResponseCode.SUCCESS
-        self.assertEqual(place.move(3), "")
+        self.assertEqual(place.keep(3), "")
 
     def test_no_leader(self) -> None:
         """Nobody leads: it says so, and the stream goes on."""
         self.keeper.role = "follower"
         place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
-        self.assertIn("no leader found", place.move(3))
+        self.assertIn("no leader found", place.keep(3))
 
     def test_stream(self) -> None:
         """When a batch is planned all before it is done; when it has ended, so is the batch."""
@@ -89,9 +127,9 @@ class PlaceTests(SynchronousTestCase):
         start = reader.initialOffset()
         end = reader.latestOffset(start)
         self.assertTrue(reader.partitions(start, end))
-        self.assertEqual(self.keeper.moves, [("etl", 0)])
+        self.assertEqual((self.keeper.asked, self.keeper.place), ([("take", 0)], 0))
         reader.commit(end)
-        self.assertEqual(self.keeper.moves, [("etl", 0), ("etl", 10)])
+        self.assertEqual((self.keeper.asked[1:], self.keeper.place), ([("commit", 9)], 10))
         self.assertIsNone(reader.shipped_state()["_place"])
 
     def test_stream_goes_on(self) -> None:
@@ -107,7 +145,7 @@ class PlaceTests(SynchronousTestCase):
             reader.commit(end)
         (warning,) = [str(one.message) for one in said if issubclass(one.category, ScanWarning)]
         self.assertIn("reader 'etl': its place was not kept", warning)
-        self.assertEqual(len(self.keeper.moves), 2)
+        self.assertEqual(len(self.keeper.asked), 2)
 
     def test_without(self) -> None:
         """No option, no order."""
@@ -116,4 +154,4 @@ class PlaceTests(SynchronousTestCase):
         self.addCleanup(reader.stop)
         start = reader.initialOffset()
         reader.partitions(start, reader.latestOffset(start))
-        self.assertEqual(self.keeper.moves, [])
+        self.assertEqual(self.keeper.asked, [])

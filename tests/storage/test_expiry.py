@@ -266,6 +266,22 @@ class ExpiryTests(SynchronousTestCase):
         self.keep(0)
         store.append_bodies((b"x",), 1)
 
+    def test_nearly_full(self) -> None:
+        """A little before the disk is full, and when a write found no room."""
+        store = self.start(disk_full_ratio=0.9, enable_disk_force_clean=False)
+        for used, is_nearly_full in ((85, False), (86, True), (91, True), (50, False)):
+            self.disk.used = used
+            self.keep(0)
+            self.assertIs(store.disk_nearly_full, is_nearly_full, used)
+        store._room.refused("no room", 1)
+        self.assertTrue(store.disk_nearly_full)
+        store.abandon()
+        store = self.start(min_free_bytes=29 << 30)
+        for used, is_nearly_full in ((70, False), (71, True), (80, True)):
+            self.disk.used = used
+            self.keep(0)
+            self.assertIs(store.disk_nearly_full, is_nearly_full, used)
+
     def test_not_a_byte(self) -> None:
         """A file system without a usable byte is full, whatever the ratio."""
         store = self.start(disk_full_ratio=1.0, disk_space_ratio_to_force_clean=1.0)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.ledger.group_state import GroupState, KnownReader, NotedTime, Producer
+from dledger.ledger.group_state import GroupState, NotedTime, Producer
+from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import (
     NO_STATE,
     StateFile,

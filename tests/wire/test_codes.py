@@ -39,7 +39,8 @@ class CodesTests(SynchronousTestCase):
         ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
                 "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445, "LEASE_HELD": 446,
                 "LEASE_LOST": 447, "TOO_MANY_CLIENTS": 448, "COMMAND_REFUSED": 449, "GROUP_RESTORED": 450,
-                "SEQUENCE_TAKEN": 451, "PRODUCER_FORGOTTEN": 452, "PRODUCERS_FULL": 453}
+                "SEQUENCE_TAKEN": 451, "PRODUCER_FORGOTTEN": 452, "PRODUCERS_FULL": 453, "SHARE_FULL": 454,
+                "READERS_FULL": 455}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -60,7 +61,7 @@ class CodesTests(SynchronousTestCase):
                 "READER": 51913,  # ours
                 "SNAPSHOT": 51914,  # ours
                 "SKIP": 51915,  # ours
-                "BEGIN_STATE": 51916,  # ours
+                "BEGIN_STATE": 51916, "SEQUENCE": 51917,  # ours
             },
         )
 

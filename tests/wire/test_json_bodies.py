@@ -58,6 +58,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -202,8 +204,10 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.BEGIN_STATE, True): {"index", "reason"},
     (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share", "secret"},
     (RequestCode.READER, True): {
-        "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "reason",
+        "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "more", "reason",
     },
+    (RequestCode.SEQUENCE, False): {"producer"},
+    (RequestCode.SEQUENCE, True): {"lastSequence", "index", "reason"},
     (RequestCode.SNAPSHOT, False): {
         "machine", "machineVersion", "oldestVersion", "index", "indexTerm", "offset"
     },
@@ -239,8 +243,11 @@ FULL: tuple[Request | Response, ...] = (
     BeginStateResponse(index=4, reason="y"),
     ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4, secret="s"),
     ReaderResponse(
-        token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", reason="y"
+        token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", more=3,
+        reason="y",
     ),
+    SequenceRequest(producer="p"),
+    SequenceResponse(last_sequence=3, index=4, reason="y"),
     SnapshotRequest(machine="kv", machine_version=1, oldest_version=0, index=2, index_term=3, offset=4),
     SnapshotResponse(index=2, index_term=3, size=9, offset=4, data=b"x", crc=5, reason="y"),
 )

@@ -19,6 +19,18 @@ class OwnerTests(SynchronousTestCase):
         for one in long:
             self.assertLessEqual(len(one.encode()), OWNER_BYTES_MAX)
 
+    def test_an_address(self) -> None:
+        """A client without an account is known by it; no account looks like one."""
+        self.assertEqual([owner_of("", "10.0.0.1"), owner_of("alice", "10.0.0.1")], ["@10.0.0.1", "alice"])
+        self.assertNotIn("@", owner_of("@10.0.0.1"))
+        long = owner_of("", "h" * 64)
+        self.assertEqual((long[0], len(long.encode()) <= OWNER_BYTES_MAX), ("@", True))
+
+    def test_an_address_owns_nothing(self) -> None:
+        """What was begun from one is everybody's."""
+        self.assertTrue(may_use("@10.0.0.1", "@10.0.0.2") and may_use("@10.0.0.1", "alice"))
+        self.assertTrue(may_use("alice", "@10.0.0.2"))
+
     def test_who_may_go_on(self) -> None:
         """The owner; anybody with what belongs to nobody, and where nobody has an account."""
         self.assertTrue(may_use("alice", "alice") and may_use("", "bob") and may_use("alice", ""))

@@ -51,6 +51,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -203,6 +205,7 @@ JSON_REQUESTS = {
     ),
     RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
     RequestCode.BEGIN_STATE: st.builds(BeginStateRequest, **_base(), insists=st.booleans()),
+    RequestCode.SEQUENCE: st.builds(SequenceRequest, **_base(), producer=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
         index=indexes, index_term=indexes,
@@ -227,10 +230,13 @@ JSON_RESPONSES = {
     ),
     RequestCode.READER: st.builds(
         ReaderResponse, **_answer(), token=longs, begin_index=longs, end_index=longs, next_index=longs,
-        committed_index=longs, readers=st.none() | bodies, reason=texts,
+        committed_index=longs, readers=st.none() | bodies, more=ints, reason=texts,
     ),
     RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.BEGIN_STATE: st.builds(BeginStateResponse, **_answer(), index=indexes, reason=texts),
+    RequestCode.SEQUENCE: st.builds(
+        SequenceResponse, **_answer(), last_sequence=indexes, index=indexes, reason=texts
+    ),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
         data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,

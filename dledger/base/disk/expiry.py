@@ -16,6 +16,8 @@ from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.base.disk.segment import SegmentList
 
 _HOUR_S = 3600.0
+#: The room is short from this share below that of a full disk on.
+_SHORT = 0.05
 
 
 def used_ratio(space: DiskSpace) -> float:
@@ -57,6 +59,7 @@ class Expiry:
 
     @ivar rules: may be replaced at any time.
     @ivar why_full: why the disk is full; empty if it is not.
+    @ivar is_nearly_full: whether it soon was at the last measurement, or is.
     @cvar FILES_MAX: the most files that are deleted at a time.
     """
 
@@ -68,6 +71,7 @@ class Expiry:
         self._refused = ""
         self._wanted_bytes = 0
         self.why_full = ""
+        self.is_nearly_full = False
 
     @property
     def disk_full(self) -> bool:
@@ -82,6 +86,7 @@ class Expiry:
         """
         self._refused = self.why_full = why
         self._wanted_bytes = wanted_bytes
+        self.is_nearly_full = True
 
     def measure(self, disk: Disk, data: SegmentList, base_path: str) -> None:
         """
@@ -107,6 +112,8 @@ class Expiry:
             self.why_full = f"disk used to {self._ratio:.0%}, above {limit}"
         elif usable < rules.min_free_bytes:
             self.why_full = f"{usable} bytes usable, below min_free_bytes={rules.min_free_bytes}"
+        is_low = rules.min_free_bytes > 0 and usable < rules.min_free_bytes + data.file_size
+        self.is_nearly_full = bool(self.why_full) or is_low or self._ratio > rules.full_ratio - _SHORT
 
     def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> str:
         """

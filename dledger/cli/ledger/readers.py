@@ -17,21 +17,29 @@ from dledger.client.blocking import Log
 from dledger.client.reading.places import Place
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import Consistency
-from protocols.wire.ledger.readers import ReaderInfo
 
 #: Digits and sign of an index, at most.
 _DIGITS_MAX = 18
+#: Most readers whose next entry is asked for, and most names in an error.
+_TIMES_MAX, _NAMES_MAX = 100, 20
 
 
 @click.group("readers", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def readers(context: click.Context, as_json: bool) -> None:
-    """Show the named readers of the group, or move or forget one."""
+    """
+    Show the named readers of the group, or move or forget one.
+
+    "next is of" is shown for the 100 that are furthest behind.
+    """
     if context.invoked_subcommand is not None:
         return
     with context.obj.open() as log:
-        found = [(one, _next_time(log, one)) for one in log.readers()]
+        known = log.readers()
+        behind = sorted((one.next_index, one.name) for one in known if one.lag)[:_TIMES_MAX]
+        times = {name: _next_time(log, index) for index, name in behind}
+    found = [(one, times.get(one.name)) for one in known]
     if as_json:
         write_json([{**attrs.asdict(one), "next_time_ms": time_ms} for one, time_ms in found])
         return
@@ -47,12 +55,10 @@ def readers(context: click.Context, as_json: bool) -> None:
     Console().print(table if found else "no readers")
 
 
-def _next_time(log: Log, reader: ReaderInfo) -> int | None:
-    """When the first entry was written that a reader has not done; None: there is none, or it has no time."""
-    if not reader.lag:
-        return None
+def _next_time(log: Log, next_index: int) -> int | None:
+    """When the first entry was written that a reader has not done; None: it has no time."""
     try:
-        return log.get(reader.next_index, Consistency.COMMITTED).time_ms
+        return log.get(next_index, Consistency.COMMITTED).time_ms
     except DLedgerError:
         return None  # (It has expired, or no member answers now: the rest is shown.)
 
@@ -82,7 +88,8 @@ def _check_known(name: str, log: Log) -> None:
     """@raise ClickException: the group does not know this reader: a slip of the pen would make one."""
     known = [one.name for one in log.readers()]
     if name not in known:
-        there = ", ".join(sorted(known)) or "there are none"
+        there = ", ".join(known[:_NAMES_MAX]) or "there are none"
+        there += f", and {len(known) - _NAMES_MAX} more" if len(known) > _NAMES_MAX else ""
         raise click.ClickException(f"no reader has the name {name!r}, and nothing has changed: {there}")
 
 

@@ -73,6 +73,10 @@ class LeaseHeld(DLedgerError):
     """Other processes have all that a named reader may read now. Try again later."""
 
 
+class ProducerForgotten(DLedgerError):
+    """The log does not know the producer, and may have forgotten it."""
+
+
 class AppendWithoutLeader(AppendFailed, NotLeader):
     """An append that no leader has taken: it is certainly not in the log."""
 
@@ -123,6 +127,7 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
     ResponseCode.COMMAND_REFUSED: CommandRefused,
     ResponseCode.LEASE_LOST: LeaseLost,
     ResponseCode.LEASE_HELD: LeaseHeld,
+    ResponseCode.PRODUCER_FORGOTTEN: ProducerForgotten,
 }
 
 

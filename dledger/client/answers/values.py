@@ -52,6 +52,19 @@ class Appended:
         return self.index + self.count - 1
 
 
+@attrs.frozen
+class LastSequence:
+    """
+    The last sequence of a producer.
+
+    @ivar sequence: the last one that is committed.
+    @ivar index: of its entry, which may have expired.
+    """
+
+    sequence: int
+    index: int
+
+
 class AppendError(DLedgerError):
     """
     A call in which at least one body was not acknowledged.

@@ -29,7 +29,7 @@ from dledger.base.sending.sender import WindowedSender
 from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.calls.enveloping import Enveloping, Headers
-from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_producer_id
+from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, Facts, new_producer_id
 from dledger.client.links.connect_options import ConnectOptions
 from dledger.client.links.connection import MemberLink, RequestRefused
 from dledger.client.links.members import Members
@@ -113,7 +113,12 @@ class Appender:
     Appends the bodies of one client. It is the L{SendTarget} of its sender.
 
     @ivar sender: has the queue of bodies, and the frames under way.
+    @cvar NOUN: word for bodies, for errors.
+    @cvar OUTCOMES: codes of answers about bodies that are in the log.
     """
+
+    NOUN = "bodies"
+    OUTCOMES: frozenset[ResponseCode] = frozenset({ResponseCode.SUCCESS})
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class Appender:
         self._is_enveloped = enveloping.is_timed
         self._numbers = Numbers(partial(new_producer_id, members.rng)) if options.exactly_once else None
         self.sender: WindowedSender[Appended] = WindowedSender(
-            self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers
+            self, clock=clock, turn=members.turn, limits=limits, noun=self.NOUN, numbers=self._numbers
         )
         self._members = members
         self._rivals = rivals
@@ -203,18 +208,25 @@ class Appender:
         leader = self._leader.current
         assert leader is not None
         frame.connection = leader
+        try:
+            request = self._request_of(leader, frame, bodies)
+        except RequestRefused as refused:
+            self._answered(leader, frame, refused)
+        else:
+            leader.request(request, partial(self._answered, leader, frame))
+
+    def _request_of(self, leader: MemberLink, frame: _Frame, bodies: list[bytes]) -> Request:
+        """The request that sends a frame. @raise RequestRefused: this leader takes none."""
         group, remote_id = self._members.group, leader.member_id
-        request: Request = AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
-        if self._numbers is not None:
-            call, first, _ = frame.parts[0]
-            request = AppendOnceRequest(
-                group=group, remote_id=remote_id, producer=call.producer, sequence=call.base + first,
-                bodies=tuple(bodies),
-            )
-            if not leader.takes_producers:
-                self._answered(leader, frame, RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS))
-                return
-        leader.request(request, partial(self._answered, leader, frame))
+        if self._numbers is None:
+            return AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
+        if not leader.takes_producers:
+            raise RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS)
+        call, first, _ = frame.parts[0]
+        return AppendOnceRequest(
+            group=group, remote_id=remote_id, producer=call.producer, sequence=call.base + first,
+            bodies=tuple(bodies),
+        )
 
     def is_silent(self, frame: _Frame, waited_s: float) -> None:
         """See L{SendTarget.is_silent}."""
@@ -263,14 +275,15 @@ class Appender:
         if leader is None:
             self.sender.pause()
             return
-        leader.turn_ended = self.sender.turn_ended
+        if self.sender.turn_ended not in leader.turn_ended:
+            leader.turn_ended.append(self.sender.turn_ended)
         self.sender.pump()
 
     def _answered(self, leader: MemberLink, frame: _Frame, result: Response | Exception) -> None:
         if not self.sender.answered(frame):
             return
-        if isinstance(result, AppendResponse):
-            judge = self._stored if result.code is ResponseCode.SUCCESS else self._not_stored
+        if isinstance(result, Response):
+            judge = self._stored if result.code in self.OUTCOMES else self._not_stored
             judge(leader, frame, result)
         elif isinstance(result, RequestRefused):
             self._refused(frame, result)
@@ -285,9 +298,13 @@ class Appender:
             self._refusal = error
             self.sender.hold_unknown(frame, error)
 
-    def _not_stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
-        code = answer.code
-        facts = {"index": answer.index} if code is ResponseCode.SEQUENCE_TAKEN else {}
+    def _facts_of(self, answer: Response) -> Facts:
+        """Facts of the error for an answer that is a refusal."""
+        assert isinstance(answer, AppendResponse)
+        return {"index": answer.index} if answer.code is ResponseCode.SEQUENCE_TAKEN else {}
+
+    def _not_stored(self, leader: MemberLink, frame: _Frame, answer: Response) -> None:
+        code, facts = answer.code, self._facts_of(answer)
         error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id, **facts)
         if code in PASSING or code in FINAL:
             self._refused(frame, error)
@@ -300,7 +317,8 @@ class Appender:
             self._leader.doubt(leader)
             self._unknown(frame, error)
 
-    def _stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
+    def _stored(self, leader: MemberLink, frame: _Frame, answer: Response) -> None:
+        assert isinstance(answer, AppendResponse)
         is_part = self._numbers is not None and 0 < answer.count < frame.count
         if answer.index < 0 or not (is_part or answer.count == frame.count):
             reason = f"count={answer.count}, index={answer.index} for {frame.count} bodies"

@@ -3,68 +3,147 @@
 Commands to the state machine of a group, each applied once.
 
 A command has a producer and a sequence, as appends may have (docs/exactly-once.md). The program gives both,
-or the client numbers its commands itself: in lanes, each a producer of its own in which one command is under
-way, so that commands need no order among them.
+or the client numbers its commands itself, with one producer for all of them: L{CommandSender} sends them as
+L{Appender} sends bodies with numbers.
 
 Rule 1: a command is sent again after an unknown outcome, too: each leader answers with the result of the
-first entry. To a leader that takes no commands of producers it is sent without one, and then it is sent again
-only while it is certainly not in the log, as any append.
-Rule 2: a lane whose command has no known outcome at the end is not used again.
+first entry.
+Rule 2: commands of one client are in the log in the order of the calls, and L{COMMANDS_MAX} are under way at
+once.
+Rule 3: a command that ends without a known outcome, or is refused for good, ends its producer. Commands after
+it that may be in the log have no known outcome then, either; the others get a new producer.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 import attrs
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.sending.bodies import BytesLike
-from dledger.client.answers.errors import OutOfSequence, failure_of
-from dledger.client.answers.values import AppendFailed
-from dledger.client.calls.lone_appends import Facts, LoneAppends, checked_body, new_producer_id
-from dledger.client.links.connection import MemberLink, RequestLost
+from dledger.base.sending.send_queue import SendCall, SentFrame
+from dledger.client.answers.errors import failure_of
+from dledger.client.answers.values import Appended, AppendError
+from dledger.client.calls.appender import Appender, AppendOutcome
+from dledger.client.calls.enveloping import Enveloping
+from dledger.client.calls.lone_appends import Facts, LoneAppends, checked_body
+from dledger.client.links.connect_options import ConnectOptions
+from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.links.members import Members
+from dledger.client.links.rivals import Rivals
+from dledger.ledger.group_state import RUNS_MAX
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest, SubmitResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Request, Response
 from protocols.wire.ledger.producers import producer_problem
 
-#: Commands of one client that are under way at once, at most: others wait. A log remembers 2048 producers.
-LANES_MAX = 256
+#: Commands of one client that are under way at once, at most: others wait. The log remembers the places of
+#: this number of runs of a producer, and a machine as many results: so each can be sent again, whoever writes
+#: in between.
+COMMANDS_MAX = RUNS_MAX
 
 
 def check_machine(member: MemberLink) -> None:
     """@raise DLedgerError: the member runs no machine."""
     if not member.has_machine:
         raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=member.member_id, reason=(
-            f"{member.member_id} runs no state machine: it is a Java member, of an older version, or was "
-            "started without --machine"
+            f"{member.member_id} runs no state machine: it is a Java member, or was started without --machine"
         ))
 
 
-@attrs.define
-class _Lane:
-    """A producer. @ivar sequence: of its next command."""
+class CommandSender(Appender):
+    """
+    Sends the commands of one client, one in each frame.
 
-    producer: str
-    sequence: int = 0
+    Invariant: C{_answers} has the answers of calls that are not finished.
+    """
+
+    NOUN = "commands"
+    OUTCOMES = frozenset({ResponseCode.SUCCESS, ResponseCode.COMMAND_REFUSED})
+
+    def __init__(
+        self, members: Members, rivals: Rivals, options: ConnectOptions, *, clock: IReactorTime,
+        enveloping: Enveloping,
+    ) -> None:
+        limits = attrs.evolve(
+            options.limits, frame_count_max=1, frames_in_flight_max=COMMANDS_MAX,
+            remoting_in_flight_max=COMMANDS_MAX,
+        )
+        super().__init__(members, rivals, attrs.evolve(options, exactly_once=True, limits=limits),
+                         clock=clock, enveloping=enveloping)
+        self._answers: dict[SendCall[Appended], SubmitResponse] = {}
+
+    def submit_command(self, command: bytes) -> Deferred[bytes]:
+        """
+        Submit a command.
+
+        @return: fires with the result; fails as L{LogClient.submit_command
+            <dledger.client.client.LogClient.submit_command>} does. Cancelling stops the wait, not the append.
+        """
+        waiter: Deferred[bytes] = Deferred(lambda _: None)
+        call: SendCall[Appended] = SendCall(
+            (command,), len(command), lambda outcome: self._tell(call, waiter, outcome),
+            self._clock.seconds() + self._timeout_s,
+        )
+        self.sender.submit(call)
+        return waiter
+
+    def _tell(self, call: SendCall[Appended], waiter: Deferred[bytes], outcome: AppendOutcome) -> None:
+        answer = self._answers.pop(call, None)
+        if waiter.called:
+            return
+        if isinstance(outcome, AppendError):
+            waiter.errback(outcome)
+            return
+        assert answer is not None
+        try:
+            result = _result_of(answer)
+        except DLedgerError as refused:
+            waiter.errback(refused)
+        else:
+            waiter.callback(result)
+
+    def _request_of(self, leader: MemberLink, frame: SentFrame[Appended], bodies: list[bytes]) -> Request:
+        try:
+            check_machine(leader)
+        except DLedgerError as error:
+            raise RequestRefused(error.code, **error.facts) from None
+        call, first, _ = frame.parts[0]
+        return SubmitRequest(
+            group=self._members.group, remote_id=leader.member_id, command=bodies[0], producer=call.producer,
+            sequence=call.base + first, is_again=self.sender.is_maybe(frame),
+        )
+
+    def _facts_of(self, answer: Response) -> Facts:
+        assert isinstance(answer, SubmitResponse)
+        return {"reason": answer.reason, "index": answer.index}
+
+    def _stored(self, leader: MemberLink, frame: SentFrame[Appended], answer: Response) -> None:
+        assert isinstance(answer, SubmitResponse)
+        if self.sender.is_behind_held(frame):
+            later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier commands come first")
+            self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+            return
+        call, first, _ = frame.parts[0]
+        if not call.is_finished:
+            self._answers[call] = answer
+        self._backoff.reset()
+        self._refusal = None
+        self.sender.settle_stored(frame, [Appended(index=answer.index, term=answer.term, offset=first)])
 
 
 class CommandCalls:
     """
     The commands of one client.
 
-    Invariant: C{_used} lanes are under way; nobody waits while fewer than L{LANES_MAX} are.
-
-    @ivar appends: send them.
+    @ivar appends: send those with numbers of the program.
     """
 
-    def __init__(self, appends: LoneAppends) -> None:
+    def __init__(self, appends: LoneAppends, sender: CommandSender) -> None:
+        """@param sender: sends those that the client numbers."""
         self.appends = appends
-        self._free: list[_Lane] = []
-        self._used = 0
-        self._waiting: deque[Deferred[None]] = deque()
+        self._sender = sender
 
     async def submit(
         self, command: BytesLike, producer: str | None = None, sequence: int | None = None
@@ -76,82 +155,32 @@ class CommandCalls:
         @raise AppendError: there is no result. @raise TypeError: the parameters do not go together.
         """
         body = checked_body(command, "a command has at least one byte" if len(command) == 0 else "")
-        if producer is not None and sequence is not None:
-            body = checked_body(body, producer_problem(producer, sequence))
-            return _result_of(await self._ask(body, _Lane(producer, sequence), is_own=False))
-        if producer is not None or sequence is not None:
+        if producer is None and sequence is None:
+            return await self._sender.submit_command(body)
+        if producer is None or sequence is None:
             raise TypeError("submit() takes both producer and sequence, or none of them")
-        await self._turn()
-        self._used += 1
-        lane: _Lane | None = None
-        try:
-            while True:
-                lane = self._free.pop() if self._free else self._new_lane()
-                try:
-                    answer = await self._ask(body, lane, is_own=True)
-                except OutOfSequence:
-                    if not lane.sequence:
-                        raise
-                    continue  # (The log has forgotten the lane: the command is certainly not in it.)
-                except AppendFailed:
-                    self._free.append(lane)
-                    raise
-                lane.sequence += 1
-                self._free.append(lane)
-                return _result_of(answer)
-        finally:
-            self._used -= 1
-            self._next()
+        return _result_of(await self._ask(checked_body(body, producer_problem(producer, sequence)), producer,
+                                          sequence))
 
-    def _new_lane(self) -> _Lane:
-        return _Lane(new_producer_id(self.appends.members.rng))
+    def close(self) -> None:
+        """Give up the commands that are under way."""
+        self._sender.close()
 
-    def _turn(self) -> Deferred[None]:
-        """@return: fires when one more command may be under way."""
-        if self._used < LANES_MAX and not self._waiting:
-            return succeed(None)
-        waiter: Deferred[None] = Deferred()
-        self._waiting.append(waiter)
-        return waiter.addTimeout(self.appends.timeout_s, self.appends.clock).addErrback(self._late, waiter)
-
-    def _late(self, failure: object, waiter: Deferred[None]) -> None:
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
-        self._next()
-        raise AppendFailed(ResponseCode.TIMEOUT, failed=1, reason=(
-            f"{LANES_MAX} commands of this client are under way, and none has ended in time"
-        ))
-
-    def _next(self) -> None:
-        while self._waiting and self._used < LANES_MAX:
-            waiter = self._waiting.popleft()
-            if not waiter.called:
-                waiter.callback(None)
-                return
-
-    async def _ask(self, body: bytes, lane: _Lane, *, is_own: bool) -> SubmitResponse:
+    async def _ask(self, body: bytes, producer: str, sequence: int) -> SubmitResponse:
         appends, group = self.appends, self.appends.members.group
-        was_lost = sent_once = False
+        was_lost = False
 
         def request_of(leader: MemberLink) -> Request:
-            nonlocal sent_once
             check_machine(leader)
-            if leader.takes_commands_once:
-                sent_once = True
-                return SubmitRequest(
-                    group=group, remote_id=leader.member_id, command=body, producer=lane.producer,
-                    sequence=lane.sequence, is_again=was_lost,
-                )
-            if sent_once or not is_own:
-                raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
-                    f"{leader.member_id} takes no commands of producers: it is of an older version"
-                ))
-            return SubmitRequest(group=group, remote_id=leader.member_id, command=body)
+            return SubmitRequest(
+                group=group, remote_id=leader.member_id, command=body, producer=producer, sequence=sequence,
+                is_again=was_lost,
+            )
 
         def is_repeatable() -> bool:
             nonlocal was_lost
             was_lost = True
-            return sent_once
+            return True
 
         def facts_of(answer: Response) -> Facts:
             assert isinstance(answer, SubmitResponse)
@@ -166,10 +195,6 @@ class CommandCalls:
         """See L{dledger.client.client.LogClient.skip}."""
         leader = await self.appends.find_leader()
         check_machine(leader)
-        if not leader.takes_commands_once:
-            raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
-                f"{leader.member_id} skips no entries: it is of an older version"
-            ))
         request = SkipRequest(group=self.appends.members.group, remote_id=leader.member_id, index=index)
         try:
             answer: Response = await leader.ask(request, self.appends.answer_timeout_s)

@@ -28,7 +28,6 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_ONCE,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_READERS,
-    WIRE_FLAG_SUBMIT_ONCE,
     RequestCode,
 )
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
@@ -58,7 +57,7 @@ class MemberLink:
     @ivar metadata: the member's last METADATA answer; None before the first.
     @ivar was_used: whether there was a request since the owner last looked, see
         L{dledger.client.links.members}.
-    @ivar turn_ended: called after all answers of one read were handed out.
+    @ivar turn_ended: each is called after all answers of one read were handed out.
     @ivar lost: called once, after the connection has ended and every request has failed.
     """
 
@@ -72,7 +71,7 @@ class MemberLink:
         self.member_id = member_id
         self.metadata: MetadataResponse | None = None
         self.was_used = False
-        self.turn_ended: Callable[[], None] | None = None
+        self.turn_ended: list[Callable[[], None]] = []
         self.lost: Callable[[MemberLink], None] | None = None
         self._clock = clock
         self._turn = turn
@@ -117,11 +116,6 @@ class MemberLink:
     def has_machine(self) -> bool:
         """Whether the member runs a state machine."""
         return bool(self.wire_version & WIRE_FLAG_MACHINE)
-
-    @property
-    def takes_commands_once(self) -> bool:
-        """Whether the member takes commands of producers."""
-        return bool(self.wire_version & WIRE_FLAG_SUBMIT_ONCE)
 
     def request(self, message: Request, done: AnswerDone) -> None:
         """
@@ -208,8 +202,8 @@ class MemberLink:
 
     def read_ended(self, connection: ClientConnection[AnswerDone]) -> None:
         """Inform the owner."""
-        if self.turn_ended is not None:
-            self.turn_ended()
+        for turn_ended in self.turn_ended:
+            turn_ended()
 
     def wire_broken(self, connection: ClientConnection[AnswerDone], error: WireError) -> None:
         """Log the error; the connection ends afterwards."""
@@ -221,9 +215,9 @@ class MemberLink:
     def connection_lost(self, connection: ClientConnection[AnswerDone], reason: str) -> None:
         """Inform the owner, once."""
         self._ended_because = self._ended_because or reason
-        turn_ended, self.turn_ended = self.turn_ended, None
+        enders, self.turn_ended = self.turn_ended, []
         lost, self.lost = self.lost, None
         if lost is not None:
             lost(self)
-        if turn_ended is not None:
+        for turn_ended in enders:
             turn_ended()

@@ -19,6 +19,8 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Response
 from protocols.wire.ledger.readers import ReaderInfo, decode_readers, reader_name_problem
 
+#: More readers than a group has room for.
+READERS_MAX = 50_000
 #: A request that fails with one of these codes is sent again until the deadline.
 _PASSING = frozenset({
     ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR, ResponseCode.METADATA_ERROR, ResponseCode.NOT_LEADER,
@@ -89,8 +91,23 @@ class ReaderCalls:
         return answer
 
     async def infos(self) -> tuple[ReaderInfo, ...]:
-        """The readers of the group, by name. @raise DLedgerError: no leader has reported."""
-        return decode_readers((await self.ask(ReaderRequest(does="list"))).readers)
+        """
+        The readers of the group, by name. They come in pages, so one that is moved, begun or forgotten
+        meanwhile is shown as before or after.
+
+        @raise DLedgerError: no leader has reported.
+        """
+        found: list[ReaderInfo] = []
+        while True:
+            last = found[-1].name if found else ""
+            answer = await self.ask(ReaderRequest(does="list", name=last))
+            page = decode_readers(answer.readers)
+            names = [last, *(one.name for one in page)]
+            if names != sorted(set(names)) or (answer.more and not page) or len(found) > READERS_MAX:
+                raise failure_of(ResponseCode.INTERNAL_ERROR, reason="the list of readers has no order")
+            found += page
+            if not answer.more:
+                return tuple(found)
 
     async def move(self, name: str, index: int) -> int:
         """See L{dledger.client.client.LogClient.move_reader}."""

@@ -16,7 +16,7 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import Origin, Proposal
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_state import Known, Verdict
+from dledger.ledger.group_state import Known, Verdict, cost_of
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
@@ -38,6 +38,7 @@ REFUSALS = {
     Known.UNKNOWN_PRODUCER: ResponseCode.UNKNOWN_PRODUCER,
     Known.FORGOTTEN_PRODUCER: ResponseCode.PRODUCER_FORGOTTEN,
     Known.FULL: ResponseCode.PRODUCERS_FULL,
+    Known.SHARE_FULL: ResponseCode.SHARE_FULL,
     Known.FOREIGN: ResponseCode.FORBIDDEN,
 }
 
@@ -48,13 +49,15 @@ class NumberedWrite:
     The producers of one write.
 
     Invariant: C{_next} has slot and next number of each producer with bodies in the write; C{sessions} slot
-    and owner of those that the ledger does not know.
+    and owner of those that the ledger does not know, C{_begun} the bytes of these by owner.
     """
 
     member: MemberState
     sessions: dict[str, tuple[int, str]] = attrs.Factory(dict)
     _channels: list[int] = attrs.Factory(list)
     _next: dict[str, tuple[int, int]] = attrs.Factory(dict)
+    _begun: dict[str, int] = attrs.Factory(dict)
+    _begun_bytes: int = 0
 
     def refusal(self, proposal: Proposal, origin: Origin) -> fx.AnswerAppend | None:
         """The answer to a proposal that is not to be written; None: it is new."""
@@ -64,7 +67,8 @@ class NumberedWrite:
         session = self.sessions.get(origin.producer)
         if session is not None and not may_use(session[1], origin.owner):
             return self._answer(proposal, ResponseCode.FORBIDDEN)
-        verdict = group.judge(origin.producer, origin.sequence, len(proposal.bodies), origin.owner)
+        begun = self._begun_bytes, self._begun.get(origin.owner, 0)
+        verdict = group.judge(origin.producer, origin.sequence, len(proposal.bodies), origin.owner, begun)
         known = self._next.get(origin.producer)
         if known is not None and verdict.known is not Known.FOREIGN:
             is_next = origin.sequence == known[1]
@@ -89,6 +93,9 @@ class NumberedWrite:
         free = next((slot for slot in group.free_slots(len(taken) + 1) if slot not in taken), 0)
         if free:
             self.sessions[name] = free, origin.owner
+            cost = cost_of(name, origin.owner)
+            self._begun[origin.owner] = self._begun.get(origin.owner, 0) + cost
+            self._begun_bytes += cost
         return free > 0
 
     def _repeated(self, proposal: Proposal, origin: Origin, verdict: Verdict) -> fx.AnswerAppend:

@@ -15,7 +15,8 @@ Rule 3: a certificate proves that the other end is a member. Without TLS nothing
 believes the id by which the connection was taken for a member's, and asks no role for the requests that
 members make. A change of the group is not one of these, with one exception: a leader sends
 LEADERSHIP_TRANSFER to its successor, and names itself in it.
-Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}).
+Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}), and those that
+move or forget a reader, which is for its account, too (L{dledger.node.requests.readers.Asker}).
 Rule 5: a door without certificates and tokens may be closed. Clients may then ask METADATA only, and the
 hosts of C{change_hosts} may change the group.
 """
@@ -30,13 +31,18 @@ from twisted.logger import Logger
 from dledger.base.serving.tokens import ClientTokenFile, Grant, hashed_token
 from dledger.node.connections.server import Note
 from dledger.values.errors import DLedgerError
-from dledger.values.hosts import ChangeHosts, end_host
+from dledger.values.hosts import ChangeHosts, end_host, shared_address
 from dledger.values.rights import ALL_RIGHTS, INCLUDED_ROLES, ClientRole, Rights
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
+from protocols.wire.ledger.messages import (
+    LeadershipTransferRequest,
+    MetadataRequest,
+    ReaderRequest,
+    Request,
+)
 from protocols.wire.ledger.owners import owner_of
 
 #: The role that a client needs, by request; None: it needs none. METADATA needs none because clients find the
@@ -56,6 +62,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.SUBMIT: ClientRole.APPEND,
     RequestCode.READER: ClientRole.APPEND,
     RequestCode.QUERY: ClientRole.READ,
+    RequestCode.SEQUENCE: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
     RequestCode.SKIP: ClientRole.ADMIN,
@@ -75,8 +82,8 @@ class Door:
     """
     The rights of all connections to one member.
 
-    Invariant: C{_rights} and C{_token_hashes} have only connections that have not ended. A connection is in
-    C{_token_hashes} once it has sent a token that granted something in this group.
+    Invariant: C{_rights}, C{_owners} and C{_token_hashes} have only connections that have not ended. A
+    connection is in C{_token_hashes} once it has sent a token that granted something in this group.
 
     @ivar is_guarded: whether L{allowed} may refuse a request: certificates or tokens give rights, or the
         door is closed.
@@ -97,6 +104,7 @@ class Door:
         self._tokens: ClientTokenFile | None = None
         self._changers = ChangeHosts()
         self._rights: dict[ServerConnection, Rights] = {}
+        self._owners: dict[ServerConnection, str] = {}
         self._token_hashes: dict[ServerConnection, str] = {}
         self.is_guarded = self._is_closed = False
 
@@ -126,10 +134,12 @@ class Door:
         of each connection looks at its certificate again. Tokens still count.
         """
         self._rights.clear()
+        self._owners.clear()
 
     def lost(self, connection: ServerConnection) -> None:
         """Forget a connection that has ended."""
         self._rights.pop(connection, None)
+        self._owners.pop(connection, None)
         self._token_hashes.pop(connection, None)
 
     def refresh(self) -> None:
@@ -147,7 +157,7 @@ class Door:
         except ValueError as error:
             self.log.error("the tokens of clients stay as they were: {reason}", reason=str(error))
             return
-        self._rights.clear()
+        self.forget()
         for connection, grant in before.items():
             if tokens.grant_of(self._token_hashes[connection]) != grant:
                 self._note("token-withdrawn", {"address": connection.address,
@@ -166,9 +176,14 @@ class Door:
             rights = self._rights[connection] = self._find_rights(connection)
         return rights
 
-    def account_of(self, connection: ServerConnection) -> str:
-        """The account of the other end, as entries name it; empty where nobody has one."""
-        return owner_of(self.rights(connection).who) if self.is_guarded else ""
+    def owner_of(self, connection: ServerConnection) -> str:
+        """The account of the other end, or its address, as entries name it."""
+        owner = self._owners.get(connection)
+        if owner is None:
+            account = self.rights(connection).who if self.is_guarded else ""
+            address = shared_address(end_host(connection.transport.getPeer()))
+            owner = self._owners[connection] = owner_of(account, address)
+        return owner
 
     def is_known(self, connection: ServerConnection) -> bool:
         """
@@ -235,9 +250,14 @@ class Door:
 
         @return: None if the request changes nothing, or may.
         """
-        if (self.is_guarded and not self._is_closed) or NEEDED[request.kind] is not ClientRole.ADMIN:
+        moves = isinstance(request, ReaderRequest) and request.is_change
+        is_change = moves or NEEDED[request.kind] is ClientRole.ADMIN
+        if (self.is_guarded and not self._is_closed) or not is_change:
             return None
-        reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
+        what = request.kind.name
+        if isinstance(request, ReaderRequest):
+            what += f" {request.does}"
+        reason = self._changers.refusal(end_host(connection.transport.getPeer()), what)
         if not reason:
             return None
         self._note_forbidden(connection, request, "")
@@ -263,6 +283,7 @@ class Door:
             return False
         self._token_hashes[connection] = hashed
         self._rights.pop(connection, None)
+        self._owners.pop(connection, None)
         return True
 
 

@@ -93,6 +93,10 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     # The store.
     "disk-full": _error("there is no room for entries", ()),
     "disk-has-room": _info("there is room again", ()),
+    "readers-let-go": _warn(
+        "the disk is nearly full: named readers keep no entry from being deleted, until there is room again",
+        (),
+    ),
     "slow-fsync": _warn("an fsync took half a second or more", ()),
     "store-failed": _error("a file could not be written or flushed: the member stops"),
     "entries-damaged": _warn("entries are damaged, and are asked of other members", ()),

@@ -269,7 +269,8 @@ class NodeStatus:
     @ivar healthy_lag_entries: the option of that name.
     @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
     @ivar machine: of its state machine; None without one.
-    @ivar readers: the named readers that it knows.
+    @ivar readers: the named readers that it knows, or those of them that are furthest behind.
+    @ivar reader_count: number of those that it knows.
     @ivar why_state_unknown: why it does not know the state of the group, and how far it is with getting it;
         empty if it knows it.
     """
@@ -289,6 +290,7 @@ class NodeStatus:
     tls_expires_s: float = -1.0
     machine: MachineStatus | None = None
     readers: tuple[ReaderInfo, ...] = ()
+    reader_count: int = 0
     why_state_unknown: str = ""
 
 

@@ -35,7 +35,7 @@ class AppendRequests:
     ) -> None:
         """
         @param body_bytes_max: longest body, or L{NO_APPENDS}.
-        @param owner_of: the account of a connection, see L{protocols.wire.ledger.owners}.
+        @param owner_of: of a connection, see L{protocols.wire.ledger.owners}.
         """
         self._owner_of = owner_of
         self._appends = appends

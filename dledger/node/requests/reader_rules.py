@@ -61,7 +61,8 @@ class Decision:
 
 def reader_problem(request: ReaderRequest) -> str:
     """What is wrong with a request, whatever the group knows; empty: nothing."""
-    problem = "" if request.does == "list" else reader_name_problem(request.name)
+    is_first = request.does == "list" and not request.name
+    problem = "" if is_first else reader_name_problem(request.name)
     if request.does == "take" and not problem:
         problem = reader_name_problem(request.holder, "the id of a process")
         if not LEASE_MS_MIN <= request.lease_ms <= LEASE_MS_MAX:

@@ -18,11 +18,12 @@ Rule 6: while the state of the group is not known, requests are refused and expi
 those that every other member has deleted, which nobody can give back and no reader needed.
 Rule 7: a reader that nobody has asked for, longer than an option says, is forgotten by the leader. Each
 leader counts that time anew, so it may be longer.
+Rule 8: no turn of the reactor takes longer with more readers: lists come in pages, and sweeps in slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -31,7 +32,9 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_state import GroupFold, KnownReader
+from dledger.ledger.group_state import GroupFold
+from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
+from dledger.node.connections.server import Note
 from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
@@ -41,9 +44,9 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
-from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.owners import is_account, may_use
 from protocols.wire.ledger.readers import (
-    READERS_MAX,
+    NO_END,
     ReaderInfo,
     ReaderPart,
     ReaderState,
@@ -54,6 +57,10 @@ from protocols.wire.ledger.readers import (
 _T = TypeVar("_T")
 #: Most requests that are under way at once, and most lists among them.
 ASKED_MAX, LISTS_MAX = 1024, 8
+#: Most readers in one answer to a list, in a slice of a sweep, and in the status of a member.
+PAGE_MAX, SLICE_MAX, SHOWN_MAX = 64, 256, 64
+#: Most readers that one sweep forgets.
+FORGOTTEN_AT_ONCE_MAX = 8
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
@@ -103,11 +110,15 @@ class ReaderCore(Protocol):
 
 
 class _Leases:
-    """When each lease of each reader was last heard of, and each reader, in one term of this member."""
+    """
+    When each reader, and each of its leases, was last heard of, in one term of this member.
+
+    @ivar _heard_ms: by reader and token.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._heard_ms: dict[tuple[str, int], int] = {}
+        self._heard_ms: dict[str, dict[int, int]] = {}
         self._used_ms: dict[str, int] = {}
         self._term = -1
 
@@ -124,26 +135,38 @@ class _Leases:
 
     def unused_ms(self, name: str) -> int:
         """How long nobody has; 0 for one that was never heard of."""
-        return self._now_ms() - self._used_ms.setdefault(name, self._now_ms())
+        now_ms = self._now_ms()
+        return now_ms - self._used_ms.get(name, now_ms)
 
     def heard(self, name: str, token: int) -> None:
         """The process with this token is there."""
-        self._heard_ms[name, token] = self._now_ms()
+        self._heard_ms.setdefault(name, {})[token] = self._now_ms()
 
     def is_live(self, name: str, part: ReaderPart) -> bool:
         """Whether the lease of a part is not over; one that was never heard of begins now."""
         if not part.holder:
             return False
-        heard_ms = self._heard_ms.setdefault((name, part.token), self._now_ms())
+        heard_ms = self._heard_ms.setdefault(name, {}).setdefault(part.token, self._now_ms())
         return self._now_ms() < heard_ms + part.lease_ms
 
-    def keep_those_of(self, known: Mapping[str, KnownReader]) -> None:
-        """Forget leases and readers that are no more; begin those that were never heard of."""
-        now_ms = self._now_ms()
-        self._used_ms = {name: self._used_ms.get(name, now_ms) for name in known}
-        self._heard_ms = {
-            (name, part.token): self._heard_ms.get((name, part.token), now_ms)
-            for name, one in known.items() for part in one.state.parts if part.holder
+    def gone(self, known: Mapping[str, KnownReader]) -> list[str]:
+        """Readers that were heard of, and are no more."""
+        return [name for name in {**self._used_ms, **self._heard_ms} if name not in known]
+
+    def keep(self, name: str, state: ReaderState | None) -> None:
+        """
+        Forget leases of a reader that are no more; begin those that were never heard of.
+
+        @param state: None: it is no more.
+        """
+        if state is None:
+            self._used_ms.pop(name, None)
+            self._heard_ms.pop(name, None)
+            return
+        now_ms, heard = self._now_ms(), self._heard_ms.get(name, {})
+        self._used_ms.setdefault(name, now_ms)
+        self._heard_ms[name] = {
+            part.token: heard.get(part.token, now_ms) for part in state.parts if part.holder
         }
 
 
@@ -159,11 +182,16 @@ class Asker(NamedTuple):
     is_admin: bool
 
     def may_ask(self, request: ReaderRequest, state: ReaderState) -> bool:
-        """Whether a reader is its own; an operator moves and forgets those of others, too."""
-        return may_use(state.owner, self.owner) or (self.is_admin and request.does in ("move", "forget"))
+        """
+        Whether a reader is its own, or nobody's. To move and to forget one of nobody, or of another account,
+        is for an operator.
+        """
+        if request.is_change:
+            return self.is_admin or (is_account(self.owner) and state.owner == self.owner)
+        return may_use(state.owner, self.owner)
 
 
-#: Where nobody has an account.
+#: Where nobody has an account, and changes come from hosts that may make them.
 NOBODY = Asker("", True)
 
 
@@ -171,12 +199,12 @@ class ReaderDesk:
     """
     Answers the requests of readers at this member.
 
-    Invariant: C{under_way} has the readers about which something is under way; C{_listed} has the last list,
-    and committed, first and last index of the log then.
+    Invariant: C{under_way} has the readers about which something is under way; C{_pages} the pages of the
+    list that were made for the log with C{_pages_of} as committed, first and last index, by the name before.
 
     @ivar append: appends an entry of a reader; None: the log is a broker's, which alone appends.
     @ivar reads: prove that this member still leads.
-    @ivar hold_bytes: entries that a slow reader may keep from retention; 0: none.
+    @ivar hold_bytes: bytes at the end of the log that a reader may keep from expiry; 0: no bound.
     @ivar under_way: the requests of each reader, which take turns.
     """
 
@@ -185,13 +213,15 @@ class ReaderDesk:
     def __init__(
         self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
         append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
-        broken: Callable[[BaseException], None], counters: Counters,
+        broken: Callable[[BaseException], None], note: Note, counters: Counters,
     ) -> None:
         """
         @param broken: called with an exception that is a bug of ours.
+        @param note: reports an event.
         """
+        self._note = note
         self._group = config.group
-        self.hold_bytes = config.readers_hold_bytes
+        self.hold_bytes = config.reader_bytes_held
         self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
@@ -203,7 +233,9 @@ class ReaderDesk:
         self.under_way: dict[str, InTurn] = {}
         self._asked = 0
         self._lists = 0
-        self._listed: tuple[tuple[int, int, int], bytes] = (-2, -2, -2), b""
+        self._pages: dict[str, tuple[bytes, int]] = {}
+        self._pages_of = -2, -2, -2
+        self._to_sweep: list[str] = []
 
     def ask(
         self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest, asker: Asker = NOBODY
@@ -255,14 +287,14 @@ class ReaderDesk:
         if problem:
             raise _unexpected(problem)
         if request.does == "list":
-            return await self._list()
+            return await self._list(request.name)
         if request.does == "renew":
             self._leases.heard(request.name, self._leased(request)[1].token)
             return await self._alone(request.name, lambda: self._renew(request))
         return await self._alone(request.name, lambda: self._decide_now(request, asker))
 
-    async def _list(self) -> ReaderResponse:
-        """All readers. A list is long, so few are under way, and one is made for each state of the log."""
+    async def _list(self, after: str) -> ReaderResponse:
+        """Readers after a name. Few are under way, and a page is made once for each state of the log."""
         if self._lists >= LISTS_MAX:
             raise DLedgerError(
                 ResponseCode.LEADER_PENDING_FULL, reason=f"{LISTS_MAX} lists of readers are under way"
@@ -270,14 +302,25 @@ class ReaderDesk:
         self._lists += 1
         try:
             await self.reads.read_index()
-            self._known()
+            known = self._known()
         finally:
             self._lists -= 1
         ledger = self._ledger
-        now = (self._core.committed_index, ledger.ledger_begin_index, ledger.ledger_end_index)
-        if self._listed[0] != now:
-            self._listed = now, encode_readers(self.infos())
-        return ReaderResponse(group=self._group, readers=self._listed[1])
+        now = self._core.committed_index, ledger.ledger_begin_index, ledger.ledger_end_index
+        if self._pages_of != now or len(self._pages) >= LISTS_MAX:
+            self._pages_of = now
+            self._pages = {}
+        if after not in self._pages:
+            shown, cells = list[KnownReader](), 0
+            for one in known.after(after, PAGE_MAX):
+                cells += 1 + len(one.state.parts)
+                if shown and cells > PAGE_MAX:
+                    break
+                shown.append(one)
+            more = known.count_after(after) - len(shown)
+            self._pages[after] = encode_readers(self._infos(shown)), more
+        text, more = self._pages[after]
+        return ReaderResponse(group=self._group, readers=text, more=more)
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
         """The result of C{ask}, which begins when everything earlier about this reader has ended."""
@@ -292,7 +335,7 @@ class ReaderDesk:
         await self.reads.read_index()
         return await self._decide(request, asker)
 
-    def _known(self) -> Mapping[str, KnownReader]:
+    def _known(self) -> ReaderTable:
         """@raise DLedgerError: LEADER_NOT_READY, they are not known."""
         group = self._ledger.group
         if group is None:
@@ -327,7 +370,10 @@ class ReaderDesk:
     async def _decide(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
         name, known = request.name, self._known().get(request.name)
         if known is not None and not known.state.is_forgotten and not asker.may_ask(request, known.state):
-            raise DLedgerError(ResponseCode.FORBIDDEN, reason=f"{name} is a reader of another account")
+            raise DLedgerError(ResponseCode.FORBIDDEN, reason=(
+                f"{name} is a reader of another account" if is_account(known.state.owner) else
+                f"{name} is a reader of nobody: an operator (role admin) alone moves and forgets it"
+            ))
         if known is not None:
             self._leases.used(name)
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
@@ -335,6 +381,7 @@ class ReaderDesk:
         if decision.state is None:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
+            self._check_room(decision.state)
             before = -1 if known is None else known.entry_index
             result = await self._write(decision.state, before)
             known = self._known().get(name)
@@ -349,6 +396,20 @@ class ReaderDesk:
         if part is not None:
             self._leases.heard(name, part.token)
         return self._told(state, part)
+
+    def _check_room(self, state: ReaderState) -> None:
+        """@raise DLedgerError: READERS_FULL, SHARE_FULL."""
+        room = self._known().room_for(state)
+        if room is Room.ALL_TAKEN:
+            raise DLedgerError(ResponseCode.READERS_FULL, reason=(
+                "the readers of the group take all the room that there is for them: forget some (dledger "
+                "readers forget)"
+            ))
+        if room is Room.SHARE_TAKEN:
+            raise DLedgerError(ResponseCode.SHARE_FULL, reason=(
+                f"the readers of {state.owner or 'this process'} take half of the room that there is for all "
+                "readers: forget some (dledger readers forget)"
+            ))
 
     def _has_entries(self, index: int) -> bool:
         group = self._ledger.group
@@ -366,11 +427,6 @@ class ReaderDesk:
                 return rules.Decision(None)
             if does == "commit":
                 raise _unknown(name, ResponseCode.LEASE_LOST)
-            if sum(not one.state.is_forgotten for one in self._known().values()) >= READERS_MAX:
-                raise _unexpected(
-                    f"the group has {READERS_MAX} readers, which is the most: forget one "
-                    "(dledger readers forget)"
-                )
             state = ReaderState(name, -1, rules.begin_of(request.index, span), owner=owner)
             if does == "move":
                 return rules.Decision(state)
@@ -389,27 +445,53 @@ class ReaderDesk:
     # -- for the node -----------------------------------------------------------------------------
 
     def infos(self) -> tuple[ReaderInfo, ...]:
-        """The readers that this member knows, by name; empty if they are not known."""
-        group, found = self._ledger.group, list[ReaderInfo]()
+        """
+        Of the readers that this member knows those that are furthest behind, L{SHOWN_MAX} at most, by name;
+        empty if they are not known.
+        """
+        group = self._ledger.group
         if group is None:
             return ()
-        for name, one in sorted(group.state.readers.items()):
-            if not one.state.is_forgotten:
-                lag = group.state.lag(one)
-                lag_bytes = bytes_behind(self._ledger, one.state.next_index - 1) if lag else 0
-                holders = [part.holder for part in one.state.parts if part.holder and part.begin < part.end]
-                found.append(ReaderInfo(name, one.state.next_index, lag, tuple(holders), lag_bytes))
+        return self._infos(sorted(group.state.readers.furthest_behind(SHOWN_MAX), key=_name))
+
+    @property
+    def count(self) -> int:
+        """Number of readers that this member knows."""
+        group = self._ledger.group
+        return 0 if group is None else group.state.readers.count
+
+    def _infos(self, readers: Sequence[KnownReader]) -> tuple[ReaderInfo, ...]:
+        group, found = self._ledger.group, list[ReaderInfo]()
+        assert group is not None
+        for one in readers:
+            lag = group.state.lag(one)
+            lag_bytes = bytes_behind(self._ledger, one.state.next_index - 1) if lag else 0
+            holders = [part.holder for part in one.state.parts if part.holder and part.begin < part.end]
+            found.append(ReaderInfo(one.state.name, one.state.next_index, lag, tuple(holders), lag_bytes))
         return tuple(found)
 
-    def needed_index(self) -> int:
-        """Expiry keeps the entries after this index: a reader needs them, within the bound."""
-        group, nothing = self._ledger.group, 1 << 62
+    def reread(self, config: DLedgerConfig) -> None:
+        """Go on with these options."""
+        self.hold_bytes = config.reader_bytes_held
+
+    def needed_index(self, *, is_nearly_full: bool = False) -> int:
+        """
+        Expiry keeps the entries after this index: a reader needs them, within the bound.
+
+        @param is_nearly_full: the disk is: no reader keeps anything.
+        """
+        group = self._ledger.group
         if group is None:
             return self._core.gone_elsewhere_index
-        needed = min((
-            one.state.next_index for one in group.state.readers.values() if not one.state.is_forgotten
-        ), default=nothing)
-        if needed == nothing or not self.hold_bytes:
+        needed = group.state.readers.needed_index
+        if needed is None:
+            return NO_END
+        if is_nearly_full:
+            if group.state.has_entries(needed):
+                (one,) = group.state.readers.furthest_behind(1)
+                self._note("readers-let-go", {"reader": one.state.name, "next_index": needed})
+            return NO_END
+        if not self.hold_bytes:
             return needed - 1
         return max(needed, self._bounded_index()) - 1
 
@@ -432,14 +514,17 @@ class ReaderDesk:
             return
         self._leases.begin(self._core.member.term)
         known = group.state.readers
-        if not known:
-            return
-        self._leases.keep_those_of(known)
+        if not self._to_sweep:
+            self._to_sweep = [*known, *self._leases.gone(known)]
+        names, self._to_sweep = self._to_sweep[:SLICE_MAX], self._to_sweep[SLICE_MAX:]
+        for name in names:
+            one = known.get(name)
+            self._leases.keep(name, None if one is None or one.state.is_forgotten else one.state)
         if self._expire_ms:
-            unused = [name for name, one in known.items() if not one.state.is_forgotten
-                      and self._leases.unused_ms(name) >= self._expire_ms]
-            if unused and unused[0] not in self.under_way:
-                Deferred.fromCoroutine(self._forget(unused[0])).addErrback(self._failed)
+            unused = [name for name in names if self._leases.unused_ms(name) >= self._expire_ms]
+            for name in unused[:FORGOTTEN_AT_ONCE_MAX]:
+                if name not in self.under_way:
+                    Deferred.fromCoroutine(self._forget(name)).addErrback(self._failed)
 
     async def _forget(self, name: str) -> None:
         try:
@@ -460,6 +545,10 @@ class ReaderDesk:
             "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,
             index=known.state.next_index,
         )
+
+
+def _name(known: KnownReader) -> str:
+    return known.state.name
 
 
 def _unexpected(reason: str) -> DLedgerError:

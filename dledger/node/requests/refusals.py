@@ -21,8 +21,10 @@ from protocols.wire.ledger.messages import (
     MembershipResponse,
     MetadataRequest,
     MetadataResponse,
+    ReaderResponse,
     Request,
     Response,
+    SequenceResponse,
 )
 
 
@@ -78,6 +80,6 @@ class Refusals:
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.member.membership.addresses)
-        if isinstance(refusal, MembershipResponse):
+        if isinstance(refusal, MembershipResponse | ReaderResponse | SequenceResponse):
             return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
         return refusal

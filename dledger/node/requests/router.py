@@ -8,7 +8,7 @@ Routes each request of a connection to the part that answers it, by a table of t
     SUBMIT, QUERY          L{MachineRequests}
     READER                 L{ReaderDesk}
     SNAPSHOT               L{SnapshotDesk}
-    GET, PULL              L{Reads}
+    GET, PULL, SEQUENCE    L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
     MEMBERSHIP             the core, by L{CoreQuestions}
@@ -53,7 +53,7 @@ from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.requests.state_orders import StateOrders
 from dledger.node.run.inside import MemberInside
-from dledger.node.run.reads import Reads
+from dledger.node.run.reads import Reading, Reads
 from dledger.values.errors import DLedgerError
 from dledger.values.rights import ClientRole
 from protocols.ledger.connection import ServerConnection
@@ -74,6 +74,7 @@ from protocols.wire.ledger.messages import (
     ReaderRequest,
     Request,
     Response,
+    SequenceRequest,
 )
 
 #: Answers a request of a client.
@@ -151,14 +152,15 @@ class RequestRouter:
         self._speakers = Speakers(config.self_id, inside.core.member, self.door, voice.note)
         self._appends = appends = AppendRequests(
             answerers.appends, answerers.machine, refusals.refuse, voice.report,
-            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.account_of,
+            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.owner_of,
         )
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], _Answer] = {
             AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
             SubmitRequest: appends.submit, ReaderRequest: self._reader, SkipRequest: self._skip,
             BeginStateRequest: self._begin_state,
-            GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
+            GetRequest: self._read, PullRequest: self._read, SequenceRequest: self._read,
+            QueryRequest: self._read,
         }
         #: What members ask, too, and the core does not answer.
         self._of_members: dict[type[Request], _AnswerNamed] = {
@@ -299,8 +301,12 @@ class RequestRouter:
 
     def _reader(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
         door = self.door
+        refusal = door.refusal_of_change(connection, request)
+        if refusal is not None:
+            self._refuse(connection, ticket, request, refusal)
+            return
         is_admin = not door.is_guarded or ClientRole.ADMIN in door.rights(connection).roles
-        self._readers.ask(connection, ticket, request, Asker(door.account_of(connection), is_admin))
+        self._readers.ask(connection, ticket, request, Asker(door.owner_of(connection), is_admin))
 
     def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
         refusal = self.door.refusal_of_change(connection, request)
@@ -324,13 +330,13 @@ class RequestRouter:
         self._inside.voice.broken(failure.value)
 
     def _read(
-        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest | QueryRequest
+        self, connection: ServerConnection, ticket: Ticket, request: Reading | QueryRequest
     ) -> None:
         if self._core.is_diverged:
             self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
         elif isinstance(request, QueryRequest):
             self._machine.ask(connection, ticket, request)
-        elif isinstance(request, GetRequest) or ticket.is_native:
+        elif not isinstance(request, PullRequest) or ticket.is_native:
             self._reads.ask(connection, ticket, request)
         else:
             error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.node.test_reads -*-
 """
-Serves entries: single ones by GET, ranges by PULL, and both to local callers.
+Serves entries: single ones by GET, ranges by PULL, and both to local callers; and the last sequence of a
+producer by SEQUENCE.
 
 Rule 1: only committed entries are shown. A linearizable read is served up to its read index from the
 core, any other read up to the committed index that this member knows.
@@ -28,6 +29,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.core.state.effects import AnswerRead
 from dledger.core.state.inputs import ReadRequested
+from dledger.ledger.group_state import GroupFold
 from dledger.node.reporting.status import Counters, count
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
@@ -43,7 +45,11 @@ from protocols.wire.ledger.messages import (
     GetResponse,
     PullRequest,
     PullResponse,
+    SequenceRequest,
+    SequenceResponse,
 )
+from protocols.wire.ledger.owners import may_use
+from protocols.wire.ledger.producers import producer_problem
 
 #: Most bytes of records in one answer to a PULL.
 PULL_BYTES_MAX = 4 * 1024 * 1024
@@ -61,6 +67,10 @@ READ_BYTES_PER_TURN = 8 * 1024 * 1024
 READ_S_PER_TURN = 0.004
 
 
+#: What is read.
+Reading: TypeAlias = GetRequest | PullRequest | SequenceRequest
+
+
 class Readable(Protocol):
     """The part of a store needed here."""
 
@@ -71,6 +81,14 @@ class Readable(Protocol):
     @property
     def ledger_end_index(self) -> int:
         """Last index present."""
+
+    @property
+    def group(self) -> GroupFold | None:
+        """What it says of producers; None: not known."""
+
+    @property
+    def why_group_unknown(self) -> str:
+        """Why it is not known; empty if it is."""
 
     def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
         """See L{dledger.core.state.ports.LedgerView}."""
@@ -86,7 +104,7 @@ class Refuse(Protocol):
     """Turns an expected refusal into an answer."""
 
     def __call__(
-        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest,
+        self, connection: ServerConnection, ticket: Ticket, request: Reading,
         error: DLedgerError,
     ) -> None:
         """Answer C{request} with the error's code."""
@@ -97,7 +115,7 @@ class _Asked(NamedTuple):
 
     connection: ServerConnection
     ticket: Ticket
-    request: GetRequest | PullRequest
+    request: Reading
 
 
 #: A local caller: the requested index, and its Deferred; or a Deferred for the read index alone.
@@ -134,8 +152,11 @@ class Reads:
         turn: Turn,
         next_token: Callable[[], int],
         refuse: Refuse,
+        owner_of: Callable[[ServerConnection], str],
         counters: Counters,
     ) -> None:
+        """@param owner_of: of a connection, see L{protocols.wire.ledger.owners}."""
+        self._owner_of = owner_of
         self._group = group
         self._store = store
         self._committed_index = committed_index
@@ -148,7 +169,7 @@ class Reads:
         self._tokens: list[int] = []
         self._asked: dict[int, _Asked | _LocalRead] = {}
         self._waiters: list[_Waiter] = []
-        self.parked: dict[ServerConnection, deque[tuple[Ticket, GetRequest | PullRequest, int]]] = {}
+        self.parked: dict[ServerConnection, deque[tuple[Ticket, Reading, int]]] = {}
         self.waits_of: dict[ServerConnection, int] = {}
         self._reads_left = READS_PER_TURN
         self._bytes_left = READ_BYTES_PER_TURN
@@ -159,7 +180,10 @@ class Reads:
     def slowest_index(self) -> int:
         """Lowest index that a waiting reader will read next; far above all entries without one."""
         wanted = [waiter.index for waiter in self._waiters]
-        wanted += [parked.begin_index or 0 for queue in self.parked.values() for _, parked, _ in queue]
+        wanted += [
+            parked.begin_index or 0 for queue in self.parked.values() for _, parked, _ in queue
+            if not isinstance(parked, SequenceRequest)
+        ]
         return min(wanted, default=1 << 62)
 
     @property
@@ -169,10 +193,12 @@ class Reads:
 
     # -- questions ---------------------------------------------------------------------------
 
-    def ask(self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest) -> None:
-        """Serve a GET, or a PULL on a native frame."""
+    def ask(self, connection: ServerConnection, ticket: Ticket, request: Reading) -> None:
+        """Serve a GET, a SEQUENCE, or a PULL on a native frame."""
         if self._is_stopped:
             self._refuse(connection, ticket, request, DLedgerError(ResponseCode.NOT_LEADER))
+        elif isinstance(request, SequenceRequest):
+            self._ask_core(_Asked(connection, ticket, request))
         elif request.begin_index is None:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="beginIndex is missing")
             self._refuse(connection, ticket, request, error)
@@ -400,7 +426,7 @@ class Reads:
     # -- answers ------------------------------------------------------------------------------
 
     def _serve(
-        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest, read_index: int
+        self, connection: ServerConnection, ticket: Ticket, request: Reading, read_index: int
     ) -> None:
         if connection.is_lost:
             return
@@ -410,11 +436,13 @@ class Reads:
         self._serve_now(connection, ticket, request, read_index)
 
     def _serve_now(
-        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest, read_index: int
+        self, connection: ServerConnection, ticket: Ticket, request: Reading, read_index: int
     ) -> None:
         try:
             if isinstance(request, PullRequest):
                 self._serve_pull(connection, ticket, request, read_index)
+            elif isinstance(request, SequenceRequest):
+                self._serve_sequence(connection, ticket, request)
             else:
                 self._serve_get(connection, ticket, request, read_index)
         except DLedgerError as error:
@@ -432,6 +460,32 @@ class Reads:
         self._counters.gets += 1
         self._spend(len(entries.records))
         connection.answer(ticket, GetResponse(group=self._group, entries=entries))
+
+    def _serve_sequence(
+        self, connection: ServerConnection, ticket: Ticket, request: SequenceRequest
+    ) -> None:
+        self._spend(0)
+        group, name = self._store.group, request.producer
+        problem = producer_problem(name, 0)
+        if problem:
+            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+        if group is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._store.why_group_unknown)
+        known = group.state.producer(name)
+        if known is not None and not may_use(known.owner, self._owner_of(connection)):
+            raise DLedgerError(ResponseCode.FORBIDDEN, reason=f"{name!r} is a producer of another account")
+        if known is not None and known.runs:
+            connection.answer(ticket, SequenceResponse(
+                group=self._group, last_sequence=known.last, index=known.runs[-1].end_index - 1
+            ))
+        elif known is None and group.state.has_forgotten:
+            raise DLedgerError(ResponseCode.PRODUCER_FORGOTTEN, reason=(
+                f"the log does not know the producer {name!r}, and may have forgotten it"
+            ))
+        else:
+            raise DLedgerError(
+                ResponseCode.UNKNOWN_PRODUCER, reason=f"the log has never had the producer {name!r}"
+            )
 
     def _check_index(self, index: int, read_index: int) -> None:
         begin_index = self._store.ledger_begin_index

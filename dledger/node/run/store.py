@@ -40,6 +40,10 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
         """Whether appends are refused because the disk is full."""
 
     @property
+    def disk_nearly_full(self) -> bool:
+        """Whether they soon will be."""
+
+    @property
     def why_group_unknown(self) -> str:
         """Why the state of the group is not known; empty if it is."""
 

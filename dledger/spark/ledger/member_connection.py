@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
+from typing import Any
 
 import attrs
 import numpy as np
@@ -276,15 +277,14 @@ class MemberConnection:
             raise Trouble(f"it refuses: {answer.health}")
         return answer
 
-    def move_reader(self, name: str, index: int) -> ReaderResponse:
+    def ask_reader(self, does: str, name: str, **fields: int | str) -> ReaderResponse:
         """
-        Let a named reader go on at an index.
+        A request about a named reader. @param fields: of L{ReaderRequest}.
 
         @raise Trouble: the outcome is not known.
         """
-        answer = self._asked(ReaderRequest(
-            group=self._group, remote_id=self.member_id, does="move", name=name, index=index
-        ))
+        given: dict[str, Any] = {**fields, "does": does, "name": name}
+        answer = self._asked(ReaderRequest(group=self._group, remote_id=self.member_id, **given))
         assert isinstance(answer, ReaderResponse)
         return answer
 

@@ -137,6 +137,8 @@ class GroupLog:
         if code is ResponseCode.PRODUCERS_FULL:
             return (f"{what}; it remembers as many producers as it can, and takes no new sink until it "
                     "forgets some (producers_expire_hours)")
+        if code is ResponseCode.SHARE_FULL:
+            return f"{what}; the producers of this account or address take half of the room for all of them"
         if code is ResponseCode.UNSUPPORTED:
             return f"{what}; a broker alone appends to its log: send it messages"
         return what

@@ -3,8 +3,7 @@
 Finds the entries that are not plain ones of programs: those of producers, and the log's own
 (L{protocols.wire.ledger.own.own_entries}).
 
-Most batches have none, and most of the others have those of one producer: then columns of bytes are compared,
-and no step of Python is made for each record.
+Most batches have none: then columns of bytes are compared, and no step of Python is made for each record.
 """
 
 from __future__ import annotations
@@ -37,11 +36,26 @@ def marks_of_channels(
     channels: Sequence[int], bodies: Sequence[bytes], first_index: int, term: int
 ) -> tuple[Marked, ...]:
     """Those of entries that a leader is about to write, by their channels."""
+    return _marks_of(channels, first_index, term, bodies.__getitem__)
+
+
+def _marks_of(
+    channels: Sequence[int], first_index: int, term: int, body_of: Callable[[int], bytes]
+) -> tuple[Marked, ...]:
+    """As L{add_mark} finds them, one after the other. @param body_of: by number."""
     marks: list[Marked] = []
-    for number, channel in enumerate(channels):
-        if channel:
-            add_mark(marks, first_index + number, term, channel,
-                     lambda at=number: bodies[at])  # type: ignore[misc]
+    at, count = 0, len(channels)
+    while at < count:
+        channel, begin = channels[at], at
+        at += 1
+        if channel < 0:
+            marks.append(Marked(first_index + begin, term, channel, body=body_of(begin)))
+        elif channel:
+            base, digits = channel & ~DIGITS_MASK, channel + 1
+            while at < count and channels[at] == base | digits & DIGITS_MASK:
+                at += 1
+                digits += 1
+            marks.append(Marked(first_index + begin, term, channel, at - begin))
     return tuple(marks)
 
 
@@ -49,21 +63,9 @@ def marks_of_run(view: bytes, count: int, size: int, first_index: int, term: int
     """Those of records of one size, all with a C{chainCrc}. @param view: their bytes, and no others."""
     if not any(any(view[CHANNEL_AT + byte :: size]) for byte in range(4)):
         return ()
-    found = column(view, CHANNEL_AT, size)
-    channels = words(count, "i").unpack(found)
-    first = channels[0]
-    if first > 0:
-        base = first & ~DIGITS_MASK
-        expected = [base | (first + number & DIGITS_MASK) for number in range(count)]
-        if words(count, "i").pack(*expected) == found:
-            return (Marked(first_index, term, first, count),)
-    marks: list[Marked] = []
-    for number, channel in enumerate(channels):
-        if channel:
-            at = number * size
-            add_mark(marks, first_index + number, term, channel,
-                     lambda at=at: view[at + ENTRY_HEADER_SIZE : at + size])  # type: ignore[misc]
-    return tuple(marks)
+    channels = words(count, "i").unpack(column(view, CHANNEL_AT, size))
+    return _marks_of(channels, first_index, term,
+                     lambda number: view[number * size + ENTRY_HEADER_SIZE : (number + 1) * size])
 
 
 def marks_in(batch: EntryBatch) -> tuple[Marked, ...]:

@@ -29,14 +29,8 @@ from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.ledger.group_state import (
-    RUNS_MAX,
-    GroupState,
-    KnownReader,
-    NotedTime,
-    Producer,
-    StateCapture,
-)
+from dledger.ledger.group_state import RUNS_MAX, GroupState, NotedTime, Producer, StateCapture
+from dledger.ledger.reader_table import KnownReader
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
@@ -82,7 +76,7 @@ STATE_PRODUCER_DECLARATION = Struct(
     "last" / Int64sb,  # of its numbers; -1: none
     "runs" / Int8ub,  # their number; they follow the account
     "id_length" / Int8ub,  # bytes of the id, which follows
-    "owner_length" / Int8ub,  # bytes of the account, which follows the id
+    "owner_length" / Int8ub,  # bytes of the owner, which follows the id
 )
 STATE_READER_DECLARATION = Struct(
     "index" / Int64sb,  # of its last entry

@@ -466,6 +466,11 @@ class FileStore:
         """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
         return self._room.disk_full
 
+    @property
+    def disk_nearly_full(self) -> bool:
+        """Whether appends soon will be refused for want of room; refreshed by L{house_keeping}."""
+        return self._room.disk_nearly_full
+
     def reread(self, config: DLedgerConfig) -> None:
         """See L{StoreRoom.reread}."""
         self._room.reread(config)

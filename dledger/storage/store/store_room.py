@@ -85,6 +85,11 @@ class StoreRoom:
         """Whether appends are refused for want of room: see L{Expiry.disk_full}."""
         return self.expiry.disk_full
 
+    @property
+    def disk_nearly_full(self) -> bool:
+        """Whether they soon will be: see L{Expiry.is_nearly_full}."""
+        return self.expiry.is_nearly_full
+
     def refused(self, why: str, wanted_bytes: int) -> DLedgerError:
         """A write found no room for C{wanted_bytes}. @return: the error that says so."""
         self.expiry.refused(why, wanted_bytes)

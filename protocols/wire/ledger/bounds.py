@@ -26,6 +26,7 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
+    SequenceResponse,
     VoteRequest,
 )
 
@@ -52,6 +53,7 @@ _INDEXES: Mapping[type[LedgerMessage], tuple[str, ...]] = {
     AppendResponse: ("index",),
     AppendIfResponse: ("index",),
     AppendOnceResponse: ("index",),
+    SequenceResponse: ("last_sequence", "index"),
     PullResponse: ("ledger_begin_index", "committed_index"),
     LeadershipTransferRequest: ("take_leadership_ledger_index",),
     SnapshotRequest: ("index", "index_term", "offset"),

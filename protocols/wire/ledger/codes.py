@@ -42,6 +42,7 @@ class RequestCode(IntEnum):
     SNAPSHOT = 51914
     SKIP = 51915
     BEGIN_STATE = 51916
+    SEQUENCE = 51917
 
 
 class VoteResult(IntEnum):

@@ -43,6 +43,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SequenceRequest,
+    SequenceResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -66,4 +68,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
     RequestCode.SKIP: (SkipRequest, SkipResponse),
     RequestCode.BEGIN_STATE: (BeginStateRequest, BeginStateResponse),
+    RequestCode.SEQUENCE: (SequenceRequest, SequenceResponse),
 }

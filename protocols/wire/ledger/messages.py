@@ -239,13 +239,42 @@ class BeginStateResponse(Response):
 
 
 @value_class(kw_only=True)
+class SequenceRequest(Request):
+    """
+    Ask the leader for the last sequence of a producer, linearizably.
+
+    @ivar producer: its id.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SEQUENCE
+    producer: str = ""
+
+
+@value_class(kw_only=True)
+class SequenceResponse(Response):
+    """
+    UNKNOWN_PRODUCER: the log has never had a sequence of this producer. PRODUCER_FORGOTTEN: it may have had
+    some.
+
+    @ivar last_sequence, index: SUCCESS: the last one that is committed, and the index of its entry, which may
+        have expired; else -1.
+    @ivar reason: why there is none.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SEQUENCE
+    last_sequence: int = -1
+    index: int = -1
+    reason: str = ""
+
+
+@value_class(kw_only=True)
 class ReaderRequest(Request):
     """
     Keep the place of a named reader, see docs/readers.md.
 
     @ivar does: C{take} a part of the log to read; C{renew} its lease; C{commit} that its entries up to an
         index are done; C{release} it; C{move} the reader to an index; C{forget} it; C{list} all readers.
-    @ivar name: of the reader; empty to list.
+    @ivar name: of the reader; to list: those after this name are listed.
     @ivar holder: to take: id of the process.
     @ivar token: to renew, commit and release: that of the part.
     @ivar index: to commit: the last entry that is done; to move: the next one; to take: where a reader begins
@@ -265,6 +294,11 @@ class ReaderRequest(Request):
     share: int = 0
     secret: str = ""
 
+    @property
+    def is_change(self) -> bool:
+        """Whether it changes the reader for all of its processes."""
+        return self.does in ("move", "forget")
+
 
 @value_class(kw_only=True)
 class ReaderResponse(Response):
@@ -273,7 +307,9 @@ class ReaderResponse(Response):
     @ivar begin_index, end_index: of the part, C{end_index} is after its last entry; -1 without one.
     @ivar next_index: every entry before this one is done; -1 unless SUCCESS.
     @ivar committed_index: of the leader.
-    @ivar readers: to list: see L{protocols.wire.ledger.readers.decode_readers}; else None.
+    @ivar readers: to list: the first ones of them, see L{protocols.wire.ledger.readers.decode_readers}; else
+        None.
+    @ivar more: to list: number of readers after these.
     @ivar reason: why it is refused.
     """
 
@@ -284,6 +320,7 @@ class ReaderResponse(Response):
     next_index: int = -1
     committed_index: int = -1
     readers: bytes | None = None
+    more: int = 0
     reason: str = ""
 
 

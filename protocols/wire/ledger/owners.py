@@ -1,8 +1,10 @@
 # -*- test-case-name: tests.wire.test_owners -*-
 """
-The accounts that began producers and readers, and the secrets of leases, as entries have them.
+Owners of producers and readers, and the secrets of leases, as entries have them.
 
-Without certificates and tokens nobody has an account, and what was begun then belongs to nobody.
+An owner is an account, or, of a client without one, C{@} and its address. Only an account owns: what was
+begun from an address belongs to nobody. Both have a share of what a group remembers
+(L{dledger.ledger.group_state}).
 """
 
 from __future__ import annotations
@@ -12,19 +14,34 @@ from hashlib import sha256
 #: Bytes of an owner at most.
 OWNER_BYTES_MAX = 64
 _DIGITS = 32
+#: The first character of an owner that is an address.
+_ADDRESS = "@"
 
 
-def owner_of(account: str) -> str:
-    """The name of an account as an entry has it; a long one is named by its checksum. Empty for none."""
+def owner_of(account: str, address: str = "") -> str:
+    """
+    An account as an entry names it, or the address of a client that has none.
+
+    @param account: empty: it has none. A long one, and one like an address, is named by its checksum.
+    @param address: as of L{dledger.values.hosts.shared_address}; empty: it has none, either.
+    """
     raw = account.encode("utf-8", "replace")
-    if len(raw) <= OWNER_BYTES_MAX:
-        return raw.decode()
-    return f"sha256:{sha256(raw).hexdigest()[:_DIGITS]}"
+    if not raw and not address:
+        return ""
+    told = raw.decode() or _ADDRESS + address
+    if len(told.encode()) <= OWNER_BYTES_MAX and not account.startswith(_ADDRESS):
+        return told
+    return f"{'' if raw else _ADDRESS}sha256:{sha256(told.encode()).hexdigest()[:_DIGITS]}"
 
 
-def may_use(owner: str, account: str) -> bool:
-    """Whether an account may go on with what an owner began. Both as of L{owner_of}."""
-    return not owner or not account or owner == account
+def may_use(owner: str, asker: str) -> bool:
+    """Whether a client may go on with what an owner began. Both as of L{owner_of}."""
+    return not is_account(owner) or not is_account(asker) or owner == asker
+
+
+def is_account(owner: str) -> bool:
+    """Whether it is an account, neither an address nor nobody."""
+    return bool(owner) and not owner.startswith(_ADDRESS)
 
 
 def proof_of(secret: str) -> int:

@@ -32,8 +32,8 @@ KINDS: Mapping[RequestCode, int] = {
 #: Messages that are JSON on every connection.
 JSON_ONLY = frozenset({
     RequestCode.MEMBERSHIP, RequestCode.APPEND_IF, RequestCode.SUBMIT, RequestCode.QUERY,
-    RequestCode.READER, RequestCode.SNAPSHOT, RequestCode.SKIP,
-    RequestCode.BEGIN_STATE,
+    RequestCode.READER, RequestCode.SNAPSHOT, RequestCode.SKIP, RequestCode.BEGIN_STATE,
+    RequestCode.SEQUENCE,
 })
 
 #: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.

@@ -4,7 +4,7 @@ Reader entries: how far the programs of one name have read the log, and who of t
 
 A reader entry is a record like any other, so Java and its tools read it as an entry. Each one holds all that
 is known of one reader, and the index of the reader entry before it: it counts only if that is still the last
-one (L{dledger.ledger.readers}).
+one (L{dledger.ledger.group_state}).
 
 Source: none, this is ours; docs/readers.md.
 """
@@ -29,8 +29,6 @@ READER_ENTRY_VERSION = 1
 READER_NAME_BYTES_MAX = 64
 #: Parts of one reader that are not done, at most: that many of its processes may read at once.
 READER_PARTS_MAX = 64
-#: Most readers of one group.
-READERS_MAX = 256
 #: The end of a part without an end, and the begin of a reader that begins after the log.
 NO_END = 1 << 62
 #: Bounds of a lease, milliseconds.
@@ -47,7 +45,7 @@ READER_ENTRY_DECLARATION = Struct(
     "is_forgotten" / Int8ub,  # 0 or 1
     "parts" / Int16ub,  # their number
     "name_length" / Int16ub,  # bytes of the name, which follows
-    "owner_length" / Int16ub,  # bytes of the account, which follows the name; then the parts
+    "owner_length" / Int16ub,  # bytes of the owner, which follows the name; then the parts
 )
 READER_PART_DECLARATION = Struct(
     "begin" / Int64sb,  # first entry that is not done
@@ -88,7 +86,7 @@ class ReaderState(NamedTuple):
     @ivar previous: index of its entry before; -1: none.
     @ivar given_index: the entries from here on are given to no process; L{NO_END} if a part has no end.
     @ivar parts: in order, without overlap, below C{given_index}.
-    @ivar owner: the account that began it, see L{protocols.wire.ledger.owners}; empty: none.
+    @ivar owner: who began it, see L{protocols.wire.ledger.owners}; empty: not known.
     """
 
     name: str

@@ -26,7 +26,6 @@ from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import (
     NO_END,
-    ReaderInfo,
     ReaderPart,
     ReaderState,
     decode_reader_entry,
@@ -209,7 +208,7 @@ class ReaderRules:
         does, name = request.does, request.name
         self.answers[does] = self.answers.get(does, 0) + 1
         if does == "list":
-            self._listed(decode_readers(answer.readers), known)
+            self._listed(name, answer, known)
             return
         reader = self._known.get(name, _Known())
         now = reader.since(known)
@@ -275,9 +274,11 @@ class ReaderRules:
         require(lease.taken_us is None or lease.taken_us >= until_us, 12,
                 f"{told} was good until {until_us} us at least, its entries were gone by {lease.taken_us}")
 
-    def _listed(self, infos: tuple[ReaderInfo, ...], known: int) -> None:
-        shown = {info.name: info.next_index for info in infos}
+    def _listed(self, after: str, answer: ReaderResponse, known: int) -> None:
+        shown = {info.name: info.next_index for info in decode_readers(answer.readers)}
         for name, reader in self._known.items():
+            if name <= after or (answer.more and name > max(shown)):
+                continue
             allowed = {
                 None if state.is_forgotten else state.next_index for state in reader.since(known)
             }

@@ -37,6 +37,7 @@ from protocols.wire.ledger.messages import (
     PushEntryRequest,
     ReaderRequest,
     Request,
+    SequenceRequest,
     VoteRequest,
 )
 from protocols.wire.ledger.push import encode_request_frame
@@ -93,6 +94,7 @@ def any_clients_request(rng: random.Random, *, group: str, member_id: str, body:
         SnapshotRequest(**base, machine=text, index=index),
         SkipRequest(**base, index=index),
         BeginStateRequest(**base, insists=rng.random() < 0.5),
+        SequenceRequest(**base, producer=text),
         MembershipRequest(**base, change=rng.choice(("add", "remove", "dance")),
                           member_id=rng.choice((NOBODY, member_id)), address=rng.choice(("", "n9.sim:20911")),
                           is_forced=rng.random() < 0.5),

@@ -220,6 +220,7 @@ class SimCluster:
             "store_base_dir": "/store",
             # Java's wire has no vote that counts only with all others, which a new group begins with.
             "bootstrap": self.options.hides_wire_version,
+            "change_hosts": ("*",),  # (Operators of readers have machines of their own.)
             **self.options.settings,
             **self.options.member_settings.get(member_id, {}),
             **more,

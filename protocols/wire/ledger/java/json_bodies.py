@@ -284,6 +284,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
     ),
     RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
     RequestCode.BEGIN_STATE: (_bool_key(name="insists", field="insists"),),
+    RequestCode.SEQUENCE: (_text_key(name="producer", field="producer"),),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -368,11 +369,16 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="nextIndex", field="next_index"),
         _long_key(name="committedIndex", field="committed_index"),
         _bytes_key(name="readers", field="readers"),
+        _int_key(name="more", field="more"),
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SKIP: (
         _long_key(name="index", field="index"),
         _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.SEQUENCE: (
+        _long_key(name="lastSequence", field="last_sequence"),
+        _long_key(name="index", field="index"), _text_key(name="reason", field="reason"),
     ),
     RequestCode.BEGIN_STATE: (
         _long_key(name="index", field="index"),

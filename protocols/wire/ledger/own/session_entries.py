@@ -34,7 +34,7 @@ SESSION_ENTRY_DECLARATION = Struct(
 SESSION_DECLARATION = Struct(
     "slot" / Int32ub,  # 1 to SLOT_MAX
     "id_length" / Int8ub,  # bytes of the id of the producer, which follows
-    "owner_length" / Int8ub,  # bytes of the account, which follows the id
+    "owner_length" / Int8ub,  # bytes of the owner, which follows the id
 )
 _HEADER = struct_of(SESSION_ENTRY_DECLARATION)
 _SESSION = struct_of(SESSION_DECLARATION)
@@ -47,7 +47,7 @@ class Session(NamedTuple):
     """
     The entries of C{slot} are those of C{producer} from here on.
 
-    @ivar owner: the account that began it, see L{protocols.wire.ledger.owners}; empty: none.
+    @ivar owner: who began it, see L{protocols.wire.ledger.owners}; empty: not known.
     """
 
     slot: int

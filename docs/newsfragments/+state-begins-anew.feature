@@ -1,1 +1,0 @@
-`dledger state begin-anew` begins with no producer and no reader in a group of which no member knows the state any more; health, `dledger status` and the metric `dledger_is_group_state_unknown` say when a member does not know it.
