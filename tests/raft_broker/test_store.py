@@ -28,11 +28,11 @@ class MarkTests(SynchronousTestCase):
 
     def test_a_mark_is_written_and_read(self) -> None:
         """What was written; nothing of any other bytes."""
-        data = encode_dispatched(Dispatched(77, 5, 70), 4096)
-        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70))
+        data = encode_dispatched(Dispatched(77, 5, 70, 9), 4096)
+        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70, 9))
         self.assertIsNone(decode_dispatched(data, 8192))
         self.assertIsNone(decode_dispatched(None, 4096))
-        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0), 4096), 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0, 0), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1
@@ -92,7 +92,8 @@ class KeptTests(SynchronousTestCase):
         self.successResultOf(done)
         path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
         self.assertEqual(
-            decode_dispatched(ledger.disk.read_file(path), store.log.file_size), Dispatched(offset, 1, offset)
+            decode_dispatched(ledger.disk.read_file(path), store.log.file_size),
+            Dispatched(offset, 1, offset, store.log.tail_check(offset)),
         )
 
 
