@@ -4,8 +4,8 @@ The checkpoints of a broker on a raft log: C{dispatched}, a small file of ours t
 queues are complete, and RocketMQ's C{checkpoint}, with the times.
 
 Rule 1: C{dispatched} covers metadata in the log only after the tables with them were saved.
-Rule 2: it counts only for a log with the same bytes before its place (L{RaftLog.tail_check}): queues that came
-from another log, or from a younger one, say nothing of what is in this one.
+Rule 2: it counts only for a log with the same bytes before its place (L{RaftLog.tail_check}): queues that
+came from another log, or from a younger one, say nothing of what is in this one.
 """
 
 from __future__ import annotations

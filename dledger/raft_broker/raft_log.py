@@ -32,7 +32,6 @@ from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import START, START_SIZE
 
-
 #: Bytes before an offset that name a log: several entries, each with its term and checksums.
 TAIL_BYTES = 4_096
 
