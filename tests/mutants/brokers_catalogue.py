@@ -138,6 +138,28 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("order-info-stays", "a group whose offset is set waits for what it held before", (
         Patch(OFFSETS, "            self._metadata.order_info.clear((topic, group, queue_id))\n", ""),
     ), {"test": "tests.broker.consuming.test_offset_commands"}),
+    ("raft-mark-of-another-log", "queues of another log are believed: messages of this one are in none", (
+        Patch("dledger.raft_broker.store",
+              "if mark.offset <= log.ledger_end and log.tail_check(mark.offset) == mark.tail_check:",
+              "if mark.offset <= log.ledger_end:"),
+    ), {"test": "tests.raft_broker.test_store.StoreTests.test_a_mark_of_another_log"}),
+    ("start-in-a-copy", "a broker begins with an empty log while its own is set aside", (
+        Patch("dledger.rocketmq.broker.store.opened_files", 'if disk.exists(f"{root}/{COPY_NAME}"):',
+              "if False:"),
+    ), {"test": "tests.commands.test_log_copy.KillTests"}),
+    ("queues-without-a-word", "queues are complete although nothing says that the last run ended in order", (
+        Patch("dledger.rocketmq.broker.store.commit_log_store", "elif seen.checkpoint is None:",
+              "elif False:"),
+    ), {"test": "tests.broker.store.test_mark_fit"}),
+    ("end-of-another-id", "an end of a transaction that names another message's id counts", (
+        Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
+              "        if False and named_id not in"),
+    ), {"test": "tests.broker.transactions.test_commands"}),
+    ("recall-refused-barely", "a refused recall has neither region nor trace switch", (
+        Patch("dledger.rocketmq.broker.delays.recalls",
+              "            self._answers.refuse(connection, request, error.code, error.remark)\n"
+              "            return\n", "            raise\n"),
+    ), {"test": "tests.broker.sending.test_recalls"}),
     ("offset-of-nobody", "offsets of a group that does not exist are kept", (
         Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
               "if False:"),

@@ -200,6 +200,20 @@ class StoreTests(SynchronousTestCase):
             self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
             self.close(again)
 
+    def test_a_mark_of_another_log(self) -> None:
+        """The mark came with queues of another log, or of a younger one: all queues are built again."""
+        self.fill(10)
+        self.close(self.open())
+        path = f"base/{DISPATCHED_NAME}"
+        disk = self.ledger.disk
+        mark = decode_dispatched(disk.read_file(path), FILE_SIZE)
+        assert mark is not None and mark.tail_check
+        for other in (mark._replace(tail_check=mark.tail_check ^ 1), mark._replace(offset=mark.offset + 64)):
+            disk.write_file(path, encode_dispatched(other, FILE_SIZE))
+            again = self.open()
+            self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
+            self.close(again)
+
     def test_deleted_queues_are_built_again(self) -> None:
         """
         Queues that somebody deletes, to have them built again as with RocketMQ, are built again, whichever

@@ -269,6 +269,9 @@ def _open_queues(
         # As RocketMQ: dispatch everything after the checkpoint again.
         safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
         known = min(log.start_after_crash(safe), end)
+    elif seen.checkpoint is None:
+        # Nothing says that the last run ended in order: its last messages may be in no queue.
+        known = begin
     else:
         known = end
     queues = ConsumeQueues.open(
@@ -294,7 +297,9 @@ def _open_queues(
         return queues, end
     # The queues may be an older copy than the mark: they are complete up to their last message.
     reached = max(queues.log_end, begin)
-    if not queues.has_lost and (reached < known or (seen.mark is None and not seen.crashed)):
+    if not queues.has_lost and (
+        reached < known or (seen.mark is None and not seen.crashed and seen.checkpoint is not None)
+    ):
         known = reached
         if misfit := log.contradiction(known):
             queues.close()
