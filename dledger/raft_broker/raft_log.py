@@ -211,7 +211,7 @@ class RaftLog:
 
     def tail_check(self, offset: int) -> int:
         """
-        What tells this log from another one with entries up to the same offset.
+        A checksum that names this log: another one with entries up to the same offset has another.
 
         @return: the checksum of the bytes before C{offset}: up to L{TAIL_BYTES} of the file that ends there,
             without those before C{begin_offset}; 0 if there are none.
