@@ -148,8 +148,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "if False:"),
     ), {"test": "tests.commands.test_log_copy.KillTests"}),
     ("queues-without-a-word", "queues are complete although nothing says that the last run ended in order", (
-        Patch("dledger.rocketmq.broker.store.commit_log_store", "elif seen.checkpoint is None:",
-              "elif False:"),
+        Patch(STORE, "crashed = seen.crashed or (seen.mark is None and seen.checkpoint is None)",
+              "crashed = seen.crashed"),
     ), {"test": "tests.broker.store.test_mark_fit"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
         Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
@@ -211,10 +211,11 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(LOST, "        for topic in lost:\n", "        for topic in lost[:0]:\n"),
     ), _FILES_TESTS),
     ("queues-of-a-longer-log", "queues of a longer log lack messages of a topic that was deleted there", (
-        Patch(STORE, "and queues.reach_beyond(end, crashed=seen.crashed):", "and False:"),
+        Patch(STORE, "and queues.reach_beyond(end, crashed=crashed):", "and False:"),
     ), _FILES_TESTS),
     ("queues-older-than-the-mark", "queues that are older than the mark lack the last messages", (
-        Patch(STORE, "        reached < known or (seen.mark is None", "        (seen.mark is None"),
+        Patch(STORE, "(reached < known or (seen.mark is None and not crashed))",
+              "(seen.mark is None and not crashed)"),
     ), _FILES_TESTS),
     ("retry-outlives-topic", "a retry of a deleted topic comes up in the next of its name", (
         Patch(DELETED, "return self._lives if self._places else None", "return None"),
