@@ -229,12 +229,16 @@ class PairFaults:
 
     def _lose_files(self, machine: BrokerMachine) -> None:
         """A broker ends, and its queues have lost files when it starts, or some are older copies."""
+        if not machine.is_up:
+            return  # its disk may be told to fail at the next write
         machine.kill()
         self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
         self.again(machine)
 
     def _put_back(self, machine: BrokerMachine) -> None:
         """A broker ends, and parts of its store are gone or from before when it starts."""
+        if not machine.is_up:
+            return  # see above; and after a power cut the marks say what to check
         machine.kill()
         self.lost_files.put_back(machine.disk, "/store", self.fault_rng)
         self.again(machine)
