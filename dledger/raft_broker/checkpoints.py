@@ -3,7 +3,9 @@
 The checkpoints of a broker on a raft log: C{dispatched}, a small file of ours that reports up to where the
 queues are complete, and RocketMQ's C{checkpoint}, with the times.
 
-Rule: C{dispatched} covers metadata in the log only after the tables with them were saved.
+Rule 1: C{dispatched} covers metadata in the log only after the tables with them were saved.
+Rule 2: it counts only for a log with the same bytes before its place (L{RaftLog.tail_check}): queues that
+came from another log, or from a younger one, say nothing of what is in this one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from protocols.wire.layout import struct_of
 #: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
 _MARK_DECLARATION = Struct(
-    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb
+    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb,
+    "tail_check" / Int32ub,
 )
 _MARK = struct_of(_MARK_DECLARATION)
 #: In a mark that was lowered since.
@@ -41,16 +44,18 @@ class Dispatched(NamedTuple):
         added up; or L{UNITS_UNKNOWN}.
     @ivar metadata_from: metadata in the log before it are in the tables. They stay there while queues are
         built again: what came from a master of RocketMQ since is not in the log.
+    @ivar tail_check: checksum of the log's last bytes before C{offset}, see L{RaftLog.tail_check}.
     """
 
     offset: int
     units: int
     metadata_from: int
+    tail_check: int
 
 
 def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
     """The bytes of the file: the mark, the size of the log's files, and their checksum."""
-    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from)
+    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from, mark.tail_check)
     return data + _CRC.pack(crc32(data))
 
 
@@ -58,10 +63,10 @@ def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
     """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
     if data is None or len(data) != _MARK.size + _CRC.size:
         return None
-    offset, size, units, metadata_from = _MARK.unpack_from(data)
+    offset, size, units, metadata_from, tail_check = _MARK.unpack_from(data)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
         return None
-    return Dispatched(offset, units, metadata_from)
+    return Dispatched(offset, units, metadata_from, tail_check)
 
 
 def units_of(queues: ConsumeQueues) -> int:
@@ -89,6 +94,7 @@ class RaftCheckpoints:
         opened, root = self._opened, self._root
         dispatched = DispatchFlush(opened, self._run_in_thread)
         units = units_of(opened.queues)  # now: those before dispatched.offset
+        tail_check = opened.log.tail_check(dispatched.offset)
         is_kept = await self._keep_metadata()
         await dispatched.run()
         self.settled_offset = dispatched.offset
@@ -96,7 +102,7 @@ class RaftCheckpoints:
             return  # the next start reads these metadata again
         times = encode_checkpoint(dispatched.times())
         mark = encode_dispatched(
-            Dispatched(dispatched.offset, units, dispatched.offset), opened.log.file_size
+            Dispatched(dispatched.offset, units, dispatched.offset, tail_check), opened.log.file_size
         )
         await self._run_in_thread(lambda: run_steps([
             lambda: opened.disk.write_file(f"{root}/{CHECKPOINT_NAME}", times),

@@ -28,8 +28,12 @@ from dledger.raft_broker.stamps import MessageStamps
 from dledger.rocketmq.broker.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
 from dledger.values.errors import DamagedEntryError
+from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import START, START_SIZE
+
+#: Bytes before an offset that name a log: several entries, each with its term and checksums.
+TAIL_BYTES = 4_096
 
 
 class CommittedLedger(Protocol):
@@ -204,6 +208,18 @@ class RaftLog:
         """
         self._list_files(self.ledger_end)
         return self._files.pread(size, offset)
+
+    def tail_check(self, offset: int) -> int:
+        """
+        A checksum that names this log: another one with entries up to the same offset has another.
+
+        @return: the checksum of the bytes before C{offset}: up to L{TAIL_BYTES} of the file that ends there,
+            without those before C{begin_offset}; 0 if there are none.
+        @raise OSError: the file cannot be read.
+        """
+        file_begin = max(offset - 1, 0) // self.file_size * self.file_size
+        begin = max(self.begin_offset, file_begin, offset - TAIL_BYTES)
+        return crc32(self.read_any(begin, offset - begin)) if begin < offset <= self.ledger_end else 0
 
     def _list_files(self, end: int) -> None:
         """Let the reader know the files, from the one with the first entry to the one that holds C{end}."""

@@ -81,6 +81,7 @@ class RaftStore(MessageStore):
                     "store_path_root_dir; or move its files away to begin without them"
                 )
             abort.put(str(os.getpid()))
+            mark = cls._mark_of(log, mark)
             metadata_from = 0 if mark is None else mark.metadata_from
             queues, known = cls._open_queues(
                 config, disk, log, mark, crashed=crashed, metadata_from=metadata_from
@@ -113,6 +114,24 @@ class RaftStore(MessageStore):
             raise
 
     @classmethod
+    def _mark_of(cls, log: RaftLog, mark: Dispatched | None) -> Dispatched | None:
+        """
+        The mark, if it is of this log.
+
+        One before the begin of the log is: a member that was away gets a log that begins later. A lowered one
+        has no queues that could be another log's.
+        """
+        if mark is None or mark.offset < log.begin_offset or mark.units == UNITS_UNKNOWN:
+            return mark
+        if mark.offset <= log.ledger_end and log.tail_check(mark.offset) == mark.tail_check:
+            return mark
+        cls.log_events.warn(
+            "the queues were made from a log with other entries before {offset}: all queues are built again, "
+            "and all metadata in the log are read again", offset=mark.offset,
+        )
+        return None
+
+    @classmethod
     def _open_queues(
         cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool,
         metadata_from: int,
@@ -125,7 +144,7 @@ class RaftStore(MessageStore):
         begin, end = log.begin_offset, log.ledger_end
         known = begin if mark is None else max(min(mark.offset, end), begin)
         path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
-        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN, metadata_from), log.file_size)
+        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN, metadata_from, 0), log.file_size)
         queues = ConsumeQueues.open(
             config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
             torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),

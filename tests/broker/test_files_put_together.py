@@ -94,7 +94,7 @@ def served(parts: BrokerParts) -> set[bytes]:
     return found
 
 
-class FilesTests(SynchronousTestCase):
+class FilesCase(SynchronousTestCase):
     """Two snapshots of a master, and the same of its slave, whose queues are its own."""
 
     def setUp(self) -> None:
@@ -128,6 +128,10 @@ class FilesTests(SynchronousTestCase):
         slave.broker.lost_topics.restore()
         saved(slave)
         return files_of(disk)
+
+
+class FilesTests(FilesCase):
+    """Put together."""
 
     def put_together(self, log: str, of: Mapping[str, str], side: Mapping[str, Files]) -> MemoryDisk:
         """A store with this log, and the parts of these snapshots."""

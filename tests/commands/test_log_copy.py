@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,7 +17,11 @@ from dledger.cli.rocketmq import log_copy
 from dledger.cli.rocketmq.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
 from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_NAME
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.opened_files import COPY_NAME
 from dledger.rocketmq.broker.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
+from dledger.values.errors import DirectoryError
+from tests.broker.send_support import Sending
+from tests.broker.test_files_put_together import SERVED, Files, FilesCase, disk_of, served
 
 SIZE = 4096
 
@@ -25,6 +32,7 @@ class NameTests(SynchronousTestCase):
     def test_names(self) -> None:
         """It is all that a store writes beside its metadata."""
         self.assertLessEqual({LOG_MARK_NAME, CHECKPOINT_NAME, ABORT_NAME, INDEX_MARK_NAME}, {*MADE_NAMES})
+        self.assertEqual(log_copy.COPY_NAME, COPY_NAME)
 
 
 class CopyTests(SynchronousTestCase):
@@ -116,3 +124,107 @@ class CopyTests(SynchronousTestCase):
         self.assertEqual(self.copy().files, 2)
         self.assertFalse((self.master / "commitlog.copying").exists())
         self.assertTrue((self.master / "set-aside-1" / "commitlog.copying").exists())
+
+    def test_no_room_for_the_next(self) -> None:
+        """A run that is refused after one that was killed does not let a broker start without its log."""
+        self.patch(log_copy, "_move_aside", lambda *_: 1 // 0)
+        self.assertRaises(ZeroDivisionError, self.copy)
+        usage = shutil.disk_usage(self.master)
+        self.patch(log_copy.shutil, "disk_usage", lambda path: usage._replace(free=SIZE))
+        self.refused("make room first")
+        self.assertTrue((self.master / "commitlog.copying").exists())
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KillTests(FilesCase):
+    """The command is killed before and after each change, and run again; a broker starts in between."""
+
+    def put(self, files: Files) -> Path:
+        """A store in a directory."""
+        root = Path(self.mktemp())
+        root.mkdir()
+        for name, data in files.items():
+            path = root / name.removeprefix("base/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return root
+
+    def held(self, root: Path) -> Files:
+        """The files of a store, without its lock."""
+        return {f"base/{file.relative_to(root)}": file.read_bytes() for file in sorted(root.rglob("*"))
+                if file.is_file() and file.name != "lock"}
+
+    def logs(self, files: Files) -> Files:
+        """The files of the log among them."""
+        return {name: data for name, data in files.items() if name.startswith("base/commitlog/")}
+
+    def serves(self, root: Path) -> set[bytes]:
+        """What a broker serves that starts there. @raise DirectoryError: it does not start."""
+        disk = disk_of(self.held(root))
+        for path in root.rglob("*"):
+            if path.is_dir():
+                disk.makedirs(f"base/{path.relative_to(root)}")
+        broker = Sending(disk)
+        broker.settle()
+        broker.broker.lost_topics.restore()
+        found = served(broker.broker)
+        broker.store.abandon()
+        return found
+
+    def killed(self, source: Path, target: Path, number: int) -> bool:
+        """Run the command, up to this call. @return: whether it was killed."""
+        left = number
+
+        def count(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        with contextlib.ExitStack() as patches:
+            for name in ("rename", "mkdir", "fsync"):
+                real = getattr(os, name)
+
+                def counted(*given: Any, real: Any = real, **named: Any) -> None:
+                    count()
+                    real(*given, **named)
+                    count()
+
+                patches.enter_context(mock.patch.object(os, name, counted))
+            try:
+                copy_log(source, target, progress=count)
+            except Killed:
+                return True
+        return False
+
+    def test_each(self) -> None:
+        """No file of either is lost; a broker starts with its old log or the new one whole, or not at all."""
+        for old in ("old", "empty", ""):
+            before = self.master[old] if old else {}
+            number, refused, is_killed = 0, 0, True
+            while is_killed:
+                number += 1
+                source, target = self.put(self.slave["young"]), self.put(before)
+                given = self.held(source)
+                is_killed = self.killed(source, target, number)
+                case = f"{old or 'nothing'}, call {number}"
+                self.assertEqual(self.held(source), given, case)
+                self.assertEqual(set(before.values()) - set(self.held(target).values()), set(), case)
+                try:
+                    serves = self.serves(target)
+                except DirectoryError as error:
+                    refused += 1
+                    self.assertIn("ha-resolve --copy-log", str(error), case)
+                else:
+                    has_copy = (target / "commitlog" / f"{0:020d}").exists() and not list(
+                        self.logs(given).items() - self.logs(self.held(target)).items()
+                    )
+                    self.assertEqual(serves, SERVED["young"] if has_copy else SERVED.get(old, set()), case)
+                    self.assertTrue(has_copy or not list(target.glob("set-aside-*")), case)
+                self.assertFalse(self.killed(source, target, 0), case)
+                self.assertEqual(self.serves(target), SERVED["young"], case)
+                self.assertEqual(set(before.values()) - set(self.held(target).values()), set(), case)
+            self.assertGreaterEqual(refused, 8)

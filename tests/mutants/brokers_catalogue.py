@@ -138,6 +138,28 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("order-info-stays", "a group whose offset is set waits for what it held before", (
         Patch(OFFSETS, "            self._metadata.order_info.clear((topic, group, queue_id))\n", ""),
     ), {"test": "tests.broker.consuming.test_offset_commands"}),
+    ("raft-mark-of-another-log", "queues of another log are believed: messages of this one are in none", (
+        Patch("dledger.raft_broker.store",
+              "if mark.offset <= log.ledger_end and log.tail_check(mark.offset) == mark.tail_check:",
+              "if mark.offset <= log.ledger_end:"),
+    ), {"test": "tests.raft_broker.test_store.StoreTests.test_a_mark_of_another_log"}),
+    ("start-in-a-copy", "a broker begins with an empty log while its own is set aside", (
+        Patch("dledger.rocketmq.broker.store.opened_files", 'if disk.exists(f"{root}/{COPY_NAME}"):',
+              "if False:"),
+    ), {"test": "tests.commands.test_log_copy.KillTests"}),
+    ("queues-without-a-word", "queues are complete although nothing says that the last run ended in order", (
+        Patch(STORE, "crashed = seen.crashed or (seen.mark is None and seen.checkpoint is None)",
+              "crashed = seen.crashed"),
+    ), {"test": "tests.broker.store.test_mark_fit"}),
+    ("end-of-another-id", "an end of a transaction that names another message's id counts", (
+        Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
+              "        if False and named_id not in"),
+    ), {"test": "tests.broker.transactions.test_commands"}),
+    ("recall-refused-barely", "a refused recall has neither region nor trace switch", (
+        Patch("dledger.rocketmq.broker.delays.recalls",
+              "            self._answers.refuse(connection, request, error.code, error.remark)\n"
+              "            return\n", "            raise\n"),
+    ), {"test": "tests.broker.sending.test_recalls"}),
     ("offset-of-nobody", "offsets of a group that does not exist are kept", (
         Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
               "if False:"),
@@ -189,11 +211,11 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(LOST, "        for topic in lost:\n", "        for topic in lost[:0]:\n"),
     ), _FILES_TESTS),
     ("queues-of-a-longer-log", "queues of a longer log lack messages of a topic that was deleted there", (
-        Patch(STORE, "and queues.reach_beyond(end, crashed=seen.crashed):", "and False:"),
+        Patch(STORE, "and queues.reach_beyond(end, crashed=crashed):", "and False:"),
     ), _FILES_TESTS),
     ("queues-older-than-the-mark", "queues that are older than the mark lack the last messages", (
-        Patch(STORE, "(reached < known or (seen.mark is None and not seen.crashed))",
-              "(seen.mark is None and not seen.crashed)"),
+        Patch(STORE, "(reached < known or (seen.mark is None and not crashed))",
+              "(seen.mark is None and not crashed)"),
     ), _FILES_TESTS),
     ("retry-outlives-topic", "a retry of a deleted topic comes up in the next of its name", (
         Patch(DELETED, "return self._lives if self._places else None", "return None"),

@@ -22,6 +22,7 @@ from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
 from tests.base.told_spans import ToldSpans
+from tests.broker.consuming.test_commits import ROAD_FIELDS, ROADS, road_of
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
 from tests.broker.test_service import WALL_S
@@ -156,6 +157,25 @@ class LifeTests(RaftCase):
         self.assertEqual(queue.next_index, 30)
         (answer,) = self.ask(send_of(b"next", topic="New"))
         self.assertEqual(answer.ext_fields["queueOffset"], "30")
+        self.stop()
+
+    def test_offsets_end_where_queues_end(self) -> None:
+        """By no road an offset is beyond the end of its queue, nor in a table that was put back."""
+        self.start(changeHosts="*")
+        self.ask(send_of(b"one"), send_of(b"two"))
+        offsets = self.broker.metadata.consumer_offsets
+        self.broker.metadata.groups.find("g", 1)
+        for name, (code, _) in ROADS.items():
+            for offset in (3, 2):
+                offsets.commit("g", "T1", 0, 1, 1)
+                self.ask(road_of(name, offset))
+                counts = offset == 2 and code in ROAD_FIELDS
+                self.assertEqual(offsets.query("g", "T1", 0), 2 if counts else 1, f"{name}: {offset}")
+        offsets.commit("g", "T1", 0, 9, 1)
+        self.stop()
+        self.start(changeHosts="*")
+        self.settle(2)
+        self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "T1", 0), 2)
         self.stop()
 
     def test_messages_are_found_by_their_keys(self) -> None:

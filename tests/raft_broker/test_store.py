@@ -28,11 +28,11 @@ class MarkTests(SynchronousTestCase):
 
     def test_a_mark_is_written_and_read(self) -> None:
         """What was written; nothing of any other bytes."""
-        data = encode_dispatched(Dispatched(77, 5, 70), 4096)
-        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70))
+        data = encode_dispatched(Dispatched(77, 5, 70, 9), 4096)
+        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70, 9))
         self.assertIsNone(decode_dispatched(data, 8192))
         self.assertIsNone(decode_dispatched(None, 4096))
-        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0), 4096), 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0, 0), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1
@@ -92,7 +92,8 @@ class KeptTests(SynchronousTestCase):
         self.successResultOf(done)
         path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
         self.assertEqual(
-            decode_dispatched(ledger.disk.read_file(path), store.log.file_size), Dispatched(offset, 1, offset)
+            decode_dispatched(ledger.disk.read_file(path), store.log.file_size),
+            Dispatched(offset, 1, offset, store.log.tail_check(offset)),
         )
 
 
@@ -195,6 +196,20 @@ class StoreTests(SynchronousTestCase):
         disk = self.ledger.disk
         for damage in (lambda: disk.unlink(path), lambda: disk.write_file(path, b"x")):
             damage()
+            again = self.open()
+            self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
+            self.close(again)
+
+    def test_a_mark_of_another_log(self) -> None:
+        """The mark came with queues of another log, or of a younger one: all queues are built again."""
+        self.fill(10)
+        self.close(self.open())
+        path = f"base/{DISPATCHED_NAME}"
+        disk = self.ledger.disk
+        mark = decode_dispatched(disk.read_file(path), FILE_SIZE)
+        assert mark is not None and mark.tail_check
+        for other in (mark._replace(tail_check=mark.tail_check ^ 1), mark._replace(offset=mark.offset + 64)):
+            disk.write_file(path, encode_dispatched(other, FILE_SIZE))
             again = self.open()
             self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
             self.close(again)

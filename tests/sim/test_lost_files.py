@@ -32,3 +32,25 @@ class LostFilesTests(SynchronousTestCase):
         self.assertGreater(lost.older, 20)
         self.assertIn(b"00", {disk.read_file(path)[:2] for path in paths if disk.exists(path)})
         self.assertEqual(disk.read_file("/other"), b"stays")
+
+    def test_parts(self) -> None:
+        """Each part is lost or comes back as a whole; the log, the queues and the tables stay."""
+        rng = random.Random(1)
+        disk, lost = MachineDisk(rng), LostFiles()
+        parts = [["/s/index/1", "/s/index/2", "/s/indexed"], ["/s/commitlogmark", "/s/checkpoint"]]
+        kept = ["/s/commitlog/0", "/s/consumequeue/T/0/0", "/s/config/topics.json"]
+        seen = set()
+        for path in [*parts[0], *kept]:
+            disk.makedirs(path.rpartition("/")[0])
+        for turn in range(200):
+            for path in [*sum(parts, []), *kept]:
+                disk.write_file(path, b"%d" % turn)
+            lost.put_back(disk, "/s", rng)
+            for files in parts:
+                held = {disk.read_file(file) if disk.exists(file) else b"" for file in files}
+                self.assertEqual(len(held), 1, "a part is whole")
+                age = "" if held == {b""} else turn - int(held.pop())
+                seen.add(age)
+            self.assertEqual({disk.read_file(file) for file in kept}, {b"%d" % turn})
+        self.assertEqual(seen, {"", 0, 1})
+        self.assertGreater(lost.parts, 100)

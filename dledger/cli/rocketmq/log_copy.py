@@ -4,6 +4,9 @@ Gives a broker that is stopped the commit log of another one: a master that of i
 
     copy and compare -> move the old files to a directory of their own -> give the copy its name
 
+C{commitlog.copying} is in the target from the first step until the last: no broker starts beside it, as the
+target may have no log then. The same command once more goes through, wherever it was killed.
+
 Rule 1: nothing of the target changes before the copy is whole, equal and durable. Its old files are moved,
 with all that is made from them, and never deleted; its topics, groups and offsets stay.
 Rule 2: only the files of the log are copied: the start makes marks, queues and the index again from them.
@@ -62,11 +65,9 @@ def copy_log(source: Path, target: Path, *, progress: Callable[[int, int], None]
         files = _files_of(source / LOG_NAME)
         size = sum(file.stat().st_size for file in files)
         free = shutil.disk_usage(target).free
-        copying = target / COPY_NAME
-        _move_aside(target, (COPY_NAME,))  # of a run that was interrupted: its source may be gone
         if free < size:
             raise CopyRefused(f"the log has {size} bytes, and {target} has room for {free}: make room first")
-        copying.mkdir()
+        copying = _begin(target)
         done = 0
         for file in files:
             for count in _copied(file, copying / file.name):
@@ -134,15 +135,40 @@ def _copied(source: Path, target: Path) -> Iterator[int]:
         raise OSError(errno.EIO, "the copy differs from the file", str(source))
 
 
+def _begin(target: Path) -> Path:
+    """
+    The directory for the copy, empty and durable. What a run that was interrupted has left in it is set
+    aside, as its source may be gone; the directory stays, or a broker could start in between.
+    """
+    copying = target / COPY_NAME
+    copying.mkdir(exist_ok=True)
+    OsDisk().sync_directory(str(target))
+    left = sorted(copying.iterdir())
+    if left:
+        aside = _new_aside(target) / COPY_NAME
+        aside.mkdir()
+        for file in left:
+            file.rename(aside / file.name)
+        for changed in (aside, aside.parent, copying, target):
+            OsDisk().sync_directory(str(changed))
+    return copying
+
+
+def _new_aside(root: Path) -> Path:
+    """A directory for files that are set aside."""
+    number = 1
+    while (aside := root / f"set-aside-{number}").exists():
+        number += 1
+    aside.mkdir()
+    return aside
+
+
 def _move_aside(root: Path, names: Sequence[str]) -> str:
     """Move these files to a directory of their own. @return: where to; empty if there was nothing."""
     found = [name for name in names if (root / name).exists()]
     if not found:
         return ""
-    number = 1
-    while (aside := root / f"set-aside-{number}").exists():
-        number += 1
-    aside.mkdir()
+    aside = _new_aside(root)
     # The log goes last: a start in between finds it whole, and makes the rest again.
     for name in sorted(found, key=lambda name: name == LOG_NAME):
         (root / name).rename(aside / name)

@@ -211,9 +211,9 @@ class BrokerParts(BrokerEvents):
             rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids,
             may_time=lambda: self.timers.may_wait(),
         )
+        self._answers = SendAnswers(config, own, self.refusals)
         self.sends = Sends(
-            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
-            SendAnswers(config, own, self.refusals),
+            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends, self._answers
         )
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
         self.send_back = SendBack(
@@ -310,7 +310,7 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            RecallCommands(config, metadata, self.timers, wall_ms=self.wall_ms),
+            RecallCommands(config, metadata, self.timers, self._answers, wall_ms=self.wall_ms),
             *self._queries(), RefusedCommands(), Assignments(
                 config, metadata, table, route_of=RouteQuestions(config.name_servers, self.client).ask,
                 seconds=self._around.reactor.seconds, wall_ms=self.wall_ms, save=self._save_and_settle,

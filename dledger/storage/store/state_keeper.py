@@ -422,7 +422,7 @@ class StateKeeper:
         return not self._is_wanted
 
     def _write(self, state: StateCapture, place: StatePlace) -> None:
-        """If that fails, it is written later. Until then retention keeps the entries after the older state."""
+        """If that fails, it is written later; retention keeps the entries after the older state."""
         try:
             self._file.write(state, place)
             self._saved_index = place.entry_index

@@ -40,8 +40,8 @@ FAULTS = (
 )
 #: Of disks that cannot read something.
 READS = ("read_error", "spoil_queue", "spoil_queue", "fail_start")
-#: What queues lose while their broker is down.
-LOSSES = ("lose_files",)
+#: What queues, and other parts of a store, lose while their broker is down.
+LOSSES = ("lose_files", "put_back")
 #: Pages of logs that cannot be read.
 BAD_LOGS = ("spoil_log", "spoil_log")
 POWER = ("lose_power", "lose_power_in_write")
@@ -59,7 +59,7 @@ class PairFaults:
     @ivar fault_rng: draws the faults.
     @ivar is_promoting: a slave is becoming the master.
     @ivar old_files: the files of logs that may be deleted.
-    @ivar lost_files: what queues have lost.
+    @ivar lost_files: what queues and other parts of stores have lost.
     """
 
     #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
@@ -229,8 +229,18 @@ class PairFaults:
 
     def _lose_files(self, machine: BrokerMachine) -> None:
         """A broker ends, and its queues have lost files when it starts, or some are older copies."""
+        if not machine.is_up:
+            return  # its disk may be told to fail at the next write
         machine.kill()
         self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
+        self.again(machine)
+
+    def _put_back(self, machine: BrokerMachine) -> None:
+        """A broker ends, and parts of its store are gone or from before when it starts."""
+        if not machine.is_up:
+            return  # see above; and after a power cut the marks say what to check
+        machine.kill()
+        self.lost_files.put_back(machine.disk, "/store", self.fault_rng)
         self.again(machine)
 
     def _age(self, machine: BrokerMachine) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
@@ -10,7 +12,7 @@ from dledger.rocketmq.broker.consuming import commits
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import Client, Sending, send_of
 
-PULL, QUERY, COMMIT, MAKE, DELETE = 11, 14, 15, 17, 215
+PULL, QUERY, COMMIT, MAKE, DELETE, RESET, CLONE = 11, 14, 15, 17, 215, 222, 314
 PULL_FIELDS = {
     "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
     "subVersion": "0", "expressionType": "TAG",
@@ -102,6 +104,53 @@ class EndTests(CommitCase):
         slave = Sending(broker_role="SLAVE")
         self.addCleanup(slave.store.abandon)
         self.assertEqual(slave.broker.pulls.commits.problem(self.consumer.connection, "g", "T1", 0, 9), "")
+
+
+#: Roads by which somebody may set the offset of group g in T1, queue 0: a code, and its fields.
+ROADS: Mapping[str, tuple[int, Mapping[str, object]]] = {
+    "a commit": (COMMIT, {}),
+    "a pull's field": (PULL, {**PULL_FIELDS, "queueOffset": 0, "sysFlag": 5}),
+    "a reset of one queue": (RESET, {"group": "g", "offset": 0, "timestamp": 0, "isForce": "true"}),
+    "a clone": (CLONE, {"srcGroup": "other", "destGroup": "g", "isOffline": "true"}),
+}
+#: The field of each that has the offset.
+ROAD_FIELDS = {COMMIT: "commitOffset", PULL: "commitOffset", RESET: "offset"}
+
+
+def road_of(name: str, offset: int) -> RemotingCommand:
+    """A request that sets the offset by this road."""
+    code, fields = ROADS[name]
+    named = {"topic": "T1", "consumerGroup": "g", "queueId": 0, **fields}
+    if code in ROAD_FIELDS:
+        named[ROAD_FIELDS[code]] = offset
+    return RemotingCommand(code=code, opaque=1, ext_fields={key: str(one) for key, one in named.items()})
+
+
+class RoadTests(CommitCase):
+    """By no road an offset is beyond the end of its queue; one at the end counts by each that we have."""
+
+    def test_each(self) -> None:
+        """The next message comes whatever was asked."""
+        offsets = self.parts.metadata.consumer_offsets
+        self.parts.metadata.groups.find("other", 1)
+        offsets.commit("other", "T1", 0, 9, 1)
+        for name, (code, _) in ROADS.items():
+            for offset in (3, 1 << 40, 2):
+                offsets.commit("g", "T1", 0, 1, 1)
+                answers = self.consumer.send(road_of(name, offset))
+                self.broker.settle()
+                (answer,) = answers or self.consumer.received()
+                counts = offset == 2 and code in ROAD_FIELDS
+                self.assertEqual(self.committed, 2 if counts else 1, f"{name}: {offset}")
+                if code != PULL:
+                    self.assertEqual(answer.code == 0, counts, f"{name}: {offset}: {answer.remark}")
+
+    def test_copied_table(self) -> None:
+        """A table from a slave, a backup or another log is bounded when the broker becomes a master."""
+        self.parts.metadata.consumer_offsets.commit("g", "T1", 0, 9, 1)
+        self.parts.offset_bounds.start()
+        self.broker.settle()
+        self.assertEqual(self.committed, 2)
 
 
 class LifeTests(CommitCase):

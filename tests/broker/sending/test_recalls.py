@@ -57,6 +57,17 @@ class RecallTests(TimerCase):
         self.wait(6)
         self.assertEqual((self.bodies(), len(self.parts.timers)), ([b"b"], 0))
 
+    def test_refused_with_region(self) -> None:
+        """A refusal has the region and the trace switch, too, as RocketMQ's has, and is counted once."""
+        told = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        for handle, topic in (("x", "T1"), (self.handle(b"a", 5000), "T9")):
+            answer = self.recall(handle, topic)
+            self.assertNotEqual(answer.code, 0)
+            self.assertEqual(answer.ext_fields, told)
+        self.assertEqual(sum(
+            count for (code, _), count in self.parts.refusals.counts.items() if code == RECALL_MESSAGE
+        ), 2)
+
     def test_recalled_when_sent_twice(self) -> None:
         """A producer had no answer, and has sent it again with the same time: neither is delivered."""
         for _ in range(3):

@@ -93,7 +93,10 @@ class OtherLogTests(SynchronousTestCase):
             self.assertIn("restore the store from the other broker", str(error))
 
     def test_queues_of_another_log_are_not_believed(self) -> None:
-        """Without a mark, queues of another log are not believed either; without them the log is whole."""
+        """
+        Without a mark, queues of another log are not believed either; without a checkpoint, too, nothing says
+        that any queues are complete, and all are made from the log.
+        """
         disks = []
         for bodies in ([b"five" * 9] * 5, [bytes([65 + number]) * 300 for number in range(20)]):
             opened = Opened(MemoryDisk())
@@ -105,12 +108,11 @@ class OtherLogTests(SynchronousTestCase):
             disks.append(opened.store._disk)
         disk, source = disks
         files = self.put_log(disk, source)
-        for name in (LOG_MARK_NAME, "checkpoint"):
-            disk.unlink(f"base/{name}")
+        disk.unlink(f"base/{LOG_MARK_NAME}")
         error = self.assertRaises(DirectoryError, Opened, disk)
         self.assertIn("these are the queues of another log", str(error))
         self.assertEqual({path: disk.read_file(path) for path in files}, files)
-        for path in [path for path in disk.files if path.startswith(("base/consumequeue", "base/index"))]:
+        for path in [path for path in disk.files if path.startswith(("base/checkpoint", "base/index"))]:
             disk.unlink(path)
         AbortFile(disk, "base").remove()
         again = Opened(disk)

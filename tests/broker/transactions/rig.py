@@ -75,7 +75,8 @@ class TransactionCase(SynchronousTestCase):
         """A request that ends it."""
         named = {
             "producerGroup": "P", "tranStateTableOffset": half.queue_offset, "commitOrRollback": kind,
-            "commitLogOffset": half.physical_offset, "msgId": "K1", "fromTransactionCheck": "false", **fields,
+            "commitLogOffset": half.physical_offset, "msgId": half.unique_key or "",
+            "fromTransactionCheck": "false", **fields,
         }
         return RemotingCommand(
             code=END_TRANSACTION, opaque=7, ext_fields={name: str(value) for name, value in named.items()}

@@ -67,6 +67,8 @@ class EndTests(TransactionCase):
             ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
             ({"commitLogOffset": 1 << 60}, "Find prepared transaction message failed"),
             ({"commitLogOffset": other.physical_offset}, "The transaction state table offset wrong"),
+            ({"msgId": "K2"}, "The message id wrong"),
+            ({"msgId": other.message_id}, "The message id wrong"),
             ({"commitOrRollback": 4}, "0, 8 and 12 are allowed"),
             ({"tranStateTableOffset": "x"}, "tranStateTableOffset"),
         ):
@@ -74,6 +76,14 @@ class EndTests(TransactionCase):
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, words)
             self.assertIn(words, answer.remark or "")
         self.assertEqual((self.of("T1"), self.ended), ([], []))
+
+    def test_names_of_a_half_message(self) -> None:
+        """Clients name it by its key, by the broker's id, or by its places alone."""
+        for number, named in enumerate(("K", "", None)):
+            half = self.half(key=f"K{number}")
+            named_id = half.message_id if named is None else named and f"K{number}"
+            answer = self.end(half, COMMIT, msgId=named_id)
+            self.assertEqual(answer.code, 0, answer.remark)
 
     def test_an_ordinary_message_cannot_be_committed(self) -> None:
         """What is no half message cannot be committed, whatever its properties say."""

@@ -5,6 +5,7 @@ handle: topic, broker, time and unique key of the message.
 
 Rule 1: an answer with success means that the message is not delivered, unless its time had come.
 Rule 2: C{recallMessageEnable=false}, the default as in RocketMQ, forbids it.
+Rule 3: each answer, a refusal too, has the broker's region and trace switch: clients trace both.
 
 Source: RecallMessageProcessor, RecallMessageHandle (5.3.3).
 """
@@ -20,8 +21,8 @@ from dledger.rocketmq.broker.delays.timed import max_delay_ms
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.puts.answers import put_refusal
-from dledger.rocketmq.broker.puts.puts import NotPut
+from dledger.rocketmq.broker.puts.answers import SendAnswers, put_refusal
+from dledger.rocketmq.broker.puts.puts import NotPut, Put
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
@@ -35,12 +36,14 @@ class RecallCommands(CommandGroup):
     """The group of commands."""
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, timers: TimerService, *, wall_ms: Callable[[], int]
+        self, config: BrokerConfig, metadata: Metadata, timers: TimerService, answers: SendAnswers, *,
+        wall_ms: Callable[[], int],
     ) -> None:
         """@param wall_ms: milliseconds since 1970."""
         self._config = config
         self._metadata = metadata
         self._timers = timers
+        self._answers = answers
         self._wall_ms = wall_ms
 
     def handlers(self) -> Handlers:
@@ -48,6 +51,22 @@ class RecallCommands(CommandGroup):
         return {RECALL_MESSAGE: self._recall}
 
     def _recall(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        try:
+            key, put = self._begin(request)
+        except Refused as error:
+            self._answers.refuse(connection, request, error.code, error.remark)
+            return
+
+        def stored(status: PutStatus) -> None:
+            if status.is_stored:
+                connection.answer(request, ext_fields={**self._answers.told, "msgId": key})
+            else:
+                self._answers.refuse(connection, request, status.remoting_code, status.name)
+
+        put.done.addCallback(stored)
+
+    def _begin(self, request: RemotingCommand) -> tuple[str, Put]:
+        """@return: the key of the message, and the note of its recall. @raise Refused: it is not recalled."""
         if not self._config.recall_message_enable:
             raise Refused(Code.NO_PERMISSION, "recall failed, operation is forbidden: the broker has "
                                               "recallMessageEnable=false")
@@ -70,17 +89,6 @@ class RecallCommands(CommandGroup):
         if not self._timers.may_recall:
             raise Refused(Code.SYSTEM_BUSY, "too many messages are recalled: try again")
         try:
-            put = self._timers.recall(topic, handle.key, handle.at_ms)
+            return handle.key, self._timers.recall(topic, handle.key, handle.at_ms)
         except NotPut as error:
             raise Refused(*put_refusal(error)) from error
-
-        def stored(status: PutStatus) -> None:
-            if status.is_stored:
-                connection.answer(request, ext_fields={
-                    "msgId": handle.key, "MSG_REGION": self._config.region_id,
-                    "TRACE_ON": str(self._config.trace_on).lower(),
-                })
-            else:
-                connection.answer(request, code=status.remoting_code, remark=status.name)
-
-        put.done.addCallback(stored)

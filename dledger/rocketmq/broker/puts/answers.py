@@ -53,13 +53,15 @@ class SendAnswers:
     """
     Writes answers, and counts those that are no plain success. Each contains the region and the trace switch
     of the broker.
+
+    @ivar told: these two, by the names of their fields.
     """
 
     def __init__(self, config: BrokerConfig, own: OwnAddress, refusals: RefusalCounts) -> None:
         self._own = own
         self._refusals = refusals
-        self._told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
-        self._form = SentAnswers(self._told, language="PYTHON", version=VERSION)
+        self.told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self._form = SentAnswers(self.told, language="PYTHON", version=VERSION)
 
     def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:
         """Answers to plain requests whose messages are stored."""
@@ -76,7 +78,7 @@ class SendAnswers:
         return [
             encode_command(RemotingCommand(
                 code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
-                ext_fields=self._told,
+                ext_fields=self.told,
             ))
             for opaque, _, _ in sends
         ]
@@ -100,14 +102,14 @@ class SendAnswers:
         if send.recall_handle:
             ids["recallHandle"] = send.recall_handle
         connection.answer(request, code=status.remoting_code, ext_fields={
-            **self._told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
+            **self.told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
             "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),
         })
 
     def refuse(self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str) -> None:
         """Answer a request whose messages are not stored."""
         self._refusals.refused(connection.address, request.code, code, remark)
-        connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
+        connection.answer(request, code=int(code), remark=remark, ext_fields=self.told)
 
 
 def put_refusal(error: NotPut) -> tuple[int, str]:

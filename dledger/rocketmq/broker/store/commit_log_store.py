@@ -263,9 +263,12 @@ def _open_queues(
 ) -> tuple[ConsumeQueues, int]:
     """The queues, and the offset from which the log must be dispatched again."""
     begin, end = log.begin_offset, log.end_offset
+    # Without mark and checkpoint nothing says that the last run ended in order: its last messages may be in
+    # no queue.
+    crashed = seen.crashed or (seen.mark is None and seen.checkpoint is None)
     if seen.mark is not None:
         known = max(min(seen.mark.dispatched_offset, end), begin)
-    elif seen.crashed:
+    elif crashed:
         # As RocketMQ: dispatch everything after the checkpoint again.
         safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
         known = min(log.start_after_crash(safe), end)
@@ -273,11 +276,11 @@ def _open_queues(
         known = end
     queues = ConsumeQueues.open(
         config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
-        crashed=seen.crashed,
+        crashed=crashed,
         torn=TornUnits(log.read, range(begin, known), written_below(seen, log)),
         losing=lambda: log.flusher.record_dispatched(begin),
     )
-    if begin < end and not queues.has_lost and queues.reach_beyond(end, crashed=seen.crashed):
+    if begin < end and not queues.has_lost and queues.reach_beyond(end, crashed=crashed):
         log.flusher.record_dispatched(begin)
         queues.has_lost = True
         CommitLogStore.log_events.warn(
@@ -294,7 +297,7 @@ def _open_queues(
         return queues, end
     # The queues may be an older copy than the mark: they are complete up to their last message.
     reached = max(queues.log_end, begin)
-    if not queues.has_lost and (reached < known or (seen.mark is None and not seen.crashed)):
+    if not queues.has_lost and (reached < known or (seen.mark is None and not crashed)):
         known = reached
         if misfit := log.contradiction(known):
             queues.close()

@@ -28,16 +28,21 @@ from dledger.values.errors import DirectoryError
 STORE_LOCK_NAME = "lock"
 
 
+#: Where C{dledger ha-resolve --copy-log} puts a log until it is whole.
+COPY_NAME = "commitlog.copying"
+
+
 def lock_store(config: StoreConfig, disk: Disk) -> File:
     """
     Lock the directory of a store; create it if absent.
 
-    @raise DirectoryError: another process has it, or it cannot be written.
+    @raise DirectoryError: another process has it, it cannot be written, or a log was being copied to it: then
+        its own may be set aside, and a start would begin with an empty one.
     """
     root = config.store_path_root_dir
     try:
         disk.makedirs(root)
-        return disk.lock(f"{root}/{STORE_LOCK_NAME}")
+        lock = disk.lock(f"{root}/{STORE_LOCK_NAME}")
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise DirectoryError(
@@ -45,6 +50,15 @@ def lock_store(config: StoreConfig, disk: Disk) -> File:
                 "store_path_root_dir"
             ) from error
         raise DirectoryError(f"{root} must be a directory that this user can write to: {error}") from error
+    if disk.exists(f"{root}/{COPY_NAME}"):
+        lock.close()
+        raise DirectoryError(
+            f"{root}/{COPY_NAME} is a copy of a log that was interrupted: run dledger ha-resolve --copy-log "
+            f"FROM {root} again, with the store of before as FROM, which completes it; or move {COPY_NAME} "
+            f"away, and what is in the last set-aside directories of {root} back, to start with the files of "
+            "before"
+        )
+    return lock
 
 
 def has_files(disk: Disk, path: str) -> bool:

@@ -2,7 +2,8 @@
 """
 END_TRANSACTION (37): a producer commits a half message or rolls it back.
 
-Rule 1: the request must name the half message rightly: its group, its offset in its queue and in the log.
+Rule 1: the request must name the half message rightly: its group, its offset in its queue and in the log, and
+its id where the request has one: the key that its producer gave it, or without a key the broker's id.
 Rule 2: the message comes first in the log, then the op message, in one put. If only the first is there after
 a crash, the producer is asked later, and the message may be there twice; it is never lost.
 Rule 3: an unknown end changes nothing: the producer is asked again.
@@ -156,6 +157,9 @@ class TransactionCommands(CommandGroup):
             raise Refused(Code.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != fields.number("tranStateTableOffset", least=LONG_MIN, most=LONG_MAX):
             raise Refused(Code.SYSTEM_ERROR, "The transaction state table offset wrong")
+        named_id = fields.text("msgId", "")
+        if named_id and named_id not in (half.unique_key or half.message_id, half.message_id):
+            raise Refused(Code.SYSTEM_ERROR, f"The message id wrong: {shown(named_id)}")
         immune_ms = immunity_ms(named.get(IMMUNITY), self._config.transaction_time_out)
         is_late = named.get(IMMUNITY) and age_ms(half, self._wall_ms()) > immune_ms
         if is_late and not fields.flag("fromTransactionCheck", False):

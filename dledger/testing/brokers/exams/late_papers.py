@@ -23,17 +23,20 @@ _DELAYS = (
     ("d1", "DELAY", "1", 1000), ("d2", "DELAY", "2", 2000), ("d3", "TIMER_DELAY_SEC", "1", 1000),
     ("d4", "TIMER_DELAY_MS", "700", 700), ("d5", "TIMER_DELIVER_MS", "", 900),
     ("d6", "TIMER_DELAY_MS", "1600", 1600), ("d7", "TIMER_DELIVER_MS", "1", 0),
+    ("r1", "TIMER_DELIVER_MS", "", 2500),
 )
+#: Messages that are sent because others are recalled.
+_SENT_LATER = 3
 
 
 async def delay_paper(exam: Examiner) -> None:
-    """All kinds of delays; one message is recalled."""
+    """All kinds of delays; a message is recalled and sent again, another one gets a new time twice."""
     topic = await exam.topic(1)
     due_ms: dict[str, int] = {}
     for one in _DELAYS:
         exam.client.begin(_delayed(exam, topic, due_ms, *one))
     at = 0
-    while len(due_ms) <= len(_DELAYS) or any(due_ms.values()):
+    while len(due_ms) < len(_DELAYS) + _SENT_LATER or any(due_ms.values()):
         answer = await exam.pull(topic, at, wait_ms=900)
         now_ms = exam.now_ms()
         for message in messages_in(answer.body) if answer.code == 0 else ():
@@ -71,6 +74,15 @@ async def _delayed(
         })
         # The recall is for what came before it, not for the same message that is sent again.
         await _delayed(exam, topic, due_ms, "d8", name, value, wait_ms, unique="d6")
+    later = {"r1": ("r2", 2000), "r2": ("r3", 1500)}.get(key)
+    if later is not None:
+        # The one with the new time is sent first, by the same unique key; the recall takes the old one alone.
+        await _delayed(exam, topic, due_ms, later[0], name, value, later[1], unique="r1")
+        due_ms[key] = 0
+        for _ in range(2):
+            await exam.done(RECALL, {
+                "producerGroup": "EG", "topic": topic, "recallHandle": fields["recallHandle"],
+            })
 
 
 async def end_paper(exam: Examiner) -> None:

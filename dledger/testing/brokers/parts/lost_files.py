@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_lost_files -*-
-"""What consume queues lose while their broker is down: by a file system, or by an operator."""
+"""What is lost of a broker's files beside its log while it is down: by a file system, or by an operator."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from dledger.testing.world.host import MachineDisk
 _SHARE, _OLDER_SHARE = 0.4, 0.3
 #: Of the losses, those of whole queues alone: no file that is left says that there were others.
 _WHOLE_SHARE = 0.3
+#: Of the parts of a store, those that are lost, and of these, those that come back from before.
+_PART_SHARE, _RESTORED_SHARE = 0.6, 0.6
+#: Parts of a store that are made from its log, by the beginnings of their files' names.
+PARTS = (("index/", "indexed"), ("commitlogmark", "checkpoint", "dispatched"))
 _FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 
@@ -20,11 +24,13 @@ class LostFiles:
     Of all machines.
 
     @ivar lost: number of files that were lost. @ivar older: number of those that became older copies.
+    @ivar parts: number of parts of stores that were lost, or put back from before.
     """
 
     def __init__(self) -> None:
         self._copies: dict[MachineDisk, dict[str, bytes]] = {}
-        self.lost = self.older = 0
+        self._stores: dict[MachineDisk, dict[str, bytes]] = {}
+        self.lost = self.older = self.parts = 0
 
     @staticmethod
     def spoil(disk: MachineDisk, path: str, rng: random.Random) -> None:
@@ -57,3 +63,23 @@ class LostFiles:
                 disk.write_file(file, data)
                 self.older += 1
         self._copies[disk] = left
+
+    def put_back(self, disk: MachineDisk, root: str, rng: random.Random) -> None:
+        """
+        Some parts of a store are gone as a whole, or are as they were the last time; its log is as it is now.
+
+        @param root: the directory of the store.
+        """
+        now = dict(disk.files_below(root))
+        before = self._stores.get(disk, {})
+        for names in PARTS:
+            if rng.random() >= _PART_SHARE:
+                continue
+            begins = tuple(f"{root}/{name}" for name in names)
+            older = {file: data for file, data in before.items() if file.startswith(begins)}
+            for file in [file for file in now if file.startswith(begins)]:
+                disk.unlink(file)
+            for file, data in older.items() if rng.random() < _RESTORED_SHARE else ():
+                disk.write_file(file, data)
+            self.parts += 1
+        self._stores[disk] = now
