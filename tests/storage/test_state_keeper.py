@@ -191,12 +191,16 @@ class StartTests(KeeperCase):
         self.assertGreater(store.ledger_begin_index, 0)
         self.assertIsNone(store.group, "another member may have a state")
         self.assertTrue(store.may_begin_group_anew)
+        store.clean_close()
+        store = FileStore.open(config_of("java"), self.disk)
+        self.assertTrue(store.may_begin_group_anew, "nothing has begun at the first start")
         store.begin_group_anew()
         store.record_commit(store.ledger_end_index)
         store.check_point(force=True)
         store.abandon()
         store = FileStore.open(config_of("java"), self.disk)
         assert store.group is not None
+        self.assertFalse(store.may_begin_group_anew)
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)
 

@@ -56,6 +56,7 @@ IDENTITY_DECLARATION = Struct(
     "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
     "is_group_known" / Int32sb,  # 1: a quorum holds this id
     "is_listed" / Int32sb,  # 1: the log names the members, so the file that lists them must exist
+    "is_foreign" / Int32sb,  # 1: Java wrote the first entries, and no state of the group has begun since
     "is_proven" / Int32sb,  # 1: it was unsure in this incarnation, and had all that a leader had
     "incarnation" / Int64sb,  # of L{dledger.ledger.lineage}, as the next one; -1: none yet
     "starts" / Int64sb,
@@ -70,8 +71,8 @@ class Identity:
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.election.naming}; empty if it has none yet.
     @ivar members: of the start list, as of L{listed_members}.
-    @ivar was_async, unsure, has_terms, group_term, is_group_known, is_listed, is_proven, incarnation, starts:
-        see the declaration.
+    @ivar was_async, unsure, has_terms, group_term, is_group_known, is_listed, is_foreign, is_proven,
+        incarnation, starts: see the declaration.
     """
 
     group: str
@@ -85,6 +86,7 @@ class Identity:
     group_term: int = -1
     is_group_known: int = 0
     is_listed: int = 0
+    is_foreign: int = 0
     is_proven: int = 0
     incarnation: int = -1
     starts: int = 0
@@ -348,6 +350,15 @@ class MemberIdentity:
             )
         self._record(attrs.evolve(self._now, members=start_list if is_listed else members,
                                   is_listed=int(is_listed)))
+
+    def note_foreign(self, is_foreign: bool) -> None:
+        """
+        Record that Java wrote the first entries, and no state of the group has begun since; or that one has.
+
+        @raise StoreError: that failed.
+        """
+        if is_foreign != bool(self._now.is_foreign):
+            self._record(attrs.evolve(self._now, is_foreign=int(is_foreign)), may_wait=True)
 
     def record_group(self, name: GroupName) -> None:
         """

@@ -140,7 +140,9 @@ class FileStore:
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
                 is_listed=has_list(disk, f"{config.self_path}/{MEMBERS_NAME}")))
             store._members.keep_those_in(store._ledger, store.term_of)
-            store._state.begin(is_foreign=not had_mark and directory.has_files)
+            was_foreign = recorded is not None and bool(recorded.is_foreign)
+            store._state.begin(is_foreign=was_foreign or (not had_mark and directory.has_files))
+            store.identity.note_foreign(store._state.may_begin_unnumbered)
             return store
         except OSError as error:
             lock.close()

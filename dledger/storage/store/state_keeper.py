@@ -69,7 +69,7 @@ class StateKeeper:
         self._saved_position = 0
         self._saved_index = NO_STATE
         self.fold: GroupFold | None = GroupFold(GroupState())
-        self.may_begin_unnumbered = False
+        self.may_begin_unnumbered = self._is_foreign = False
         self.why_unknown = ""
         self._anew = -1
         self._folds_from = -1  # entries that are damaged from here on are needed; -1: none is
@@ -82,9 +82,10 @@ class StateKeeper:
         """
         Fold what the ledger, which was just opened, has.
 
-        @param is_foreign: Java wrote all files of the directory.
+        @param is_foreign: Java wrote the first entries, and no state of the group has begun since.
         @raise StoreError: it could not be read.
         """
+        self._is_foreign = self._is_foreign or is_foreign
         ledger = self._ledger
         self._last_program = ledger.end_index
         self._is_last_sure = False
@@ -97,7 +98,7 @@ class StateKeeper:
                               folds_from=min(one.place.entry_index for one in stored))
         if state is None and max(ledger.begin_index, 0) == 0:
             state = GroupState()
-        self.may_begin_unnumbered = state is None and is_foreign
+        self.may_begin_unnumbered = state is None and self._is_foreign
         if state is None:
             self._lack(f"the log begins with the entry {ledger.begin_index}, and there is no state of the "
                        "group before it")
