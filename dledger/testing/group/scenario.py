@@ -25,7 +25,7 @@ import click
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from dledger.ledger.config import from_mapping
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.expectations import (
@@ -41,6 +41,7 @@ from dledger.testing.group.members.member import SimMember
 from dledger.testing.group.script_calls import ScriptCalls
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
 from dledger.values.errors import DLedgerError
+from dledger.values.option_values import converted
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
@@ -457,10 +458,9 @@ def _ignore(_: DLedgerError) -> None:
 
 
 def _typed(settings: dict[str, str]) -> dict[str, object]:
-    """Options given as text, converted to their types."""
-    peers = ";".join(f"n{number}-sim:{number + 1}" for number in range(9))
-    config = from_mapping({"peers": peers, **settings})
-    return {name: getattr(config, name) for name in settings}
+    """Fields of a configuration given as text, converted to their types; fixed ones, too."""
+    defaults = DLedgerConfig()
+    return {name: converted(name, value, getattr(defaults, name)) for name, value in settings.items()}
 
 
 @click.command()
