@@ -347,7 +347,7 @@ class LogClient:
     async def _last_sequence(self, producer: str) -> LastSequence | None:
         def request(member_id: str) -> Request:
             member = self._members.connected(member_id)
-            if member is not None and not member.takes_producers:
+            if member is not None and not member.is_ours:
                 raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=member_id, reason=NO_PRODUCERS)
             return SequenceRequest(group=self.group, remote_id=member_id, producer=producer)
 

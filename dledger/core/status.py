@@ -11,7 +11,7 @@ from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.ports import LedgerView
 from dledger.ledger.holes import Hole
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataResponse
 
@@ -142,7 +142,7 @@ def metadata_of(member: MemberState) -> MetadataResponse:
     """The members and the leader, as known to C{member}."""
     return MetadataResponse(
         group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
-        wire_version=METADATA_WIRE_VERSION, peers=member.membership.addresses,
+        wire_version=WIRE_VERSION, peers=member.membership.addresses,
         role=member.role.value,
         begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
         committed_index=member.committed_index, group_id=member.group_name.id,

@@ -34,7 +34,7 @@ from dledger.node.requests.machine_requests import (
 )
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_FLAG_SUBMIT_ONCE
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,
@@ -217,8 +217,8 @@ class MachineDesk:
         told = self._around.others.told(peer_id)
         if told is None:
             return "has not said yet whether it knows such orders"
-        is_able = bool(told.wire_version & WIRE_FLAG_SUBMIT_ONCE)
-        return "" if is_able else "runs no state machine, or an earlier version, which does not skip"
+        is_able = bool(told.wire_version & WIRE_FLAG_MACHINE)
+        return "" if is_able else "runs no state machine"
 
     async def _query(self, request: QueryRequest, may_answer: Callable[[], bool]) -> QueryResponse:
         machine = self._machine

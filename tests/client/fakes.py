@@ -21,7 +21,7 @@ from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode
+from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.java.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.machines import (
@@ -140,7 +140,7 @@ class FakeMember:
         self.is_up = True
         self.is_silent = False
         self.is_stopping = False
-        self.wire_version = METADATA_WIRE_VERSION
+        self.wire_version = WIRE_VERSION
         self.leader_id: str | None = "n0"
         self.term = 1
         self.begin_index = 0

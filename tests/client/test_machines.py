@@ -14,7 +14,7 @@ from dledger.ledger.group_state import RUNS_MAX
 from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_APPEND_ONCE, WIRE_FLAG_MACHINE
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 
@@ -27,7 +27,7 @@ class MachineClientCase(SynchronousTestCase):
         self.group = FakeGroup(self.clock)
         self.group.log = [b"0"]
         for member_id in ("n0", "n1", "n2"):
-            self.group[member_id].wire_version = 1 | WIRE_FLAG_APPEND_IF | WIRE_FLAG_MACHINE
+            self.group[member_id].wire_version = 1 | WIRE_FLAG_MACHINE
         self.client = self.group.client()
 
     def tearDown(self) -> None:
@@ -211,11 +211,11 @@ class SubmitTests(MachineClientCase):
         self.assertIn("not 3", str(failure.value))
 
     def test_the_state_begins_anew_by_the_leader(self) -> None:
-        """One that knows producers is asked, with the word of the operator; its reason comes back."""
-        self.group["n0"].wire_version = 1
+        """A member of ours is asked, with the word of the operator; its reason comes back."""
+        self.group["n0"].wire_version = 0
         failure = self.failureResultOf(self.settled(self.client.begin_state()), DLedgerError)
         self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
-        self.group["n0"].wire_version = 1 | WIRE_FLAG_APPEND_ONCE
+        self.group["n0"].wire_version = 1
         self.client.close()
         self.client = self.group.client()
         failure = self.failureResultOf(self.settled(self.client.begin_state()), DLedgerError)
@@ -242,7 +242,7 @@ class SubmitTests(MachineClientCase):
 
     def test_a_missing_machine_is_reported(self) -> None:
         """Reported before anything is sent."""
-        for version in (0, 1 | WIRE_FLAG_APPEND_IF):
+        for version in (0, 1):
             self.group["n0"].wire_version = version
             self.client.close()
             self.client = self.group.client()

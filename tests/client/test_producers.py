@@ -140,15 +140,14 @@ class SequenceTests(ClientCase):
             arguments: dict[str, Any] = wrong
             self.assertRaises(TypeError, self.client.append, b"x", **arguments)
 
-    def test_an_older_leader_is_not_asked(self) -> None:
-        """A Java member, or an older one, is not asked."""
-        for version in (0, 1):
-            self.group = FakeGroup(self.clock)
-            for member in self.group.members.values():
-                member.wire_version = version
-            self.client = self.group.client()
-            self.assertIs(self.failed(self.append(0), AppendFailed).code, ResponseCode.UNSUPPORTED)
-            self.assertEqual(self.group.log, [])
+    def test_a_java_leader_is_not_asked(self) -> None:
+        """A Java member is not asked."""
+        self.group = FakeGroup(self.clock)
+        for member in self.group.members.values():
+            member.wire_version = 0
+        self.client = self.group.client()
+        self.assertIs(self.failed(self.append(0), AppendFailed).code, ResponseCode.UNSUPPORTED)
+        self.assertEqual(self.group.log, [])
 
     def test_a_silent_group_times_out(self) -> None:
         """Until the time is over."""
@@ -227,10 +226,10 @@ class NumberedTests(ClientCase):
         self.assertNotEqual(one, other)
         self.assertEqual((zero, again, self.bodies()), (0, 0, [b"b"]))
 
-    def test_an_older_leader_is_refused(self) -> None:
+    def test_a_java_leader_is_refused(self) -> None:
         """Refused, not appended without numbers."""
         for member in self.group.members.values():
-            member.wire_version = 1
+            member.wire_version = 0
         error = self.failureResultOf(self.append_settled([b"a"]), AppendFailed).value
         assert isinstance(error, AppendFailed)
         self.assertIs(error.code, ResponseCode.UNSUPPORTED)

@@ -18,7 +18,6 @@ from dledger.client.reading.reader_calls import ReaderCalls
 from dledger.client.reading.readers import NamedReader
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Request
 from protocols.wire.ledger.readers import NO_END
 from tests.client.fakes import FakeGroup
@@ -384,7 +383,7 @@ class TroubleTests(ReaderCase):
     def test_a_java_leader_is_not_asked(self) -> None:
         """It is not asked, and the reason says what to do."""
         for member in self.group.members.values():
-            member.wire_version = METADATA_WIRE_VERSION & ~WIRE_FLAG_READERS
+            member.wire_version = 0
         error = self.fails(DLedgerError, self.take(self.reader(), 1), 1.0)
         self.assertIs(error.code, ResponseCode.UNSUPPORTED)
         self.assertIn("n0 keeps no readers", str(error))
@@ -394,7 +393,7 @@ class TroubleTests(ReaderCase):
         """A Java member that leads no more is not believed to: the leader is looked for again."""
         reader = self.reader()
         self.done(self.take(reader, 1))
-        self.group["n0"].wire_version = METADATA_WIRE_VERSION & ~WIRE_FLAG_READERS
+        self.group["n0"].wire_version = 0
         self.group["n0"].lose_connections()
         self.fails(DLedgerError, reader.commit(), 1.0)
         self.group.lead("n1")

@@ -12,7 +12,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, PushType
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,
@@ -460,7 +460,7 @@ class StatusTests(SynchronousTestCase):
         """In any role, at any time, without changing anything."""
         bench = Bench.make(ListLedger.of(1, 1), term=3, committed_index=0).follow("n1", 3)
         self.assertEqual(bench.ask(MetadataRequest(group="g", remote_id="n0", term=99)), MetadataResponse(
-            group="g", leader_id="n1", term=3, wire_version=METADATA_WIRE_VERSION,
+            group="g", leader_id="n1", term=3, wire_version=WIRE_VERSION,
             peers=bench.config.peers, role="follower", begin_index=0, end_index=1, committed_index=0,
             group_id="a" * 32, group_term=1, is_group_known=True,
         ))

@@ -17,9 +17,8 @@ from dledger.node.requests import readers
 from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_FLAG_READERS
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL
 from protocols.wire.ledger.readers import NO_END, ReaderState, decode_reader_entry, decode_readers
 from tests.node.rig import Rig
@@ -383,11 +382,6 @@ class RefusalTests(ReaderCase):
         """A log to which a broker alone appends keeps no readers."""
         self.rig.node.desks.readers.append = None
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
-
-    def test_metadata_reports_readers(self) -> None:
-        """METADATA says that the member takes READER."""
-        told = self.client.ask(MetadataRequest(**self.rig.base()))
-        self.assertTrue(told.wire_version & WIRE_FLAG_READERS)
 
 
 class PlaceTests(ReaderCase):

@@ -9,7 +9,7 @@ from dledger.core.state import inputs as ev
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
+from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.machines import SubmitRequest
 from protocols.wire.ledger.message_table import MESSAGES
@@ -83,7 +83,7 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
         self.assertEqual(answer.peers, {"n0": "127.0.0.1:20911"})
-        told = METADATA_WIRE_VERSION
+        told = WIRE_VERSION
         self.assertEqual((answer.wire_version, answer.role, answer.end_index), (told, "leader", -1))
         follower = Rig(peers=PEERS)
         follower.node.start()

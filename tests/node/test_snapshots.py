@@ -19,10 +19,9 @@ from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, Sn
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
-    METADATA_WIRE_VERSION,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
-    WIRE_FLAG_SUBMIT_ONCE,
+    WIRE_VERSION,
 )
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import GetResponse, MetadataRequest, MetadataResponse, Request, Response
@@ -30,7 +29,7 @@ from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 from tests.node.rig import Rig
 
-ABLE = METADATA_WIRE_VERSION | WIRE_FLAG_MACHINE | WIRE_FLAG_SNAPSHOTS | WIRE_FLAG_SUBMIT_ONCE
+ABLE = WIRE_VERSION | WIRE_FLAG_MACHINE | WIRE_FLAG_SNAPSHOTS
 PLAIN = SnapshotRequest(group="default", remote_id="n0", local_id="n1", machine="journal", machine_version=1)
 
 
@@ -159,7 +158,7 @@ class RouteTests(SynchronousTestCase):
 
     def test_metadata_reports_who_gives_snapshots(self) -> None:
         """METADATA says who gives snapshots."""
-        for rig, flags in ((HostedRig().run(), ABLE), (Rig().lead(), METADATA_WIRE_VERSION)):
+        for rig, flags in ((HostedRig().run(), ABLE), (Rig().lead(), WIRE_VERSION)):
             answer = rig.client().ask(MetadataRequest(**rig.base()))
             self.assertEqual(answer.wire_version, flags)
 
@@ -185,7 +184,7 @@ class AskTests(SnapshotCase):
         self.assertEqual(self.desk.senders(), ("n2", "n1"))
         self.peers.metadata["n2"] = MetadataResponse()
         self.assertEqual(self.desk.senders(), ("n1",))
-        self.peers.metadata["n1"] = MetadataResponse(wire_version=METADATA_WIRE_VERSION | WIRE_FLAG_MACHINE)
+        self.peers.metadata["n1"] = MetadataResponse(wire_version=WIRE_VERSION | WIRE_FLAG_MACHINE)
         self.assertEqual(self.desk.senders(), ())
 
     def test_a_member_asks_in_its_name(self) -> None:
@@ -263,8 +262,8 @@ class DropTests(SnapshotCase):
         """In a group with a Java member the request is refused; so it is with an earlier or a silent one."""
         self.peers.metadata["n2"] = MetadataResponse()
         self.kept("n2 is a Java member, which takes no snapshots")
-        self.peers.metadata["n2"] = MetadataResponse(wire_version=METADATA_WIRE_VERSION)
-        self.kept("n2 runs no state machine with snapshots, or an earlier version")
+        self.peers.metadata["n2"] = MetadataResponse(wire_version=WIRE_VERSION)
+        self.kept("n2 runs no state machine with snapshots")
         del self.peers.metadata["n2"]
         self.kept("n2 has not said yet whether it takes snapshots")
 

@@ -14,7 +14,7 @@ from dledger.client.answers.values import UnknownOutcome
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.start.verify import verify_directory
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,
@@ -93,7 +93,7 @@ class GroupTests(GroupCase):
             answer = ask(address, MetadataRequest(group="default", remote_id=peer_id))
             assert isinstance(answer, MetadataResponse)
             self.assertEqual((answer.leader_id, dict(answer.peers)), (leader_id, group.peers))
-            self.assertEqual(answer.wire_version, METADATA_WIRE_VERSION)
+            self.assertEqual(answer.wire_version, WIRE_VERSION)
             self.assertEqual(answer.role, "leader" if peer_id == leader_id else "follower")
 
     def test_refusals(self) -> None:

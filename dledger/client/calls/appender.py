@@ -220,7 +220,7 @@ class Appender:
         group, remote_id = self._members.group, leader.member_id
         if self._numbers is None:
             return AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
-        if not leader.takes_producers:
+        if not leader.is_ours:
             raise RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS)
         call, first, _ = frame.parts[0]
         return AppendOnceRequest(

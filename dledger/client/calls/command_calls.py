@@ -208,7 +208,7 @@ class CommandCalls:
     async def begin_state(self, insists: bool) -> int:
         """See L{dledger.client.client.LogClient.begin_state}."""
         leader = await self.appends.find_leader()
-        if not leader.takes_producers:
+        if not leader.is_ours:
             raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
                 f"{leader.member_id} is a Java member, which has no state of the group: let one of ours lead"
             ))

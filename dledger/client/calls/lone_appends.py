@@ -44,8 +44,8 @@ from protocols.wire.ledger.producers import producer_problem
 #: Largest body that any member can store.
 BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 
-NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
-NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
+NO_CONDITIONS = "the leader takes no expected_end: it is a Java member"
+NO_PRODUCERS = "the leader knows no producers: it is a Java member"
 
 #: For a program that would compare the same end for ever.
 END_COUNTS = "entries that members write count, too: read on to the end with tail(..., control=True)"
@@ -104,7 +104,7 @@ class LoneAppends:
         sent = checked_body(body, problem)
 
         def request_of(leader: MemberLink) -> Request:
-            if not leader.takes_conditions:
+            if not leader.is_ours:
                 raise _unsupported(leader, NO_CONDITIONS)
             self.members.check_group(leader, expected_end=expected_end)
             return AppendIfRequest(
@@ -142,7 +142,7 @@ class LoneAppends:
         @raise AppendError: none was acknowledged; it counts them as one.
         """
         def request_of(leader: MemberLink) -> Request:
-            if not leader.takes_producers:
+            if not leader.is_ours:
                 raise _unsupported(leader, NO_PRODUCERS)
             return AppendOnceRequest(
                 group=self.members.group, remote_id=leader.member_id, producer=producer, sequence=sequence,

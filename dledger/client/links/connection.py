@@ -24,10 +24,8 @@ from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import (
-    WIRE_FLAG_APPEND_IF,
-    WIRE_FLAG_APPEND_ONCE,
     WIRE_FLAG_MACHINE,
-    WIRE_FLAG_READERS,
+    WIRE_VERSION_MASK,
     RequestCode,
 )
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
@@ -98,19 +96,9 @@ class MemberLink:
         return self.metadata.wire_version if self.metadata is not None else 0
 
     @property
-    def takes_conditions(self) -> bool:
-        """Whether the member takes conditional appends."""
-        return bool(self.wire_version & WIRE_FLAG_APPEND_IF)
-
-    @property
-    def takes_producers(self) -> bool:
-        """Whether the member takes appends of producers."""
-        return bool(self.wire_version & WIRE_FLAG_APPEND_ONCE)
-
-    @property
-    def keeps_readers(self) -> bool:
-        """Whether the member takes requests of named readers."""
-        return bool(self.wire_version & WIRE_FLAG_READERS)
+    def is_ours(self) -> bool:
+        """Whether the member is one of ours, which takes every request of ours."""
+        return self.wire_version & WIRE_VERSION_MASK >= 1
 
     @property
     def has_machine(self) -> bool:

@@ -77,9 +77,9 @@ class ReaderCalls:
     async def _answer_of(
         self, leader: MemberLink, request: ReaderRequest, deadline_s: float
     ) -> ReaderResponse:
-        if not leader.keeps_readers:
+        if not leader.is_ours:
             raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
-                f"{leader.member_id} keeps no readers: it is a Java member, or of an older version. Let a "
+                f"{leader.member_id} keeps no readers: it is a Java member. Let a "
                 "member of ours lead (dledger transfer)"
             ))
         if request.does != "list":

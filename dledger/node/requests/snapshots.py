@@ -32,7 +32,6 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
-    WIRE_FLAG_SUBMIT_ONCE,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
 )
@@ -98,8 +97,7 @@ class SnapshotDesk:
         machine = self._machine()
         if machine is None:
             return 0
-        flags = WIRE_FLAG_MACHINE | WIRE_FLAG_SUBMIT_ONCE
-        return flags | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
+        return WIRE_FLAG_MACHINE | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
 
     # -- to others ----------------------------------------------------------------------------
 
@@ -214,7 +212,7 @@ class SnapshotDesk:
         if not told.wire_version & WIRE_VERSION_MASK:
             return "is a Java member, which takes no snapshots"
         if not told.wire_version & WIRE_FLAG_SNAPSHOTS:
-            return "runs no state machine with snapshots, or an earlier version"
+            return "runs no state machine with snapshots"
         return ""
 
     def told(self, peer_id: str) -> MetadataResponse | None:

@@ -230,7 +230,7 @@ class PairFaults:
     def _lose_files(self, machine: BrokerMachine) -> None:
         """A broker ends, and its queues have lost files when it starts, or some are older copies."""
         if not machine.is_up:
-            return  # its disk may be told to fail at the next write
+            return  # a fault of its disk may wait for the next write
         machine.kill()
         self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
         self.again(machine)

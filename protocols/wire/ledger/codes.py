@@ -119,20 +119,10 @@ WIRE_FLAG_CHUNKS = 0x800
 
 # Flags in an answer to METADATA.
 
-#: The sender takes APPEND_IF.
-WIRE_FLAG_APPEND_IF = 0x1000
-#: The sender takes APPEND_ONCE.
-WIRE_FLAG_APPEND_ONCE = 0x2000
 #: The sender runs a state machine, and takes SUBMIT and QUERY.
 WIRE_FLAG_MACHINE = 0x4000
-#: The sender takes READER.
-WIRE_FLAG_READERS = 0x8000
 #: The sender runs a state machine, sends its snapshots, and installs those of other members.
 WIRE_FLAG_SNAPSHOTS = 1 << 22
-#: The sender takes SUBMIT with a producer and a sequence.
-WIRE_FLAG_SUBMIT_ONCE = 1 << 23
-#: The C{wire_version} in every answer of this program to METADATA, without the flags of a state machine.
-METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE | WIRE_FLAG_READERS
 
 
 def flush_time_flags(time_ms: float | None) -> int:
