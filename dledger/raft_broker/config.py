@@ -7,6 +7,8 @@ Source: DLedgerCommitLog's constructor, BrokerStartup (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+import attrs
+
 from dledger.ledger.config import DLedgerConfig, from_mapping
 from dledger.rocketmq.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
 from dledger.rocketmq.broker.ha.config import SYNC_FLUSH
@@ -31,14 +33,17 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "data_store_path": raft.store_path_dledger_commit_log,
         "mapped_file_size_for_entry_data": store.mapped_file_size_commit_log,
         "flush_disk_type": "sync" if broker.ha.flush_disk_type == SYNC_FLUSH else "async",
-        "preferred_leader_ids": raft.preferred_leader_id, "enable_batch_push": raft.enable_batch_push,
+        "preferred_leader_ids": raft.preferred_leader_id,
         "change_hosts": broker.change_hosts, "client_token_file": broker.client_token_file,
         "insecure": broker.insecure,
         **({name: getattr(broker, name) for name in _TLS} if broker.tls_members_enable else {}),
         "file_reserved_hours": store.file_reserved_time_h + 1, "delete_when": store.delete_when,
-        "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
         "disk_full_ratio": store.disk_space_warning_level_ratio,
     })
+    config = attrs.evolve(
+        config, enable_batch_push=raft.enable_batch_push,
+        disk_space_ratio_to_check_expired=store.disk_max_used_space_ratio / 100,
+    )
     _, port = parse_address(peers[config.self_id])
     ours = {
         broker.listen_port: "listenPort", broker.listen_port - FAST_PORT_DISTANCE: "listenPort - 2",

@@ -136,7 +136,7 @@ _ELECTIONS = (
               "name, decode = TERM_FILE_NAME, None"),
         Patch(DAMAGE, "at = int(self._rng.random() * size)\n        self._spoil(member, path, at, 1)",
               "at = int(self._rng.random() * 10)\n        self._spoil(member, path, at, 1)"),
-        Patch(TERMS, "if seal is not None and (", "if False and ("),
+        Patch(TERMS, "    if is_sealed(data) is False:\n        return None\n", ""),
         Patch(TERMS, 'if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:',
               'found = {"voteLeader": "", **found}\n    if "currTerm" not in found:'),
         Patch(TERMS, "return found if twin is None else self._agreed(found, twin)", "return found"),

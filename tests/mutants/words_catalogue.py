@@ -45,7 +45,7 @@ WORD_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
       ), {"faults": ("change_apart", "change_apart", "change_members", "kill"), "pace_s": 2.0,
           "load": {"clients": 1, "think_us": 1_500_000}, "group": {**_OURS, "members": 3}}),
     ("starts-not-counted", "a start is not counted in the directory", (
-        Patch("dledger.storage.start.identity", "starts=max(self._now.starts, 0) + 1)",
+        Patch("dledger.storage.start.identity", "starts=self._now.starts + 1)",
               "starts=max(self._now.starts, 1))"),
     ), {"group": _OURS}),
     ("proposal-of-an-earlier-term", "a follower takes up an id that a leader of an earlier term proposed", (

@@ -20,14 +20,14 @@ class MemberConfigTests(SynchronousTestCase):
         config = member_config(broker_from_mapping({
             **RAFT, "brokerName": "b", "mappedFileSizeCommitLog": "65536", "flushDiskType": "SYNC_FLUSH",
             "preferredLeaderId": "n0", "fileReservedTime": "48", "enableBatchPush": "false",
-            "diskMaxUsedSpaceRatio": "70",
+            "diskMaxUsedSpaceRatio": "60",
         }))
-        self.assertEqual(config.disk_space_ratio_to_check_expired, 0.7)
+        self.assertEqual(config.disk_space_ratio_to_check_expired, 0.6)
         self.assertEqual((config.self_path, config.group, config.self_id), ("s/dledger-n1", "b", "n1"))
         self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
         self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
         self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
-        self.assertEqual(config.change_hosts, ())
+        self.assertEqual((config.change_hosts, config.ignored), ((), ()))
 
     def test_change_hosts_count_for_both_ports(self) -> None:
         """Of both ports."""

@@ -113,7 +113,7 @@ class ScheduleTests(HACase):
             return verdicts[-1][1]
 
         found = []
-        for seed in (2, 5, 6, 16):
+        for seed in (2, 5, 6, 11, 16):
             verdicts.clear()
             with mock.patch.object(slave_session, "_has_holes", judged):
                 outcome = run_ha_schedule(seed, focus=focus)

@@ -27,7 +27,7 @@ class InspectionTests(SynchronousTestCase):
             made.append(self)
 
         with mock.patch.object(Inspections, "__init__", noted):
-            outcome = run_schedule(5, seconds=12.0, focus=FOCUSES["looks-at-damaged-files"][1])
+            outcome = run_schedule(8, seconds=12.0, focus=FOCUSES["looks-at-damaged-files"][1])
         return outcome, made[0].told
 
     def test_looks_of_each_kind(self) -> None:

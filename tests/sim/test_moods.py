@@ -74,7 +74,7 @@ class MoodsTests(SynchronousTestCase):
     def test_machine_that_takes_no_snapshot_is_noticed(self) -> None:
         """None is due, however long the log becomes."""
         with mock.patch.object(SnapshotWriter, "note", lambda *given, **more: None):
-            self.assertIn("its newest snapshot is after -1", run_schedule(4, focus=FOCUSES[
+            self.assertIn("its newest snapshot is after -1", run_schedule(2, focus=FOCUSES[
                 "machines-and-short-logs"][1]).failure)
 
 
@@ -89,9 +89,9 @@ class RotTests(SynchronousTestCase):
     def test_blind_scrub_is_noticed(self) -> None:
         """It compares no index; a sound one needs less than twenty seconds with this seed."""
         self.patch(visits, "SCRUBBED_US", 20 * SECOND_US)
-        self.assertEqual(run_schedule(10, focus=BESIDE).failure, "")
+        self.assertEqual(run_schedule(4, focus=BESIDE).failure, "")
         with mock.patch.object(SegmentScrub, "_check_units", lambda *given: (0, 0)):
-            self.assertIn("the index unit is missing", run_schedule(10, focus=BESIDE).failure)
+            self.assertIn("the index unit is missing", run_schedule(4, focus=BESIDE).failure)
 
     def test_member_that_ends_by_itself_is_noticed(self) -> None:
         """It has no room to mend an index unit."""

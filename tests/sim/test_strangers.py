@@ -37,7 +37,7 @@ class StrangerTests(SynchronousTestCase):
         """Every kind that appends, reads places, asks a machine or changes the group."""
         rng = random.Random(1)
         made = [any_clients_request(rng, group="default", member_id="n0", body=b"x") for _ in range(300)]
-        self.assertEqual(len({request.kind for request in made}), 10)
+        self.assertEqual(len({request.kind for request in made}), 11)
 
     def test_asking_changes_no_members(self) -> None:
         """A stranger's appends may come into the log; no member is added, removed, or brought down."""

@@ -57,24 +57,25 @@ class SignalTests(RereadCase):
 
     def test_hung_up(self) -> None:
         """SIGHUP takes the levels, names what needs a restart, and takes nothing of a file that is wrong."""
-        options = self.parsed('log_level = "info"\ntick_ms = 20\n')
+        options = self.parsed('log_level = "info"\nmax_heart_beat_leak = 20\n')
         rereading = Rereading(options)
         reactor = SignalReactor()
         for number in (signal.SIGHUP, signal.SIGUSR1):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
             signal.signal(number, signal.SIG_DFL)
         survive_signals(reactor, rereading.now)
-        self.path.write_text('log_level = "warn,dledger.node=debug"\ntick_ms = 40\n')
+        self.path.write_text('log_level = "warn,dledger.node=debug"\nmax_heart_beat_leak = 40\n')
         with capturedLogs() as events:
             os.kill(os.getpid(), signal.SIGHUP)
             reactor.advance(0)
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
-        self.assertEqual([(one["before"], one["waiting"]) for one in events], [("info", "tick_ms")])
+        found = [(one["before"], one["waiting"]) for one in events]
+        self.assertEqual(found, [("info", "max_heart_beat_leak")])
         told = {one.name: (one.value, one.origin) for one in options.settings_now}
         self.assertEqual(told["log_level"], ("warn,dledger.node=debug", "changed since the start"))
-        self.assertEqual(told["tick_ms"], (20, "file"))
-        line = self.reread(rereading, 'log_level = "error"\ntick_ms = 0\n')
-        self.assertIn("tick_ms=0", line["reason"])
+        self.assertEqual(told["max_heart_beat_leak"], (20, "file"))
+        line = self.reread(rereading, 'log_level = "error"\nmax_heart_beat_leak = 0\n')
+        self.assertIn("max_heart_beat_leak=0", line["reason"])
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
 
 
@@ -83,7 +84,7 @@ class TakeTests(RereadCase):
 
     def test_taken(self) -> None:
         """Changed options are in force, with the value of before in the log; the rest needs a restart."""
-        options = self.parsed("retention_bytes = 1000\ntick_ms = 20\n")
+        options = self.parsed("retention_bytes = 1000\nmax_heart_beat_leak = 20\n")
         rereading, asked = Rereading(options), []
 
         def take(again: Options, changed: Mapping[str, object]) -> frozenset[str]:
@@ -91,18 +92,19 @@ class TakeTests(RereadCase):
             return frozenset({"retention_bytes"})
 
         rereading.take = take
-        line = self.reread(rereading, "retention_bytes = 2000\ntick_ms = 40\n")
-        self.assertEqual(asked, [(2000, {"retention_bytes": 2000, "tick_ms": 40})])
-        self.assertEqual((line["taken"], line["waiting"]), ("retention_bytes=2000 (before: 1000)", "tick_ms"))
+        line = self.reread(rereading, "retention_bytes = 2000\nmax_heart_beat_leak = 40\n")
+        self.assertEqual(asked, [(2000, {"retention_bytes": 2000, "max_heart_beat_leak": 40})])
+        self.assertEqual(line["taken"], "retention_bytes=2000 (before: 1000)")
+        self.assertEqual(line["waiting"], "max_heart_beat_leak")
         told = {one.name: one.value for one in options.settings_now}
-        self.assertEqual((told["retention_bytes"], told["tick_ms"]), (2000, 20))
+        self.assertEqual((told["retention_bytes"], told["max_heart_beat_leak"]), (2000, 20))
         rereading.take = lambda again, changed: frozenset(changed)
-        line = self.reread(rereading, "retention_bytes = 2000\ntick_ms = 20\n")
+        line = self.reread(rereading, "retention_bytes = 2000\nmax_heart_beat_leak = 20\n")
         self.assertEqual((line["taken"], line["waiting"]), ("nothing", "nothing"))
 
     def test_refused(self) -> None:
         """A service that takes none says why; levels stay as they were."""
-        options = self.parsed("tick_ms = 20\n")
+        options = self.parsed("max_heart_beat_leak = 20\n")
         rereading = Rereading(options)
 
         def take(again: Options, changed: Mapping[str, object]) -> frozenset[str]:

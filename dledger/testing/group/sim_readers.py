@@ -91,7 +91,7 @@ class SimReader:
         self, cluster: SimCluster, rules: ReaderRules, name: str, reader: str, load: ReaderLoad,
         rng: random.Random,
     ) -> None:
-        """@param name: of the process. @param reader: name of the reader."""
+        """@param name: address of the process. @param reader: name of the reader."""
         self.name = name
         self.is_busy = False
         self._cluster = cluster
@@ -316,7 +316,7 @@ class SimReaders:
         clock = cluster.clock
         rules = cluster.world.readers = ReaderRules(cluster.invariants, lambda: clock.now_us)
         return cls(cluster, [
-            SimReader(cluster, rules, f"r{number}", f"reader {number % load.names}", load,
+            SimReader(cluster, rules, f"10.1.0.{number}", f"reader {number % load.names}", load,
                       cluster.random(f"reader {number}"))
             for number in range(max(load.processes, load.names))
         ])

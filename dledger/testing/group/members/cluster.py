@@ -220,7 +220,7 @@ class SimCluster:
             "store_base_dir": "/store",
             # Java's wire has no vote that counts only with all others, which a new group begins with.
             "bootstrap": self.options.hides_wire_version,
-            "change_hosts": ("*",),  # (Operators of readers have machines of their own.)
+            "change_hosts": ("10.1.0.0/16",),  # those of readers
             **self.options.settings,
             **self.options.member_settings.get(member_id, {}),
             **more,
