@@ -6,7 +6,7 @@ Which statements the simulators execute, room by room: a rig finds no fault wher
     python -m tests.coverage_of_rigs --only group --schedules 5
     python -m tests.coverage_of_rigs --missing dledger/machine      # the functions that no schedule enters
     python -m tests.coverage_of_rigs --largest 20 --room dledger/core   # those with the most statements left
-    python -m tests.coverage_of_rigs --left-out         # what stays out, and why: the other table of trust.md
+    python -m tests.coverage_of_rigs --left-out         # what stays out, and why
 
 A rig plays each of its kinds once, a focus for example, then schedules as its seeds draw them: the figure is
 of all that can be played, not of thirty draws.

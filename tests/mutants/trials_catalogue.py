@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Faults of this product that trials with real disks and real strangers found, put back; docs/history.md lists
-them, with those that other catalogues have. Of the mutated packages this module knows only their text.
+Faults of this product that trials with real disks and real strangers found, put back; docs/history.md names
+this module. Of the mutated packages this module knows only their text.
 """
 
 from __future__ import annotations
