@@ -119,9 +119,11 @@ class DLedgerConfig:
     max_vote_interval_ms: int = number_option(400, 1)
     slow_flush_hand_over_ms: int = number_option(100, 0)
     scrub_bytes_per_s: int = number_option(1024 * 1024, 0)
+    scrub_pause_ms: int = number_option(600_000, 1)
 
     max_pending_requests_num: int = number_option(10_000, 1)
     peer_push_quota: int = number_option(20 * 1024 * 1024, 1)
+    peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0)
     push_chunk_bytes: int = number_option(1024 * 1024, 0)
     max_wait_ack_time_ms: int = number_option(2500, 1)
 
@@ -151,7 +153,6 @@ class DLedgerConfig:
     max_leadership_transfer_wait_index: int = number_option(1000, 0, is_fixed=True)
     min_take_leadership_vote_interval_ms: int = number_option(30, 0, is_fixed=True)
     max_take_leadership_vote_interval_ms: int = number_option(100, 1, is_fixed=True)
-    scrub_pause_ms: int = number_option(600_000, 1, is_fixed=True)
     max_pending_reads: int = number_option(10_000, 1, is_fixed=True)
     max_push_time_out_ms: int = number_option(1000, 1, is_fixed=True)
     enable_batch_push: bool = flag_option(True, is_fixed=True)
@@ -159,7 +160,6 @@ class DLedgerConfig:
     max_batch_push_count: int = number_option(4096, 1, is_fixed=True)
     max_inflight_push_bytes: int = number_option(8 * 1024 * 1024, 1, is_fixed=True)
     max_inflight_pushes: int = number_option(64, 1, is_fixed=True)
-    peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0, is_fixed=True)
     push_chunk_behind_bytes: int = number_option(2 * 1024 * 1024, 0, is_fixed=True)
     max_queued_pushes: int = number_option(1024, 1, is_fixed=True)
     flush_file_interval: int = number_option(10, 1, is_fixed=True)

@@ -159,10 +159,12 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     ),
     "min_vote_interval_ms": OptionHelp("ms", "shortest random wait between election rounds"),
     "max_vote_interval_ms": OptionHelp("ms", "longest such wait; must exceed the shortest"),
+    "scrub_pause_ms": OptionHelp("ms", "between two passes over all closed segments, and before the first"),
     "max_pending_requests_num": OptionHelp(
         "requests",
         "limit of appends that wait for the commit; further ones are refused (503)",
     ),
+    "peer_push_throttle_point": OptionHelp("bytes", "a peer that is further behind than this is throttled"),
     "peer_push_quota": OptionHelp("bytes/s", "rate for a throttled peer"),
     "max_wait_ack_time_ms": OptionHelp(
         "ms",

@@ -60,10 +60,11 @@ class MemberLogTests(TestCase):
     def test_lines(self) -> None:
         """Levels that the file and the page change, without a restart."""
         self.wait_for(event="role-changed", role="leader")
-        self.file.write_text(self.options + 'log_level = "warn,dledger.daemons=info"\ntick_ms = 40\n')
+        levels = 'log_level = "warn,dledger.daemons=info"\n'
+        self.file.write_text(f"{self.options}{levels}max_heart_beat_leak = 7\n")
         self.child.send(signal.SIGHUP)
         told = self.wait_for(now="warn,dledger.daemons=info")
-        self.assertEqual(told["facts"]["waiting"], "tick_ms")
+        self.assertEqual(told["facts"]["waiting"], "max_heart_beat_leak")
         url = f"http://127.0.0.1:{self.admin}/log-level?level=debug&room=dledger.node"
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20)
