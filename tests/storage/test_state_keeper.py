@@ -31,6 +31,7 @@ from protocols.wire.ledger.own.own_entries import (
 from protocols.wire.ledger.own.session_entries import Session, encode_session_entry
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 from tests.storage.support import (
+    BROKEN,
     ROOT,
     HookedCase,
     append_bare,
@@ -203,6 +204,25 @@ class StartTests(KeeperCase):
         self.assertFalse(store.may_begin_group_anew)
         self.assertIs(store.group.judge("p", 5, 1).known, Known.FORGOTTEN_PRODUCER)
         self.assertIs(store.group.judge("p", 0, 1).known, Known.NEW)
+
+
+class FailedTests(KeeperCase):
+    """The disk fails at the file."""
+
+    def test_a_failed_write_ends_nobody(self) -> None:
+        """The store goes on, a start folds the log, and the next stop writes the file."""
+        for call in ("write_file", "pwrite", "datasync"):
+            with self.subTest(call=call):
+                self.disk.failures = {(call, STATE_NAME): BROKEN}
+                self.store.clean_close()
+                self.disk.failures = {}
+                self.store = FileStore.open(self.config, self.disk)
+                self.assertKnown()
+                self.store.clean_close()
+                self.assertTrue(self.disk.exists(PATH))
+                self.store = FileStore.open(self.config, self.disk)
+                self.store.append_bodies((b"x",), 1)
+                commit(self.store)
 
 
 class BeginAnewTests(KeeperCase):

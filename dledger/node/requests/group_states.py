@@ -11,11 +11,11 @@ Rule 1: one piece is under way at a time, on the connection of a member, within 
 a follower that lacks many entries.
 Rule 2: a state is taken up only if the log has the entry that it names, committed, with the same bytes; and
 no state is given that a member does not have by its own log.
-Rule 4: encoding and decoding go on a step at a time, in turns of the reactor of their own, so a large state
-holds nobody up: meanwhile a member that asks hears that there is nothing for it yet.
 Rule 3: a member whose directory Java wrote begins with an empty state when no other member has given one for
 L{PATIENCE_S}. If one does while others know producers, it gives their slots away, and they refuse its
 entries: so it does not while a state is on its way.
+Rule 4: a large state is encoded and decoded in steps, each in a turn of its own. A member that asks for it
+before it is encoded gets an answer without data, and asks again.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class _Offer:
     """
     A state that is, or becomes, bytes.
 
-    @ivar asked_s: when a piece of it was asked for last. @ivar is_given: whether a member has one.
-    @ivar begins: offset of each of its pieces; empty:
-        it is not done.
+    @ivar asked_s: when a piece of it was asked for last.
+    @ivar is_given: whether a member has got a piece of it.
+    @ivar begins: offset of each piece of the encoding; empty: that is not done.
     """
 
     place: StatePlace

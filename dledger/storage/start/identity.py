@@ -195,7 +195,7 @@ def identity_now(
     if recorded is not None and recorded.unsure and config.accept_unclean_start:
         is_proven = 1  # an operator's word
     return attrs.evolve(
-        before, boot_id=boot_id, members=is_listed and before.members or listed_members(config),
+        before, boot_id=boot_id, members=(is_listed and before.members) or listed_members(config),
         is_listed=int(is_listed), was_async=int(not config.is_sync), unsure=unsure,
         is_proven=is_proven,
     )
