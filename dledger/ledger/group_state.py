@@ -636,7 +636,8 @@ class GroupFold:
         """The entries up to here are committed."""
         tail = self._tail
         if not tail or tail[0][0].first_index > committed_index:
-            self.state.index = max(self.state.index, committed_index)
+            if committed_index > self.state.index:
+                self.state.index = committed_index
             return
         while tail and tail[0][0].first_index <= committed_index:
             marked, said = tail.popleft()
