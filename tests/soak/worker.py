@@ -3,8 +3,9 @@
 One client of the soak, in a process of its own.
 
 Usage: C{python -m tests.soak.worker PEERS NAME SEED FILE}. It works until its standard input ends, and writes
-a line of JSON for each call: kind, monotonic times in ns of its begin and end, outcome, index, body. The first
-letter of its name gives its work:
+a line of JSON for each call: kind, monotonic times in ns of its begin and end, outcome, index, body.
+
+The first letter of its name gives its work:
 
     w   appends unique bodies, and makes linearizable reads
     p   is a producer: it appends the bodies 0, 1, 2, ... by number, each until it is acknowledged
