@@ -82,8 +82,9 @@ class KeeperTests(SynchronousTestCase):
         self.failureResultOf(second, CancelledError)
 
     def test_closed(self) -> None:
-        """The attempt is cancelled, and later callers fail."""
+        """The attempt is cancelled; callers that wait and later ones get the reason: they cancelled nothing."""
         caller = self.keeper.ready()
         self.keeper.close(ValueError("closed"))
-        self.failureResultOf(caller, CancelledError)
+        self.assertTrue(self.attempts[0].called)
+        self.failureResultOf(caller, ValueError)
         self.failureResultOf(self.keeper.ready(), ValueError)

@@ -75,7 +75,7 @@ class Keeper(Generic[_C]):
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.called:
-                waiter.errback(failure.value)
+                waiter.errback(self._closed or failure.value)
 
     def lost(self, connection: _C) -> bool:
         """Forget a connection that has ended. @return: whether it was the present one."""
@@ -86,8 +86,8 @@ class Keeper(Generic[_C]):
 
     def close(self, error: Exception) -> None:
         """
-        Cancel the attempt: callers that wait for it get C{CancelledError}, later ones C{error}. An open
-        connection stays; the owner ends it.
+        Cancel the attempt. Callers get C{error}, those that wait and later ones: none of them has cancelled
+        anything. An open connection stays; the owner ends it.
         """
         self._closed = error
         if self._attempt is not None:
