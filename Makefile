@@ -105,8 +105,9 @@ bench: $(READY) ## quick measurements
 release-check: $(LIGHT) ## the news and the wheel of the next release, as a dry run: make release-check RELEASE=0.2.0
 	@$(BIN)/python -m tests.release_check $(RELEASE)
 
-docs: $(READY) ## API pages into build/api, links and names in docs/ checked
+docs: $(READY) ## API pages into build/api, the reference into build/docs; links and names in docs/ checked
 	@$(BIN)/python -m twisted.trial tests.test_docs
+	@$(BIN)/python -m tests.reference
 	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/api dledger protocols
 
 format: $(LIGHT) ## import order and what else can be fixed by itself

@@ -177,14 +177,14 @@ class Road:
 class NativeRoad(Road):
     """Our client over the native wire; eight calls share a window, as in L{benchmarks.client_load}."""
 
-    def __init__(self, window: int, *, flush: str = "async") -> None:
+    def __init__(self, window: int, *, flush: str = "async", exactly_once: bool = False) -> None:
         self.window = window
         self._group = GuardGroup(flush=flush)
         self._wires = self._group.wires
         if window == 1:
             self.role = self._group.role  # type: ignore[method-assign]
         self._client = LogClient(
-            PEERS, group=GROUP_NAME, reactor=self._wires.clock, wire="binary",
+            PEERS, group=GROUP_NAME, reactor=self._wires.clock, wire="binary", exactly_once=exactly_once,
             endpoint_for=lambda address: WireEndpoint(self._wires, address),
         )
         self._calls = [(_BODY,) * (window // 8)] * 8 if window >= 8 else [(_BODY,)] * window
@@ -284,6 +284,7 @@ ROADS: Mapping[str, Callable[[], Road]] = {
     "native-1": partial(NativeRoad, 1),
     "native-64": partial(NativeRoad, 64),
     "native-64-sync": partial(NativeRoad, 64, flush="sync"),
+    "numbered-64": partial(NativeRoad, 64, exactly_once=True),
     "remoting-1": partial(RemotingRoad, 1),
     "remoting-64": partial(RemotingRoad, 64),
     "put-1": partial(PutRoad, 1),

@@ -2,12 +2,11 @@
 """
 The tables of docs/reference.md, printed from the code: options of each program, codes, commands, metrics.
 
-    python -m tests.reference            say which tables are stale
-    python -m tests.reference --write    bring them up to date
+    python -m tests.reference    write the whole page, build/docs/reference.md
 
-The page is written by people around the tables; a table is between two comments that have its name. The
-meaning of an option, a code or a command is in the code; L{tests.reference_remarks} has the few words that no
-code needs: which value of a metric is a sign of trouble, and where a document goes on about a command.
+The page is written by people around the tables; C{*(table: NAME)*} is the place of one. The meaning of an
+option, a code or a command is in the code; L{tests.reference_remarks} has the few words that no code needs:
+which value of a metric is a sign of trouble, and where a document goes on about a command.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ from tests.import_graph import ROOT
 from tests.reference_remarks import COMMAND_REMARKS, METRIC_REMARKS
 
 PAGE = ROOT / "docs" / "reference.md"
-_BEGIN = re.compile(r"^<!-- printed: (.+) -->$", re.MULTILINE)
-END = "<!-- end -->"
+_PLACE = re.compile(r"^\*\(table: (.+)\)\*$", re.MULTILINE)
+BUILT = ROOT / "build" / "docs" / "reference.md"
 
 #: Fields of the classes of options that no operator gives: parts, and results.
 NOT_OPTIONS = frozenset({"store", "ha", "raft", "ignored", "role"})
@@ -309,38 +308,26 @@ PRINTED: Mapping[str, Callable[[], str]] = {
 
 def page(text: str) -> str:
     """
-    The page with its tables as the code prints them.
+    The page with its tables.
 
-    @param text: the page as it is.
-    @raise ValueError: a table is missing, unknown, there twice, or without an end.
+    @param text: with the place of each table.
+    @raise ValueError: a table is missing, unknown, or there twice.
     """
-    names = _BEGIN.findall(text)
+    names = _PLACE.findall(text)
     if sorted(names) != sorted(PRINTED):
         raise ValueError(
             f"docs/reference.md has the tables {sorted(names)}, the code prints {sorted(PRINTED)}: write the "
-            f"missing comments, or remove those that are too many"
+            f"missing lines, or remove those that are too many"
         )
-    parts = _BEGIN.split(text)
-    whole = parts[0]
-    for name, following in zip(parts[1::2], parts[2::2], strict=True):
-        _, end, rest = following.partition(f"\n{END}\n")
-        if not end:
-            raise ValueError(f"docs/reference.md: the table {name!r} has no line {END}")
-        whole += f"<!-- printed: {name} -->\n\n{PRINTED[name]()}\n{END}\n{rest}"
-    return whole
+    return _PLACE.sub(lambda found: PRINTED[found[1]](), text)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Compare the page, or write it. @return: the exit status."""
-    text = PAGE.read_text(encoding="utf-8")
-    made = page(text)
-    if made == text:
-        return 0
-    if "--write" in arguments:
-        PAGE.write_text(made, encoding="utf-8")
-    sys.stdout.write(f"docs/reference.md: {'written' if '--write' in arguments else 'stale'}\n")
-    return 0 if "--write" in arguments else 1
+def main() -> None:
+    """Write the page."""
+    BUILT.parent.mkdir(parents=True, exist_ok=True)
+    BUILT.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{BUILT.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

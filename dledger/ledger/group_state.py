@@ -180,8 +180,8 @@ class Verdict(NamedTuple):
     last: int = -1
 
 
-#: What an entry of the log's own says, if it changes the state.
-_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | int | None
+#: What an entry says, if it changes the state: the log's own one; or a producer as it is after its entries.
+_Said = tuple[Session, ...] | ReaderState | AgeEntry | StateEntry | int | Producer | None
 
 
 def _said(marked: Marked) -> _Said:
@@ -263,12 +263,19 @@ class _Layer:
         self.producer_bytes = 0
         self.has_forgotten = True
 
-    def take(self, marked: Marked, said: _Said) -> None:
-        """@raise UnfitEntry: it does not fit; nothing has changed."""
+    def take(self, marked: Marked, said: _Said) -> _Said:
+        """
+        Take an entry, or some of one producer. @param said: None for a producer that is not known yet.
+
+        @return: C{said}, or the producer as it is after its entries.
+        @raise UnfitEntry: they do not fit; nothing has changed.
+        """
         channel = marked.channel
         if channel > 0:
-            self._numbered(marked)
-        elif channel == TIME_CHANNEL:
+            producer = said if isinstance(said, Producer) else self._after(marked)
+            self.put(producer)
+            return producer
+        if channel == TIME_CHANNEL:
             assert isinstance(said, int)
             self.time = NotedTime(marked.first_index, marked.term, said)
         elif channel == SESSION_CHANNEL:
@@ -281,8 +288,9 @@ class _Layer:
             assert isinstance(said, StateEntry)
             if said.word is StateWord.BEGIN_ANEW:
                 self.begin_anew()
+        return said
 
-    def _numbered(self, marked: Marked) -> None:
+    def _after(self, marked: Marked) -> Producer:
         producer = self.in_slot(slot_of(marked.channel))
         if producer is None:
             raise UnfitEntry(f"entry {marked.first_index} is of the slot {slot_of(marked.channel)}, which no "
@@ -292,7 +300,7 @@ class _Layer:
                 f"entry {marked.first_index} of the producer {producer.name!r} ends with the digits "
                 f"{marked.channel & DIGITS_MASK}, the number after its last one is {producer.last + 1}"
             )
-        self.put(producer.wrote(marked.first_index, marked.entries, self.age_ms))
+        return producer.wrote(marked.first_index, marked.entries, self.age_ms)
 
     def _bind(self, marked: Marked, sessions: tuple[Session, ...]) -> None:
         slots, names = {one.slot for one in sessions}, {one.producer for one in sessions}
@@ -464,9 +472,11 @@ class GroupState(_Layer):
         self.hidden_counts = array("q")
         self.digest_place = self.digest_entry = None
 
-    def take(self, marked: Marked, said: _Said) -> None:
+    def take(self, marked: Marked, said: _Said) -> _Said:
         """See L{_Layer.take}."""
-        super().take(marked, said)
+        said = super().take(marked, said)
+        if 0 < marked.channel < HIDDEN:
+            return said
         if marked.channel < 0 or marked.channel >= HIDDEN:
             runs, counts = self.hidden_runs, self.hidden_counts
             if not runs or runs[-1] + self.hidden - counts[-1] < marked.first_index:
@@ -480,6 +490,7 @@ class GroupState(_Layer):
             self.digest_place = DigestPlace(marked.first_index, marked.term, self.capture())
         elif isinstance(said, StateEntry) and said.word is StateWord.DIGEST:
             self.digest_entry = said
+        return said
 
     def take_digest_place(self) -> DigestPlace | None:
         """The last entry that wants a digest, once. @return: None: there is none, or it was taken."""
@@ -584,7 +595,8 @@ class _Ahead(_Layer):
 class GroupFold:
     """
     Invariant: C{state} has the entries up to the last one that was reported as committed, C{_ahead} those of
-    C{_tail} besides, which are all that follow it in the log.
+    C{_tail} besides, which are all that follow it in the log; with each of a producer, the producer as it is
+    after it.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -613,8 +625,7 @@ class GroupFold:
         try:
             for marked in marks:
                 said = _said(marked) if marked.channel < 0 else None
-                self._ahead.take(marked, said)
-                self._tail.append((marked, said))
+                self._tail.append((marked, self._ahead.take(marked, said)))
                 taken += 1
         except UnfitEntry:
             if taken:
@@ -625,7 +636,8 @@ class GroupFold:
         """The entries up to here are committed."""
         tail = self._tail
         if not tail or tail[0][0].first_index > committed_index:
-            self.state.index = max(self.state.index, committed_index)
+            if committed_index > self.state.index:
+                self.state.index = committed_index
             return
         while tail and tail[0][0].first_index <= committed_index:
             marked, said = tail.popleft()
@@ -635,7 +647,7 @@ class GroupFold:
                 channel = marked.channel & ~DIGITS_MASK | marked.channel + done & DIGITS_MASK
                 tail.appendleft((marked._replace(first_index=committed_index + 1, channel=channel,
                                                  entries=rest), said))
-                marked = marked._replace(entries=done)
+                marked, said = marked._replace(entries=done), None
             self.state.take(marked, said)
         self.state.index = committed_index
         if not tail:
@@ -643,15 +655,12 @@ class GroupFold:
 
     def cut(self, first_gone: int) -> None:
         """The entries from C{first_gone} on are gone. None of them was committed."""
-        kept = []
-        for marked, said in self._tail:
-            if marked.first_index < first_gone:
-                kept.append((marked._replace(entries=min(marked.entries, first_gone - marked.first_index)),
-                             said))
-        self._tail = deque(kept)
+        kept, self._tail = self._tail, deque()
         self._ahead = _Ahead(self.state)
         for marked, said in kept:
-            self._ahead.take(marked, said)
+            if marked.first_index < first_gone:
+                left = marked._replace(entries=min(marked.entries, first_gone - marked.first_index))
+                self._tail.append((left, self._ahead.take(left, None if marked.channel > 0 else said)))
 
     def producer(self, name: str) -> Producer | None:
         """A producer, with the entries that are not committed."""

@@ -2,7 +2,7 @@
 """
 The options of a member: the unit and the meaning of each, for operators.
 
-C{docs/reference.md} is made of this table (C{python -m tests.reference --write}). A text is Markdown, with
+The table in the reference is made of this one (L{tests.reference}). A text is Markdown, with
 links as that page has them.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import platform
 import re
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,6 +24,7 @@ from dledger.admin.metrics import (
 from dledger.ledger.holes import Hole
 from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
+from tests.reference import PRINTED
 
 
 def samples(**facts: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -160,9 +160,8 @@ class MetricsTests(SynchronousTestCase):
         make_registry(picture)
 
     def test_all_are_documented(self) -> None:
-        """In C{docs/reference.md}, each of them and no other."""
-        text = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text()
-        section = text.partition("<!-- printed: member metrics -->\n")[2].partition("<!-- end -->")[0]
+        """In the reference, each of them and no other."""
+        section = PRINTED["member metrics"]()
         rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
         documented = re.findall(r"`(\w+)`", "".join(rows))
         registry = make_registry(lambda: picture(machine=MACHINE))

@@ -13,9 +13,18 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.testing.group.checks.history import NEVER, Call
 from tests.processes.members import ROOT
 from tests.slowness import patient
-from tests.soak.judge import calls_of, judged, summary
+from tests.soak.judge import (
+    Line,
+    calls_of,
+    judged,
+    lines_of_workers,
+    summary,
+    wrong_numbers,
+    wrong_reads,
+)
 from tests.soak.porcupine import lines_of
 from tests.soak.shim import SIZE, Shim
+from tests.soak.worker import numbered_body
 
 
 class SoakTests(SynchronousTestCase):
@@ -31,6 +40,7 @@ class SoakTests(SynchronousTestCase):
         self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr[-2000:])
         self.assertIn("all is well", done.stdout)
         self.assertGreater(done.stdout.count("in step after"), 4, done.stdout)
+        self.assertRegex(done.stdout, "commit ok.* read entries")
 
 
 class JudgeTests(SynchronousTestCase):
@@ -42,11 +52,12 @@ class JudgeTests(SynchronousTestCase):
         lines = [["append", 10, 20, "ok", 0, "a"], ["append", 20, 30, "unknown", -1, "b"],
                  ["get", 30, 40, "beyond", 1, ""]]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '["get", 1')
-        first, second, third = calls_of([path])
+        lines = lines_of_workers([path])
+        first, second, third = calls_of(lines)
         self.assertEqual((first.began, first.ended, first.index, first.body), (20, 41, 0, b"a"))
         self.assertLess(second.began, first.ended)
         self.assertEqual((second.ended, third.outcome), (NEVER, "beyond"))
-        self.assertEqual(summary([first, second, third]), "1 append ok, 1 append unknown, 1 get beyond")
+        self.assertEqual(summary(lines), "1 append ok, 1 append unknown, 1 get beyond")
 
     def test_wrong(self) -> None:
         """An acknowledged append that is not in the log is found."""
@@ -55,8 +66,41 @@ class JudgeTests(SynchronousTestCase):
         ledger = Path(self.mktemp())
         for kind in ("data", "index"):
             (ledger / kind).mkdir(parents=True)
-        (wrong, *_rest) = judged(calls_of([path]), [ledger])
+        (wrong, *_rest) = judged(lines_of_workers([path]), [ledger])
         self.assertIn("not linearizable", wrong)
+
+    def test_numbers(self) -> None:
+        """A number twice, or left out, is found; what others append between does not count."""
+        zero, one, two = (numbered_body("p0", number) for number in range(3))
+        self.assertEqual([*wrong_numbers([zero, "w0:1:", one, "p1:7:", two], ["p0"])], [])
+        for bodies, after in (([zero, one, one], 1), ([zero, two], 0), ([one], -1)):
+            (wrong,) = wrong_numbers(bodies, ["p0"])
+            self.assertIn(f"after number {after} comes", wrong)
+
+    def test_reads(self) -> None:
+        """An entry that is left out, given after its commit, given twice, or another one, is found."""
+        programs = {2: "a", 3: "b", 5: "c", 6: "d"}
+
+        def read(session: str, at: int, index: int, body: str = "") -> Line:
+            return Line("r0", "read", at, at + 1, session, index, body or programs[index])
+
+        def commit(outcome: str, at: int, index: int) -> Line:
+            return Line("r1", "commit", at, at + 1, outcome, index, "")
+
+        whole = [
+            read("s", 1, 2), read("s", 3, 3), commit("unknown", 5, 3), commit("ok", 5, 3), read("t", 7, 5),
+        ]
+        self.assertEqual([*wrong_reads(whole, programs)], [])
+        self.assertEqual([*wrong_reads([*whole[:3], read("t", 7, 2), read("u", 9, 5)], programs)], [])
+        for lines, words in (
+            ([read("s", 1, 3)], "began with number 1; committed was -1, perhaps -1"),
+            ([*whole[:4], read("t", 7, 3)], "began with number 1; committed was 1, perhaps 1"),
+            ([*whole, read("t", 9, 5)], "does not follow"),
+            ([read("s", 1, 2, "x")], "was given 'x'"),
+            ([read("s", 1, 4, "x")], "was given 'x'"),
+        ):
+            (wrong,) = wrong_reads(lines, programs)
+            self.assertIn(words, wrong)
 
     def test_for_porcupine(self) -> None:
         """Positions without what leaders wrote; no call without an effect that could be judged."""

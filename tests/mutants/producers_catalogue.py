@@ -130,7 +130,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "        return Verdict(Known.REPEATED, producer.runs[0].first_index, 1, last)\n"),
     ), {"test": f"{_FOLDS}.ProducerTests.test_old_runs_have_no_place"}),
     ("marked-in-columns-by-the-first", "of entries of one size all are of the producer of the first one", (
-        Patch(_MARKS, "channels[at] == base | digits & DIGITS_MASK:\n", "channels[at] > 0:\n"),
+        Patch(_MARKS, "        if channels[end : end + size] == tuple(range(base | following, "
+              "(base | following) + size)):\n", "        if channels[end] > 0:\n"),
     ), {"test": "tests.storage.test_marks.AlikeTests"}),
     ("java-entry-numbered", "an entry that a Java leader wrote counts as one of a producer", (
         Patch(_MARKS, "        if channel and chain_crc:\n", "        if channel:\n"),
@@ -161,8 +162,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "max(entry.clock_ms - self.clock_ms, 0)"),
     ), {"test": f"{_FOLDS}.AgeTests.test_one_entry_counts_an_hour_at_most"}),
     ("used-producers-go", "producers are forgotten by the age of their session", (
-        Patch(_STATE, "        self.put(producer.wrote(marked.first_index, marked.entries, self.age_ms))\n",
-              "        self.put(producer.wrote(marked.first_index, marked.entries, producer.used_ms))\n"),
+        Patch(_STATE, "        return producer.wrote(marked.first_index, marked.entries, self.age_ms)\n",
+              "        return producer.wrote(marked.first_index, marked.entries, producer.used_ms)\n"),
     ), {"test": f"{_FOLDS}.AgeTests.test_the_quiet_ones_go"}),
     ("forgotten-called-never-seen", "a producer that may have been forgotten is said to be unknown", (
         Patch(_STATE, "                is_sure = not self._ahead.has_forgotten\n",

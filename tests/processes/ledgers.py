@@ -25,6 +25,8 @@ class Record:
     index: int
     term: int
     pos: int
+    channel: int
+    chain_crc: int
     raw: bytes
 
     @property
@@ -59,7 +61,8 @@ def read_records(ledger_path: Path) -> Iterator[Record]:
         data = _mapped(path)
         at = 0
         while len(data) - at >= ENTRY_HEADER_SIZE:
-            magic, size, index, term, pos, _channel, _chain, _crc, length = ENTRY_HEADER.unpack_from(data, at)
+            (magic, size, index, term, pos, channel, chain_crc, _crc, length,
+             ) = ENTRY_HEADER.unpack_from(data, at)
             if magic == BLANK_MAGIC:
                 break
             if size == 0:
@@ -69,7 +72,8 @@ def read_records(ledger_path: Path) -> Iterator[Record]:
             if expected not in (-1, index):
                 raise LedgerFault(f"{path} at {at}: index {index} follows {expected - 1}")
             expected = index + 1
-            yield Record(index=index, term=term, pos=pos, raw=data[at : at + size])
+            yield Record(index=index, term=term, pos=pos, channel=channel, chain_crc=chain_crc,
+                         raw=data[at : at + size])
             at += size
 
 

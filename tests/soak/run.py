@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.processes.children import ChildError
 from tests.soak.faults import ENDING, Fault, Faults
-from tests.soak.judge import calls_of, judged, summary
+from tests.soak.judge import calls_of, judged, lines_of_workers, summary
 from tests.soak.network import enter
 from tests.soak.porcupine import build_porcupine, porcupine_says
 from tests.soak.world import World
@@ -86,13 +86,13 @@ def tell(line: str) -> None:
 
 def judge(world: World, wrong: list[str], *, with_porcupine: bool) -> list[str]:
     """Judge the answers to the clients. @return: what is wrong, C{wrong} included."""
-    calls = calls_of(path for path in world.histories if path.exists())
-    tell(f"{len(calls)} calls: {summary(calls)}")
+    lines = lines_of_workers(path for path in world.histories if path.exists())
+    tell(f"{len(lines)} calls: {summary(lines)}")
     ledgers = [member.ledger_path for member in world.members.values()]
-    found = wrong + judged(calls, ledgers) if not wrong or not any(
+    found = wrong + judged(lines, ledgers) if not wrong or not any(
         member.is_running for member in world.members.values()) else wrong
     if with_porcupine:
-        said = porcupine_says(calls, ledgers[0])
+        said = porcupine_says(calls_of(lines), ledgers[0])
         tell(f"porcupine: {said}")
         if said.startswith("Illegal"):
             found = [*found, f"porcupine: {said}"]
@@ -104,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--clients", type=int, default=4, help="besides two producers and two readers")
     parser.add_argument("--hold", type=float, nargs=2, default=(0.5, 4.0), help="seconds of a fault")
     parser.add_argument("--only", default="", metavar="KIND,KIND", help="only these faults")
     parser.add_argument("--porcupine", action="store_true")

@@ -1,9 +1,15 @@
 # -*- test-case-name: tests.hostile.test_soak -*-
 """
-One client of the soak, in a process of its own: appends of unique bodies, and linearizable reads.
+One client of the soak, in a process of its own.
 
 Usage: C{python -m tests.soak.worker PEERS NAME SEED FILE}. It works until its standard input ends, and writes
 a line of JSON for each call: kind, monotonic times in ns of its begin and end, outcome, index, body.
+
+The first letter of its name gives its work:
+
+    w   appends unique bodies, and makes linearizable reads
+    p   is a producer: it appends the bodies 0, 1, 2, ... by number, each until it is acknowledged
+    r   is one of the processes of the named reader L{READER}: it takes entries, and commits them
 """
 
 from __future__ import annotations
@@ -17,11 +23,22 @@ from typing import TextIO
 
 import dledger
 from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.client.reading.blocking_reader import BlockingReader
 
 #: Seconds that a call may take.
 TIMEOUT_S = 8.0
 #: Seconds between two calls, at most.
 PAUSE_S = 0.02
+
+
+#: Name of the reader.
+READER = "soak"
+_LEASE_S = 2.0
+
+
+def numbered_body(producer: str, number: int) -> str:
+    """The body that a producer has for a number: the same whenever it is sent."""
+    return f"{producer}:{number}:" + "x" * (number * 37 % 211)
 
 
 class Worker:
@@ -40,8 +57,12 @@ class Worker:
         self._file.flush()
 
     def call(self) -> None:
-        """Make one call."""
-        if self._known < 0 or self._chance.random() < 0.6:
+        """Make one call; a reader: some."""
+        if self._name.startswith("p"):
+            self._append_numbered()
+        elif self._name.startswith("r"):
+            self._read()
+        elif self._known < 0 or self._chance.random() < 0.6:
             self._append()
         else:
             self._get()
@@ -60,12 +81,60 @@ class Worker:
         self._tell("append", began, outcome, index, body)
         self._known = max(self._known, index)
 
+    def _append_numbered(self) -> None:
+        """Append the next bodies. Now and then the log is asked for the last number, as after a crash."""
+        if self._chance.random() < 0.05:
+            try:
+                last = self._log.last_sequence(self._name)
+            except dledger.DLedgerError:
+                return
+            following = 0 if last is None else last.sequence + 1
+            if following < self._number:
+                now, why = time.monotonic_ns(), f"{self._number - 1} is acknowledged"
+                self._tell("wrong", now, "wrong", following, why)
+            self._number = following
+        count = self._chance.choice((1, 1, 5))
+        bodies = [numbered_body(self._name, self._number + at) for at in range(count)]
+        began = time.monotonic_ns()
+        try:
+            places = self._log.append_many(
+                [body.encode() for body in bodies], producer=self._name, sequence=self._number
+            )
+        except (dledger.OutOfSequence, dledger.SequenceTaken) as error:
+            self._tell("wrong", began, "wrong", self._number, repr(error))
+            return
+        except dledger.DLedgerError:
+            return  # (The same numbers again.)
+        for at, body in enumerate(bodies):
+            self._tell("append", began, "ok", places.index_of(at), body)
+        self._number += len(bodies)
+
+    def _read(self) -> None:
+        """Take entries, and commit them in pieces; the last piece is often not committed."""
+        session = f"{self._name}:{time.monotonic_ns()}"
+        try:
+            with self._log.reader(READER, follow=False, lease_s=_LEASE_S, timeout=TIMEOUT_S) as reader:
+                began = time.monotonic_ns()
+                for number, entry in enumerate(reader, 1):
+                    self._tell("read", began, session, entry.index, entry.body.decode("latin-1"))
+                    if number % self._chance.choice((7, 30)) == 0:
+                        self._commit(reader, entry.index)
+                    began = time.monotonic_ns()
+        except dledger.DLedgerError:
+            pass
+
+    def _commit(self, reader: BlockingReader, index: int) -> None:
+        began, outcome = time.monotonic_ns(), "unknown"
+        self._tell("commit", began, outcome, index)  # (Before it: the process may be ended meanwhile.)
+        reader.commit(index)
+        self._tell("commit", began, "ok", index)
+
     def _get(self) -> None:
         newest = self._chance.random() < 0.6
         index = self._known + 1 if newest else int(self._chance.random() * (self._known + 1))
         began, outcome, body = time.monotonic_ns(), "unknown", ""
         try:
-            body = self._log.get(index).body.decode()
+            body = self._log.get(index).body.decode("latin-1")
             outcome = "ok"
         except dledger.NotYet:
             outcome = "beyond"

@@ -58,7 +58,8 @@ class World:
                 member._environment.update(self.shims[name].environment)
             self.members[name] = member
         self.peers = peers_text(self.network.addresses)
-        self.histories = [directory / f"w{number}.calls" for number in range(clients)]
+        names = [*(f"w{number}" for number in range(clients)), "p0", "p1", "r0", "r1"]
+        self.histories = [directory / f"{name}.calls" for name in names]
         self.workers = [
             Child(path.stem, [sys.executable, "-m", "tests.soak.worker", self.peers, path.stem, str(seed),
                               str(path)],
@@ -94,14 +95,15 @@ class World:
 
     def stop(self) -> list[str]:
         """End clients, then members, in order. @return: what went wrong."""
+        wrong = []
         for worker in self.workers:
-            if worker.is_running:
-                worker.pipes[0].close()
-                worker.wait(seconds=30)
+            worker.pipes[0].close()
+            if worker.wait(seconds=30):
+                wrong.append(f"a client ended with {worker.exit_status}: {worker.log_tail(3)}")
         time.sleep(patient(SCRUBBED_S))
         self.wait_in_step("stop")
-        return [f"{name} ended with {status}" for name, member in self.members.items()
-                if not ended_well(status := member.stop(seconds=30))]
+        return wrong + [f"{name} ended with {status}" for name, member in self.members.items()
+                        if not ended_well(status := member.stop(seconds=30))]
 
     def close(self) -> None:
         """End everything."""

@@ -36,11 +36,11 @@ def marks_of_channels(
     channels: Sequence[int], bodies: Sequence[bytes], first_index: int, term: int
 ) -> tuple[Marked, ...]:
     """Those of entries that a leader is about to write, by their channels."""
-    return _marks_of(channels, first_index, term, bodies.__getitem__)
+    return _marks_of(tuple(channels), first_index, term, bodies.__getitem__)
 
 
 def _marks_of(
-    channels: Sequence[int], first_index: int, term: int, body_of: Callable[[int], bytes]
+    channels: tuple[int, ...], first_index: int, term: int, body_of: Callable[[int], bytes]
 ) -> tuple[Marked, ...]:
     """As L{add_mark} finds them, one after the other. @param body_of: by number."""
     marks: list[Marked] = []
@@ -51,12 +51,27 @@ def _marks_of(
         if channel < 0:
             marks.append(Marked(first_index + begin, term, channel, body=body_of(begin)))
         elif channel:
-            base, digits = channel & ~DIGITS_MASK, channel + 1
-            while at < count and channels[at] == base | digits & DIGITS_MASK:
-                at += 1
-                digits += 1
+            at = _end_of_run(channels, begin)
             marks.append(Marked(first_index + begin, term, channel, at - begin))
     return tuple(marks)
+
+
+def _end_of_run(channels: tuple[int, ...], begin: int) -> int:
+    """Where those end that follow the producer's entry at C{begin}; few steps, as there may be many."""
+    end, count, base = begin + 1, len(channels), channels[begin] & ~DIGITS_MASK
+    following = channels[begin] + 1 & DIGITS_MASK
+    piece, widest = 1, count
+    while end < count:
+        size = min(piece, count - end, DIGITS_MASK + 1 - following)
+        if channels[end : end + size] == tuple(range(base | following, (base | following) + size)):
+            end += size
+            following = following + size & DIGITS_MASK
+            piece = widest
+        elif size == 1:
+            break
+        else:
+            piece = widest = size // 2
+    return end
 
 
 def marks_of_run(view: bytes, count: int, size: int, first_index: int, term: int) -> tuple[Marked, ...]:

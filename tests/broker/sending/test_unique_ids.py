@@ -9,7 +9,7 @@ from datetime import datetime
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, has_unique_key
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, find_unique_key
 
 
 class UniqueIdsTests(SynchronousTestCase):
@@ -44,7 +44,7 @@ class UniqueIdsTests(SynchronousTestCase):
             (b"MY_UNIQ_KEY\x01k", False), (b"MY_UNIQ_KEY\x01k\x02UNIQ_KEY\x01k", True),
             (b"UNIQ_KEY\x01", False), (b"UNIQ_KEY\x01\x02A\x01b", False), (b"A\x01UNIQ_KEY\x01k", False),
         ):
-            self.assertEqual(has_unique_key(properties), expected, properties)
+            self.assertEqual(bool(find_unique_key(properties)), expected, properties)
 
     def test_differ(self) -> None:
         """Two of one millisecond, two brokers."""

@@ -16,6 +16,7 @@ Source: MessageClientIDSetter, SendMessageProcessor (5.3.3).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from random import Random
 from time import localtime, mktime
@@ -25,13 +26,8 @@ from dledger.rocketmq.broker.common.own_address import OwnAddress
 UNIQUE_KEY = b"UNIQ_KEY\x01"
 
 
-def has_unique_key(properties: bytes) -> bool:
-    """Whether a message has a unique key; an empty one is none, nor is a property with a longer name."""
-    at = properties.find(UNIQUE_KEY)
-    while at > 0 and properties[at - 1] != 2:
-        at = properties.find(UNIQUE_KEY, at + 1)
-    end = at + len(UNIQUE_KEY)
-    return at >= 0 and properties[end : end + 1] not in (b"", b"\x02")
+#: Finds the unique key of a message in its properties: an empty one is none, nor is one with a longer name.
+find_unique_key = re.compile(rb"(?:\A|\x02)UNIQ_KEY\x01[^\x02]").search
 
 
 class UniqueIds:

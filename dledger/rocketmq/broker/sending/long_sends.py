@@ -35,7 +35,7 @@ from dledger.rocketmq.broker.puts.send_properties import (
     without_delay,
 )
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, has_unique_key
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, find_unique_key
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -177,7 +177,7 @@ class LongSends:
 
     def _id_for(self, properties: bytes) -> bytes:
         """The unique key that a message without one gets, as a property."""
-        return b"" if has_unique_key(properties) else self._ids.property()
+        return b"" if find_unique_key(properties) else self._ids.property()
 
     def _half_of(self, message: NewMessage, properties: bytes) -> ReadSend:
         """

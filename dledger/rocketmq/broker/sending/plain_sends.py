@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.puts.rules import PutRules, host_of
 from dledger.rocketmq.broker.puts.send_properties import plain_properties
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, has_unique_key
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, find_unique_key
 from dledger.rocketmq.broker.store.records.plain_records import PlainForm, PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_MAX
@@ -69,7 +69,7 @@ class PlainSends:
         if plan.form is None or queue_id >= plan.queues or len(body) > self._body_max:
             return None
         stored = plain_properties(properties, self._added)
-        if stored is not None and not has_unique_key(properties):
+        if stored is not None and not find_unique_key(properties):
             stored += self._ids.property()
         return None if stored is None else PlainMessage(plan.form, queue_id, born_timestamp, stored, body)
 

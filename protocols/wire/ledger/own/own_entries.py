@@ -90,7 +90,7 @@ def slot_channels(slot: int, number: int, count: int) -> list[int]:
     """The channels of C{count} entries of a producer that follow each other. @param number: of the first."""
     assert 0 < slot <= SLOT_MAX, slot
     base = slot << _SLOT_SHIFT
-    return [base | (one & DIGITS_MASK) for one in range(number, number + count)]
+    return [*map(base.__or__, map(DIGITS_MASK.__and__, range(number, number + count)))]
 
 
 def slot_of(channel: int) -> int:
