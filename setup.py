@@ -58,6 +58,7 @@ DEV = [
     *ARCHIVE,
     *TRACING,
     "celery>=5.3",
+    "coverage>=7.4",
     "django>=5",
     "fastapi>=0.110",
     "gunicorn>=22",
@@ -111,6 +112,7 @@ setup(
         "rich>=13.7",
         "treq>=24.9",
         "twisted>=24.7",
+        "werkzeug>=3",
         "zope.interface>=6",
     ],
     extras_require={
