@@ -37,7 +37,8 @@ class LostFilesTests(SynchronousTestCase):
         """Each part is lost or comes back as a whole; the log, the queues and the tables stay."""
         rng = random.Random(1)
         disk, lost = MachineDisk(rng), LostFiles()
-        parts = [["/s/index/1", "/s/index/2", "/s/indexed"], ["/s/commitlogmark", "/s/checkpoint"]]
+        marks = ["/s/commitlogmark", "/s/checkpoint", "/s/abort"]
+        parts = [["/s/index/1", "/s/index/2", "/s/indexed"], marks]
         kept = ["/s/commitlog/0", "/s/consumequeue/T/0/0", "/s/config/topics.json"]
         seen = set()
         for path in [*parts[0], *kept]:

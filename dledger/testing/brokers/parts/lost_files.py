@@ -15,7 +15,7 @@ _WHOLE_SHARE = 0.3
 #: Of the parts of a store, those that are lost, and of these, those that come back from before.
 _PART_SHARE, _RESTORED_SHARE = 0.6, 0.6
 #: Parts of a store that are made from its log, by the beginnings of their files' names.
-PARTS = (("index/", "indexed"), ("commitlogmark", "checkpoint", "dispatched"))
+PARTS = (("index/", "indexed"), ("commitlogmark", "checkpoint", "dispatched", "abort"))
 _FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 

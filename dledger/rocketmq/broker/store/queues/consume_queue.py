@@ -101,7 +101,7 @@ class ConsumeQueue(QueueUnits):
         row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
                    len(offsets))
         kept, behind_gap = offsets[:row], offsets[row:]
-        if listing.unfinished and not crashed:
+        if listing.unfinished_size and not crashed:  # (a file without a byte is of a crash)
             raise DirectoryError(
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
                 f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
