@@ -162,6 +162,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.broker.metadata.offsets",
               "        if self.place_of(topic) > self._lives.get(topic, 0):\n", "        if False:\n"),
     ), {"test": "tests.sim.test_logged_tables.SlaveTests.test_offsets_of_a_deleted_topic"}),
+    ("recall-too-late", "a message is delivered while the note of its recall is being stored", (
+        Patch("dledger.rocketmq.broker.delays.timers",
+              "if self._recalled.is_unsure(self._open.key(one[1])):", "if False:"),
+    ), {"test": "tests.broker.sending.test_recalls"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
         Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
               "        if False and named_id not in"),

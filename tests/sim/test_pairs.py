@@ -225,7 +225,7 @@ class RecordTests(PairCase):
             self.assertEqual(sent.ended, end if is_kept else "")
 
     def test_b15_and_b16(self) -> None:
-        """A message that was sent back comes as a retry; one that was recalled in time does not come."""
+        """A message that was sent back comes as a retry; one that was recalled does not come."""
         sent = self.sent()
         self.record.sent_back["G", "m1"] = None
         self.record.delivered("G", self.got(), now_ms=50, era=0)
