@@ -166,6 +166,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.broker.delays.timers",
               "if self._recalled.is_unsure(self._open.key(one[1])):", "if False:"),
     ), {"test": "tests.broker.sending.test_recalls"}),
+    ("check-point-of-nobody", "a check point that the former master took for lost gives a message again", (
+        Patch("dledger.rocketmq.broker.popping.popped", "        if self._holders is None:\n",
+              "        if True:\n"),
+    ), {"test": "tests.broker.popping.test_popped"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
         Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
               "        if False and named_id not in"),

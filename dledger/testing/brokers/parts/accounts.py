@@ -14,6 +14,7 @@ B6. In the end each group has every acknowledged message that its filter lets th
 was acknowledged.
 B15. A message that was sent back with success is given to its group again.
 B16. A message whose recall was answered with success is not given.
+B28. A commit counts nothing if its connection has read the queue before its topic was deleted.
 
 Limits: a message whose loss the role allows is marked C{may_be_lost}. What was sent before a promotion is not
 judged by B5: the next master may know nothing of the pop.
@@ -148,6 +149,7 @@ class TrafficRecord:
         promised them.
     @ivar deliveries, again: number of messages that groups got, and of those that they had before.
     @ivar returned: number of those that came as retries.
+    @ivar late: number of commits of a deleted topic that were judged.
     """
 
     def __init__(self) -> None:
@@ -157,7 +159,7 @@ class TrafficRecord:
         self.given: dict[tuple[str, str], Given] = {}
         self.sent_back: dict[tuple[str, str], None] = {}
         self.life = self.lives = self.losses = 0
-        self.deliveries = self.again = self.returned = 0
+        self.deliveries = self.again = self.returned = self.late = 0
         self._begin = 0
 
     def era(self, topic: str) -> int:
