@@ -170,6 +170,14 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.broker.popping.popped", "        if self._holders is None:\n",
               "        if True:\n"),
     ), {"test": "tests.broker.popping.test_popped"}),
+    ("log-without-abort", "a log whose marks are gone is taken for durable", (
+        Patch("dledger.rocketmq.broker.store.log.commit_log", "        segments.touch(offset, offset + 1)\n",
+              "        pass\n"),
+    ), {"test": "tests.broker.store.test_commit_log.OnSimulatedDisk.test_killed_without_marks"}),
+    ("raft-queues-without-abort", "names of queues of a killed raft broker are taken for durable", (
+        Patch("dledger.raft_broker.store", "crashed = abort.is_there or mark is None",
+              "crashed = abort.is_there"),
+    ), {"test": "tests.raft_broker.test_store.StoreTests.test_killed_without_marks"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
         Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
               "        if False and named_id not in"),

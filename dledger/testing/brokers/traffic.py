@@ -226,8 +226,9 @@ class Traffic(AdminTraffic):
         self.client.begin(self._probe())
 
     async def _probe(self) -> None:
-        # The next master may not know a topic that was made just before.
-        await self.ask_until_done(MAKE_TOPIC, self.topic_fields(KEPT[0]))
+        # The next master may not know a topic that was made just before, and tables may be lost.
+        for topic in KEPT:
+            await self.ask_until_done(MAKE_TOPIC, self.topic_fields(topic))
         sent = self._new(PLAIN, KEPT[0])
         answer = await self.ask_master(SEND, self.send_fields(sent, _properties(sent)), sent.body)
         self.probed = -1 if answer is None else answer.code

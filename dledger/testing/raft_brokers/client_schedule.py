@@ -93,6 +93,8 @@ class RaftClientsOutcome(ClientsOutcome):
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
 
+    lost_tables = ()  # a mark says that the metadata before it are in the tables
+
     def __init__(
         self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
     ) -> None:

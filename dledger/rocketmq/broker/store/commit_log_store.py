@@ -109,7 +109,8 @@ class CommitLogStore(MessageStore):
             indexing = None
             if config.message_index_enable:
                 index = KeyIndex.open(
-                    config, disk, log, log_end=log.record_end, crashed=seen.crashed,
+                    config, disk, log, log_end=log.record_end,
+                    crashed=seen.crashed or seen.mark is None,
                     timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
                 )
                 indexing = KeyIndexing(index, log, clock=clock)

@@ -63,8 +63,10 @@ async def _delayed(
     @param due_ms: by key, since 1970; 0: it has come, or will not.
     @param unique: its unique key; empty: the same.
     """
-    now_ms = due_ms[key] = exam.now_ms()
-    due_ms[key] += wait_ms
+    now_ms = exam.now_ms()
+    while not value and now_ms + wait_ms in due_ms.values():
+        wait_ms += 1  # of one key and time there is one message
+    due_ms[key] = now_ms + wait_ms
     more = {name: value or str(now_ms + wait_ms), "UNIQ_KEY": unique or key}
     fields = await exam.send(topic, key, more, body=key.encode())
     if key == "d6":
