@@ -177,7 +177,7 @@ class LifeTests(CommitCase):
         return self.parts.pulls.commits.end_of("T1", 0)
 
     def test_pull_before_the_first_message(self) -> None:
-        """A pull of a topic that has no message yet does not tell its consumer that it was deleted."""
+        """A pull of a topic that has no message yet does not say to its consumer that it was deleted."""
         self.pull(0)
         self.assertEqual(self.commit(2), 0)
         self.make_again(0)
