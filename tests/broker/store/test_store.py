@@ -269,6 +269,23 @@ class LifeTests(SynchronousTestCase):
                 self.assertEqual(again.units(), units, f"{how} of {path}")
         self.assertEqual(done, {"length", "unit", "bytes"})
 
+    def test_a_file_without_a_byte(self) -> None:
+        """It is damage after an orderly end: the units in it, and those after it, are made again."""
+        opened = self.open()
+        filled(opened, 1, 120)
+        opened.settle()
+        units = opened.units()
+        opened.close()
+        self.disk.unlink("base/consumequeue.list")
+        for topic, queue_id in units:
+            names = self.disk.listdir(f"base/consumequeue/{topic}/{queue_id}")
+            for name in names:
+                disk = self.disk.clone()
+                disk.write_file(f"base/consumequeue/{topic}/{queue_id}/{name}", b"")
+                again = Opened(disk)
+                again.settle()
+                self.assertEqual(again.units(), units, f"{topic}/{queue_id}/{name}")
+
     def test_java_directory_without_queues(self) -> None:
         """They are made again from the beginning of the log."""
         opened = self.open()
