@@ -167,7 +167,7 @@ class OperatorStories:
     # -- other ways to send ------------------------------------------------------------------------
 
     async def _send_as_before(self) -> None:
-        """A producer of an earlier version, whose requests have long names."""
+        """A producer of RocketMQ with C{SEND_MESSAGE} of version 1, whose requests have long names."""
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.5) + 1e-6)
             sent = plain_message(self._world, self._draws, self._draws.choice(KEPT))

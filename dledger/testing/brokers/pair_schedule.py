@@ -414,7 +414,7 @@ def _drawn_options(rng: random.Random, seed: int, *, has_groups: bool) -> dict[s
         "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
     }
     if has_groups or draws(seed, "more stories"):
-        # The names of topics for retries are those of earlier versions.
+        # The names of topics for retries are those of RocketMQ without C{enableRetryTopicV2}.
         found["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
     return found
 
