@@ -165,7 +165,6 @@ class DLedgerConfig:
     flush_file_interval: int = number_option(10, 1, is_fixed=True)
     check_point_interval: int = number_option(3000, 1, is_fixed=True)
     pre_vote: bool = flag_option(True, is_fixed=True)
-    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")), metadata=FIXED)
     max_answer_bytes: int = number_option(48 * 1024 * 1024, 16 * 1024 * 1024, is_fixed=True)
     max_unfinished_bytes: int = number_option(64 * 1024 * 1024, 4 * 1024 * 1024, is_fixed=True)
     connections_share: int = number_option(50, 1, 100, is_fixed=True)
@@ -410,6 +409,9 @@ def read_java_file(text: str) -> dict[str, object]:
         found[name] = value.strip()
     return found
 
+#: Options of Java that mean nothing here: they are ignored, like those of fixed values.
+_JAVA_ONLY = frozenset(("store_type",))
+
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 
 
@@ -430,7 +432,8 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     for name, value in values.items():
         target = our_name(name, ALIASES, fields)
         try:
-            if target in fields and is_fixed(fields[target]) and target != "ignored":
+            is_value = target in fields and is_fixed(fields[target]) and target != "ignored"
+            if is_value or target in _JAVA_ONLY:
                 ignored.append(name)
                 continue
             if target not in options:

@@ -158,7 +158,7 @@ class MemberUpkeep:
         """The files of the member. @param member: the core's status at the same moment."""
         config, store, space = self._inside.config, self._inside.store, self._space
         return StoreStatus(
-            path=config.self_path if config.store_type == "file" else "",
+            path=config.self_path,
             unsynced_bytes=bytes_behind(store, member.flushed_index),
             free_bytes=space.usable if space is not None else -1,
             total_bytes=space.total if space is not None else -1,

@@ -30,7 +30,6 @@ from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
-from dledger.driver.driver import Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.changing import with_changes
@@ -45,7 +44,6 @@ from dledger.node.run.store import Store
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
-from dledger.storage.store.memory_store import MemoryStore
 from dledger.values.addresses import is_loopback
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.hosts import ChangeHosts
@@ -74,26 +72,6 @@ class ClosableStore(Store, Protocol):
         """Close the files without writing."""
 
 
-class ClosableTerms(Terms, Protocol):
-    """Term and vote, with handles to release."""
-
-    def close(self) -> None:
-        """Release the handles."""
-
-
-class ForgetfulTerms:
-    """Term and vote of a member with a memory store: they are not saved."""
-
-    def save(self, term: int, voted_for: str | None) -> None:
-        """Do nothing."""
-
-    def check_point(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class MemberService(MultiService):
     """
     One member.
@@ -120,7 +98,7 @@ class MemberService(MultiService):
         self.extras = extras or MemberExtras()
         self._tokens: ClientTokenFile | None = None
         self._store: ClosableStore | None = None
-        self._terms: ClosableTerms = ForgetfulTerms()
+        self._terms: TermFile | None = None
         self._server: MemberServer | None = None
         self._peers: Peers | None = None
         self._port: IListeningPort | None = None
@@ -231,12 +209,8 @@ class MemberService(MultiService):
         )
 
     def _open(self) -> Node:
-        config, is_file = self.config, self.config.store_type == "file"
-        disk, boot_id = self._process.disk, self._process.boot_id
-        store: FileStore = (
-            FileStore.open(config, disk, boot_id=boot_id) if is_file else MemoryStore.open(config)
-        )
-        self._store = store
+        config = self.config
+        self._store = store = FileStore.open(config, self._process.disk, boot_id=self._process.boot_id)
         if self.extras.embedding is not None:
             store.use(self.extras.embedding.stamps)
         if config.accept_new_members and store.identity.is_listed:
@@ -245,22 +219,20 @@ class MemberService(MultiService):
                 f"{config.self_path} belongs to a group whose log names its members, so accept_new_members "
                 "would do nothing: change them with dledger member, or see dledger group force-new"
             )
-        vote = TermVote()
-        if is_file:
-            try:
-                vote = self._open_terms(store)
-                store.identity.begin_run(
-                    self._process.rng.getrandbits(LINEAGE_BITS), self._process.rng.getrandbits(LINEAGE_BITS)
-                )
-            except StoreError:
-                store.abandon()
-                raise
+        try:
+            terms, vote = self._open_terms(store)
+            store.identity.begin_run(
+                self._process.rng.getrandbits(LINEAGE_BITS), self._process.rng.getrandbits(LINEAGE_BITS)
+            )
+        except StoreError:
+            store.abandon()
+            raise
         self.node = Node(
-            config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
+            config=config, files=NodeFiles(store=store, terms=terms, vote=vote),
             host=MemberHost(
                 clock=self._reactor, rng=self._process.rng, run_in_thread=self._threads.flush.run,
                 wall_clock=self._process.wall_clock,
-                disk_space=(lambda: self._process.disk.space(config.self_path)) if is_file else None,
+                disk_space=lambda: self._process.disk.space(config.self_path),
             ),
             keys=self.keys, make_driver=self.extras.make_driver, embedding=self.extras.embedding,
         )
@@ -269,14 +241,14 @@ class MemberService(MultiService):
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
 
-    def _open_terms(self, store: FileStore) -> TermVote:
+    def _open_terms(self, store: FileStore) -> tuple[TermFile, TermVote]:
         ids = {one for known in store.memberships for one in known.addresses} | self.config.peers.keys()
         self._terms = terms = TermFile(self._process.disk, self.config.self_path, member_ids=ids)
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
         store.identity.note_terms()
         for warning in terms.warnings:
             self.log.warn("member {self_id}: {reason}", self_id=self.config.self_id, reason=warning)
-        return vote
+        return terms, vote
 
     def _is_listening(self, port: IListeningPort) -> None:
         assert self.node is not None and self._peers is not None
@@ -387,7 +359,7 @@ class MemberService(MultiService):
                 return
 
     def _close_store(self, node: Node) -> None:
-        assert self._store is not None
+        assert self._store is not None and self._terms is not None
         if node.state == "failed":
             self._store.abandon()
             self._terms.close()

@@ -17,7 +17,7 @@ import attrs
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store import store_cuts
-from dledger.storage.store.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Story
 from dledger.testing.crashes.ledger_check import (
@@ -29,6 +29,7 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
@@ -252,7 +253,7 @@ class Leader:
 
     def __init__(self, follower: LedgerActor) -> None:
         self._follower = follower
-        self._store = MemoryStore.open(follower.config)
+        self._store = FileStore.open(follower.config, MemoryDisk())
         for index in range(follower.log.end + 1):
             self._store.append_entries(follower.entry(index))
 

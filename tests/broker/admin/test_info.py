@@ -7,10 +7,10 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.admin.info import _room, broker_options, earliest_ms, java_name
 from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 

@@ -437,7 +437,7 @@ class SimMember:
     @property
     def known_lineage(self) -> tuple[int, int] | None:
         """Incarnation and starts of the directory of the running process; None: it reports none."""
-        lineage = self.ledger.identity.lineage if self.is_up and self.config.store_type == "file" else None
+        lineage = self.ledger.identity.lineage if self.is_up else None
         return None if lineage is None else (lineage.incarnation, lineage.starts)
 
     @property
@@ -447,7 +447,7 @@ class SimMember:
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether C{size} bytes at C{offset} of the data stream would survive a power cut now."""
-        if self.config.store_type == "memory" or self.is_away:
+        if self.is_away:
             return True  # an acknowledgement may be under way while the directory is elsewhere
         file_size = self.config.mapped_file_size_for_entry_data
         start = offset % file_size

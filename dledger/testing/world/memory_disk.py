@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_disk -*-
 """
-A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
+A file system in memory: no durability, no faults. For tests and fuzzing.
 
 A file is made with a length and grows when it is written beyond it. Only bytes after the last written one
 take no memory.
