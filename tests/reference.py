@@ -131,8 +131,9 @@ def program_options(kind: type[Options], *inherited: Sequence[object]) -> str:
             yield f"`--{long}`" + (f", `-{short}`" if short else ""), f"{text}{said}"
         for long, short, text in sorted(flags, key=lambda one: str(one[0])):
             yield f"`--{long}`" + (f", `-{short}`" if short else ""), f"{text} (No value.)"
-        if hasattr(kind, "opt_set"):
-            yield "`--set name=value`", str(kind.opt_set.__doc__)
+        for name in ("set", "option"):
+            if hasattr(kind, f"opt_{name}"):
+                yield f"`--{name} name=value`", str(getattr(kind, f"opt_{name}").__doc__)
 
     return table(("On the command line", "Meaning"), rows())
 

@@ -31,7 +31,7 @@ from dledger.storage.files.snapshot_file import (
     checked_bytes,
     encoded_snapshot,
     head_of_snapshot,
-    pieces_of,
+    state_pieces,
 )
 from dledger.storage.files.state_file import STATE_NAME, StateFile, StoredState, decode_state, encode_state
 from dledger.storage.manifests.kept_snapshot import (
@@ -119,7 +119,7 @@ def state_of_group(parts: Iterable[bytes]) -> StoredState:
     @raise StoreError: it is of a later version.
     """
     try:
-        return decode_state(b"".join(pieces_of(SnapshotBytes("group", b"".join(parts)))))
+        return decode_state(b"".join(state_pieces(SnapshotBytes("group", b"".join(parts)))))
     except (SnapshotRefused, WireError) as error:
         raise StoreError(str(error)) from error
 

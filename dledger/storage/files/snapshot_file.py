@@ -219,7 +219,7 @@ def checked_bytes(file: SnapshotData) -> Iterator[bytes]:
         yield part
 
 
-def pieces_of(file: SnapshotData) -> Iterator[bytes]:
+def state_pieces(file: SnapshotData) -> Iterator[bytes]:
     """
     The pieces of the state; each is checked before it is given.
 
@@ -229,10 +229,10 @@ def pieces_of(file: SnapshotData) -> Iterator[bytes]:
 
 
 def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
-    """Open a file for L{pieces_of}, and close it after the last one."""
+    """Open a file for L{state_pieces}, and close it after the last one."""
     file = disk.open(path)
     try:
-        yield from pieces_of(file)
+        yield from state_pieces(file)
     finally:
         file.close()
 
