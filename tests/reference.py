@@ -42,6 +42,7 @@ from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, Waiting
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.namesrv.status import NameServerStatus
+from dledger.values.option_fields import is_fixed
 from protocols.wire.code_help import CODE_HELP
 from tests.admin.fakes import MACHINE, picture
 from tests.import_graph import ROOT
@@ -107,7 +108,7 @@ def fields_table(kind: type) -> str:
     meanings = field_meanings(kind)
     return table(("Option", "Default", "Meaning"), (
         (f"`{one.name}`", shown_default(one.default), meanings[one.name])
-        for one in attrs.fields(kind) if one.name not in NOT_OPTIONS
+        for one in attrs.fields(kind) if one.name not in NOT_OPTIONS and not is_fixed(one)
     ))
 
 

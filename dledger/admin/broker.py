@@ -381,7 +381,7 @@ def make_broker_pages(
         broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token,
         member=member, transfer=transfer,
     )
-    site = access.site(pages.app.resource(), reactor, wall_s=wall_s)
+    site = access.site(pages.app.resource(), reactor)
     return StreamServerEndpointService(
         OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint))), site
     )

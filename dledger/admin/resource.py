@@ -469,7 +469,7 @@ def make_admin_service(
     The service that serves the pages.
 
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
-    @param wall_s: seconds since 1970, for the access log.
+    @param wall_s: seconds since 1970.
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
         log port, see L{ClusterSurvey}.
     @param settings: the options of the member.
@@ -481,7 +481,7 @@ def make_admin_service(
         node, survey.run, reactor, settings, wall_s=wall_s, is_public=not access.reads_need_token,
         levels=access.levels,
     )
-    site = access.site(app.app.resource(), reactor, wall_s=wall_s)
+    site = access.site(app.app.resource(), reactor)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     told = told_address(endpoint, is_secure=access.keys is not None)
     return AdminService(listen, site, survey, told_address=told)

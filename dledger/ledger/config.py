@@ -105,7 +105,6 @@ class DLedgerConfig:
     tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
-    admin_access_log: bool = flag_option(False)
     tracing: bool = flag_option(False)
     admin_tls: bool = flag_option(False)
     client_token_file: str = path_option("")
@@ -115,13 +114,10 @@ class DLedgerConfig:
 
     heart_beat_time_interval_ms: int = number_option(200, 1)
     max_heart_beat_leak: int = number_option(5, 1)
-    min_vote_interval_ms: int = number_option(100, 0)
     max_vote_interval_ms: int = number_option(400, 1)
-    slow_flush_hand_over_ms: int = number_option(100, 0)
     scrub_bytes_per_s: int = number_option(1024 * 1024, 0)
     scrub_pause_ms: int = number_option(600_000, 1)
 
-    max_pending_requests_num: int = number_option(10_000, 1)
     peer_push_quota: int = number_option(20 * 1024 * 1024, 1)
     peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0)
     push_chunk_bytes: int = number_option(1024 * 1024, 0)
@@ -129,26 +125,30 @@ class DLedgerConfig:
 
     mapped_file_size_for_entry_data: int = number_option(1024 * 1024 * 1024, 1024)
     mapped_file_size_for_entry_index: int = number_option(32 * 5 * 1024 * 1024, 32)
+
+    # What is deleted.
     file_reserved_hours: int = number_option(0, 0)
     delete_when: str = text_option("04")
     disk_full_ratio: float = share_option(0.90)
     enable_disk_force_clean: bool = flag_option(False)
     retention_bytes: int = number_option(0, 0)
-    min_free_bytes: int = number_option(0, 0)
     producers_expire_hours: int = number_option(168, 0)
-    readers_hold_bytes: int = number_option(-1, -1)
-    readers_expire_hours: int = number_option(0, 0)
-    entry_times_ms: int = number_option(0, 0, 3_600_000)
+    machine_keep_entries: int = number_option(0, 0)
     expire_only_archived: bool = flag_option(False)
+
+    entry_times_ms: int = number_option(0, 0, 3_600_000)
     machine_snapshot_entries: int = number_option(100_000, 0)
     machine_snapshot_bytes: int = number_option(256 * 1024 * 1024, 0)
-    machine_keep_entries: int = number_option(0, 0)
 
     ignored: tuple[str, ...] = attrs.field(default=(), metadata=FIXED)
 
     # Fixed: tests alone set these.
     tick_ms: int = number_option(20, 1, is_fixed=True)
     rpc_time_out_ms: int = number_option(3000, 1, is_fixed=True)
+    min_vote_interval_ms: int = number_option(100, 0, is_fixed=True)
+    slow_flush_hand_over_ms: int = number_option(100, 0, is_fixed=True)
+    max_pending_requests_num: int = number_option(10_000, 1, is_fixed=True)
+    readers_hold_bytes: int = number_option(-1, -1, is_fixed=True)
     leadership_transfer_wait_timeout: int = number_option(1000, 1, is_fixed=True)
     max_leadership_transfer_wait_index: int = number_option(1000, 0, is_fixed=True)
     min_take_leadership_vote_interval_ms: int = number_option(30, 0, is_fixed=True)

@@ -139,12 +139,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "",
         "hand spans of appends to OpenTelemetry, see [Tracing](#tracing); needs the extra `tracing`",
     ),
-    "admin_access_log": OptionHelp("", "write a log line for each request to the administration"),
-    "slow_flush_hand_over_ms": OptionHelp(
-        "ms",
-        "a leader whose flushes take this long or longer for a minute, and ten times as long as those of a "
-        "follower, hands over to that one, see [Slow disk](operations.md#slow-disk); 0: never",
-    ),
     "scrub_bytes_per_s": OptionHelp(
         "bytes/s",
         "closed segments are read again at this rate so that damage is found while other members still have "
@@ -157,13 +151,8 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "a follower's patience ends after this many missed beats, plus up to half of that time at random "
         "(Java: 3, nothing at random)",
     ),
-    "min_vote_interval_ms": OptionHelp("ms", "shortest random wait between election rounds"),
-    "max_vote_interval_ms": OptionHelp("ms", "longest such wait; must exceed the shortest"),
+    "max_vote_interval_ms": OptionHelp("ms", "longest random wait between election rounds; more than 100"),
     "scrub_pause_ms": OptionHelp("ms", "between two passes over all closed segments, and before the first"),
-    "max_pending_requests_num": OptionHelp(
-        "requests",
-        "limit of appends that wait for the commit; further ones are refused (503)",
-    ),
     "peer_push_throttle_point": OptionHelp("bytes", "a peer that is further behind than this is throttled"),
     "peer_push_quota": OptionHelp("bytes/s", "rate for a throttled peer"),
     "max_wait_ack_time_ms": OptionHelp(
@@ -192,25 +181,10 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "", "delete the oldest segments, at any age, when the disk is 85 % full"
     ),
     "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
-    "min_free_bytes": OptionHelp(
-        "bytes",
-        "appends are refused (415) when less than this is free; 0: no limit",
-    ),
     "producers_expire_hours": OptionHelp(
         "hours",
         "the group forgets a producer that has appended nothing in that time; 0: never. See "
         "[exactly once](exactly-once.md#how-long-the-log-remembers)",
-    ),
-    "readers_hold_bytes": OptionHelp(
-        "bytes",
-        "a named reader keeps what it has not done from being deleted: the last so many bytes of the log at "
-        "most; -1: twice `retention_bytes`, or 8 GiB without that; 0: all. See "
-        "[readers](readers.md#retention)",
-    ),
-    "readers_expire_hours": OptionHelp(
-        "hours",
-        "a leader forgets a named reader that nobody has asked for in that time; 0: never. See "
-        "[readers](readers.md#retention)",
     ),
     "entry_times_ms": OptionHelp(
         "ms",
