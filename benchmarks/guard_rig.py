@@ -171,7 +171,6 @@ class OwnedClock:
         self.seconds = wires.clock.seconds
 
     def callLater(self, delay: float, call: Callable[..., Any], *args: Any) -> IDelayedCall:
-        """See L{IReactorTime.callLater}."""
         return self._wires.clock.callLater(delay, self._wires.run_as, self._owner, call, *args)
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
@@ -189,7 +188,6 @@ class WireEndpoint:
         self._owner = owner
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        """See L{IStreamClientEndpoint.connect}."""
         return self._wires.connect(self._address, factory, self._owner)
 
     def listen(self, factory: Any) -> Deferred[Any]:

@@ -33,6 +33,8 @@ class AnsweringMachine:
     See L{dledger.node.requests.machine_requests.HostedMachine}.
     L{MachineRunner<dledger.machine.runner.MachineRunner>} sets what is declared here.
 
+    Implements L{dledger.node.requests.machine_requests.HostedMachine}.
+
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
     @ivar machine: the present one. C{calls}: makes the calls of it, and measures them.
@@ -84,16 +86,13 @@ class AnsweringMachine:
 
     @property
     def gives_snapshots(self) -> bool:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.gives_snapshots}."""
         return self._snapshots is not None
 
     @property
     def proven_index(self) -> int:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.proven_index}."""
         return -1 if self._snapshots is None else self._snapshots.proven_index
 
     def ask_snapshot(self) -> str:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.ask_snapshot}."""
         if self.state != "running" or self.in_doubt:
             return self.in_doubt or f"the state machine is {self.state}"
         if self._writer is None or self._in_thread is not None:
@@ -107,7 +106,6 @@ class AnsweringMachine:
         raise NotImplementedError
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}."""
         if self.in_doubt:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason=self.in_doubt)
         if self._offers is None:
@@ -116,7 +114,6 @@ class AnsweringMachine:
 
     @property
     def refusal(self) -> DLedgerError | None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.refusal}."""
         if self.state == "running":
             return None
         if self.state in ("starting", "installing"):

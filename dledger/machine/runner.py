@@ -135,7 +135,6 @@ class MachineRunner(AnsweringMachine):
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.start}."""
         self._begin(self._take_up())
 
     def _begin(self, work: Coroutine[Deferred[object], object, None]) -> None:
@@ -155,7 +154,6 @@ class MachineRunner(AnsweringMachine):
             self._take_snapshot_if_due()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.stop}."""
         self.state = "stopped" if self.state != "failed" else self.state
         self._rest()
         if self._fetch is not None:
@@ -267,7 +265,6 @@ class MachineRunner(AnsweringMachine):
     # -- entries ------------------------------------------------------------------------------
 
     def committed(self) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.committed}."""
         if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
             self._call = self._clock.callLater(0, self.turn)
 

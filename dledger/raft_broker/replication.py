@@ -78,6 +78,8 @@ class RaftReplication:
 
     Invariant: C{config.role} is a master's only while C{stamps} are open.
 
+    Implements L{dledger.rocketmq.broker.replication.Replication}.
+
     @ivar synchronize: copies the master's metadata while this broker is a slave.
     @ivar stamps: gives messages their queue offsets; open while this broker takes them.
     """
@@ -192,12 +194,10 @@ class RaftReplication:
 
     @property
     def writer(self) -> LogWriter:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._writer
 
     @property
     def is_running(self) -> bool:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._is_running
 
     @property
@@ -206,31 +206,25 @@ class RaftReplication:
         return self._config.ha_port
 
     def commands(self) -> tuple[CommandGroup, ...]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return ()
 
     def grown(self) -> bool:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return False
 
     def start(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = True
         self._log.committed(self._node.committed_index)
         self._store.reput.wake()
         self._look_soon(0)
 
     def follow(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if self._role.is_slave:
             self.synchronize.start()
 
     def unfollow(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self.synchronize.stop()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = False
         self.stamps.close()
         self.metadata.cease()
@@ -261,14 +255,12 @@ class RaftReplication:
         return self._logged_term == self._node.term
 
     def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if self.metadata.is_open or not self.metadata.apply(record, offset, is_kept=is_kept):
             return
         if not is_kept:
             self._logged_term = max(self._logged_term, term)
 
     def settled(self) -> Deferred[None]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self.metadata.settled()
 
     def status(self) -> HAStatus | None:
@@ -276,7 +268,6 @@ class RaftReplication:
         return None
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if master and self.synchronize.master_address != master:
             self.events.info("the master is at {address}", address=master)
             self.synchronize.master_address = master

@@ -22,12 +22,10 @@ class Numbering(BodyStamps):
         self.begun = self.done = 0
 
     def begin(self) -> Stamp:
-        """See L{BodyStamps}."""
         self.begun += 1
         return lambda body, position: position.to_bytes(8, "big") + body[8:]
 
     def written(self) -> None:
-        """See L{BodyStamps}."""
         self.done += 1
 
 

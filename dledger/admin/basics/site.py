@@ -63,7 +63,6 @@ class AdminRequest(Request):
     _authority: bytes | None = None
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """See L{Request.requestReceived}."""
         absolute = _ABSOLUTE.match(path)
         if absolute is not None:
             self._authority, rest = absolute.groups()

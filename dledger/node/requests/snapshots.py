@@ -48,17 +48,21 @@ ASK_MACHINES_S = 2.0
 
 
 class AskedPeers(Protocol):
-    """The connections to the other members: L{dledger.node.connections.peers.Peers}."""
+    """
+    The connections to the other members: L{dledger.node.connections.peers.Peers}.
+
+    Implements L{dledger.node.connections.peers.Peers}.
+    """
 
     def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
-        """See L{dledger.node.connections.peers.Peers.ask}."""
+        ...
 
     @property
     def connected(self) -> Mapping[str, bool]:
         """Peer id to whether there is a connection to it."""
 
     def told(self, peer_id: str) -> MetadataResponse | None:
-        """See L{dledger.node.connections.peers.Peers.told}."""
+        ...
 
 
 class SnapshotDesk:

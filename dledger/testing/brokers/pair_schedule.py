@@ -147,7 +147,6 @@ class PairWorld(ClientWorld):
     # -- what the stories ask --------------------------------------------------------------------
 
     def is_sound(self, target: str) -> bool:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         if target == self.master():
             return True
         follower = follower_of(self.machines[target.partition(":")[0]])
@@ -170,12 +169,10 @@ class PairWorld(ClientWorld):
         return 0
 
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.committing(target.partition(":")[0], key, offset)
         return lambda is_done: None
 
     def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.freed(key)
         return lambda is_done: None
 
@@ -184,7 +181,6 @@ class PairWorld(ClientWorld):
         return lambda offset: None
 
     def deleting(self, topic: str) -> None:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.deleting(topic)
 
     # -- life ------------------------------------------------------------------------------------

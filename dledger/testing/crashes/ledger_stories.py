@@ -280,21 +280,19 @@ class Leader:
 
 @attrs.frozen(eq=False)
 class LedgerStory:
-    """See L{Story}. C{work} does it."""
+    """See L{Story}. C{work} does it. Implements L{Story}."""
 
     name: str
     work: Callable[[LedgerActor], None]
     config: DLedgerConfig
 
     def run(self, disk: CrashDisk, promised: Callable[[LedgerPromise], None]) -> None:
-        """See L{Story.run}."""
         with _cuts_are_large():
             self.work(LedgerActor(self.config, disk, promised))
 
     def check(
         self, disk: CrashDisk, promise: LedgerPromise, *, boots: int, goes_on: Callable[[], bool]
     ) -> None:
-        """See L{Story.check}."""
         store, terms = check_ledger(self.config, disk, promise, boots=boots)
         if goes_on() and store.ledger_end_index >= 0:
             check_goes_on(self.config, disk, store, boots=boots)
