@@ -3,7 +3,8 @@
 Which methods need no docstring of their own: those that override one which a base class documents.
 
 A base of ours is looked up in the source, one of a library is imported. A class that fits a port without
-naming it as a base says C{Implements L{...}} in its docstring, an interface of zope is in its decorator.
+naming it as a base says C{Implements L{...}} in its docstring, a port of a class C{A part of L{...}}; an
+interface of zope is in the decorator.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def _bases(node: ast.ClassDef) -> Iterator[str]:
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "implementer":
             yield from map(ast.unparse, decorator.args)
-    for told in re.findall(r"Implements ((?:L\{[\w.]+\}(?:,? (?:and )?)?)+)", ast.get_docstring(node) or ""):
+    doc = ast.get_docstring(node) or ""
+    for told in re.findall(r"(?:Implements|A part of) ((?:L\{[\w.]+\}(?:,? (?:and )?)?)+)", doc):
         yield from re.findall(r"L\{([\w.]+)\}", told)
 
 

@@ -61,6 +61,7 @@ from dledger.admin.actions.table import (
     asked_effects,
 )
 from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.basics.member_source import StatusSource
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
@@ -76,7 +77,6 @@ from dledger.admin.browsing.query import Query, QueryProblem, problem_page, quer
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
-from dledger.admin.member_source import StatusSource
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
 from dledger.admin.status_document import status_document

@@ -17,11 +17,11 @@ from dledger.machine.files.offering import SnapshotOffers, SnapshotPiece
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
-from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter
 from dledger.node.host import MachineHost
+from dledger.node.node import Node
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -54,7 +54,7 @@ class AnsweringMachine:
     in_doubt: str
     digests: dict[int, str]
     _kept: KeptResults
-    _entries: CommittedEntries
+    _entries: Node
     _host: MachineHost
     _snapshots: SnapshotDirectory | None
     _offers: SnapshotOffers | None

@@ -46,7 +46,6 @@ from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import (
-    CommittedEntries,
     ahead_of_log,
     check_base,
     is_reached,
@@ -60,6 +59,7 @@ from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
+from dledger.node.node import Node
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -92,7 +92,7 @@ class MachineRunner(AnsweringMachine):
     log = Logger()
 
     def __init__(
-        self, factory: MachineFactory, entries: CommittedEntries, host: MachineHost, *, waits: WaitBounds,
+        self, factory: MachineFactory, entries: Node, host: MachineHost, *, waits: WaitBounds,
         snapshots: SnapshotDirectory | None, due: SnapshotsDue | None = None,
         source: SnapshotSource | None = None,
     ) -> None:

@@ -16,7 +16,6 @@ the log, and exit status 1.
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, succeed
@@ -40,7 +39,6 @@ from dledger.node.host import MachineHost, MemberHost, NodeFiles
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.reporting.health import UNSURE
-from dledger.node.run.store import Store
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
@@ -60,16 +58,6 @@ QUIET_S = 0.1
 
 #: Seconds within which connections must send their last answers.
 CLOSE_TIME_OUT_S = 1.0
-
-
-class ClosableStore(Store, Protocol):
-    """A store that can be closed."""
-
-    def clean_close(self) -> None:
-        """Flush all data, write the clean flag, close the files."""
-
-    def abandon(self) -> None:
-        """Close the files without writing."""
 
 
 class MemberService(MultiService):
@@ -97,7 +85,7 @@ class MemberService(MultiService):
         self._endpoints = endpoints or MemberEndpoints()
         self.extras = extras or MemberExtras()
         self._tokens: ClientTokenFile | None = None
-        self._store: ClosableStore | None = None
+        self._store: FileStore | None = None
         self._terms: TermFile | None = None
         self._server: MemberServer | None = None
         self._peers: Peers | None = None
@@ -128,7 +116,7 @@ class MemberService(MultiService):
         server.budgets.limit(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes)
 
     @property
-    def store(self) -> ClosableStore:
+    def store(self) -> FileStore:
         """The ledger; open when C{node} is set."""
         assert self._store is not None, "not started"
         return self._store

@@ -15,20 +15,19 @@ Source: DLedgerRoleChangeHandler (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.node.node import Node
 from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
 from dledger.raft_broker.topic_offers import TopicOffers
-from dledger.raft_broker.writer import AppendsEntries, RaftWriter
+from dledger.raft_broker.writer import RaftWriter
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.basics.role import MASTER_ID
 from dledger.rocketmq.broker.ha.service import HAStatus
@@ -48,30 +47,6 @@ SYNCHRONIZE_S = 3.0
 LOOK_S = 0.02
 
 
-class Leads(AppendsEntries, Protocol):
-    """The part of a node that is needed here."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the member goes on."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads."""
-
-    @property
-    def is_settled_leader(self) -> bool:
-        """Whether it leads, and all its entries are committed."""
-
-    @property
-    def committed_index(self) -> int:
-        """Last index known to be committed."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
 class RaftReplication:
     """
     A L{dledger.rocketmq.broker.replication.Replication}.
@@ -87,7 +62,7 @@ class RaftReplication:
     events = Logger()
 
     def __init__(
-        self, store: RaftStore, node: Leads, stamps: MessageStamps, needs: ReplicationNeeds, *,
+        self, store: RaftStore, node: Node, stamps: MessageStamps, needs: ReplicationNeeds, *,
         body_bytes_max: int,
     ) -> None:
         config, around = needs.config, needs.around

@@ -24,21 +24,22 @@ Rule 8: no turn of the reactor takes longer with more readers: lists come in pag
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
+from dledger.core.replica import DLedgerCore
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_state import GroupFold
 from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
 from dledger.node.connections.server import Note
-from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
+from dledger.node.reporting.status import Counters, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
 from dledger.node.run.reads import Reads
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -61,50 +62,6 @@ ASKED_MAX, LISTS_MAX = 1024, 8
 PAGE_MAX, SLICE_MAX, SHOWN_MAX = 64, 256, 64
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
-
-
-class ReadLedger(WrittenLedger, Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """What it says of readers; None: not known."""
-
-    @property
-    def why_group_unknown(self) -> str:
-        """Why it is not known; empty if it is."""
-
-
-class LeadView(Protocol):
-    """The part of the core's state that is needed here."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member leads."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
-class ReaderCore(Protocol):
-    """The part of the core that is needed here."""
-
-    @property
-    def leader_id(self) -> str | None:
-        """Leader of the current term, if known."""
-
-    @property
-    def committed_index(self) -> int:
-        """Highest index known to be committed, inclusive."""
-
-    @property
-    def member(self) -> LeadView:
-        """Whether this member leads, and in which term."""
-
-    @property
-    def gone_elsewhere_index(self) -> int:
-        """No other member has the entries up to this one, some of which are damaged here; -1: not known."""
 
 
 class _Leases:
@@ -196,7 +153,7 @@ class ReaderDesk:
     log = Logger()
 
     def __init__(
-        self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
+        self, *, config: DLedgerConfig, ledger: FileStore, core: DLedgerCore, reads: Reads,
         append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
         broken: Callable[[BaseException], None], note: Note, counters: Counters,
     ) -> None:

@@ -12,8 +12,7 @@ Rule 3: a follower drops nothing that its leader still has: it may lead next, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import attrs
 from twisted.internet.defer import Deferred, fail
@@ -21,6 +20,7 @@ from twisted.internet.defer import Deferred, fail
 from dledger.core.state.member_state import MemberState
 from dledger.core.status import MemberStatus
 from dledger.ledger.config import DLedgerConfig
+from dledger.node.connections.peers import Peers
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
@@ -36,7 +36,7 @@ from protocols.wire.ledger.codes import (
     WIRE_VERSION_MASK,
 )
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: Bytes of one piece, at most; and at least, while the quota has any left: the first one has a whole header.
 PIECE_BYTES_MAX = 256 * 1024
@@ -45,24 +45,6 @@ PIECE_BYTES_MIN = 4096
 
 #: Seconds between two questions to a member for its state machine.
 ASK_MACHINES_S = 2.0
-
-
-class AskedPeers(Protocol):
-    """
-    The connections to the other members: L{dledger.node.connections.peers.Peers}.
-
-    Implements L{dledger.node.connections.peers.Peers}.
-    """
-
-    def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
-        ...
-
-    @property
-    def connected(self) -> Mapping[str, bool]:
-        """Peer id to whether there is a connection to it."""
-
-    def told(self, peer_id: str) -> MetadataResponse | None:
-        ...
 
 
 class SnapshotDesk:
@@ -85,13 +67,13 @@ class SnapshotDesk:
         self._now_ms = now_ms
         self._counters = counters
         self._offers = offers
-        self._peers: AskedPeers | None = None
+        self._peers: Peers | None = None
         self.log_kept = ""
         self._machines: dict[str, str] = {}
         self._asked: list[Deferred[MetadataResponse]] = []
         self._next_ask_s = 0.0
 
-    def connect(self, peers: AskedPeers) -> None:
+    def connect(self, peers: Peers) -> None:
         """Set the connections."""
         self._peers = peers
 

@@ -51,7 +51,7 @@ class ExamWorld(Protocol):
     """
     What the exam knows of the schedule.
 
-    Implements L{dledger.testing.brokers.admin_traffic.TrafficWorld}.
+    A part of L{dledger.testing.brokers.admin_traffic.TrafficWorld}.
 
     @ivar has_copies: see L{dledger.testing.brokers.client_world.ClientWorld}.
     """

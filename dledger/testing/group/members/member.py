@@ -19,10 +19,10 @@ from dledger.driver.driver import Ledger, Surroundings, Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
-from dledger.node.run.store import Store
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.group_folds import GroupRules
 from dledger.testing.group.checks.invariants import GroupInvariants
@@ -141,7 +141,7 @@ class SimMember:
         self._data_path = config.data_store_path or f"{config.self_path}/data"
         self._is_stopping = False
         self.core: DLedgerCore
-        self.ledger: Store
+        self.ledger: FileStore
         self.process: SimProcess
         self.reactor: ProcessReactor
         self.thread: ProcessThread

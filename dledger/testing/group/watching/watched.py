@@ -17,7 +17,7 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.node import Node
-from dledger.node.run.store import Store
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.group_folds import GroupRules
@@ -113,7 +113,7 @@ class WatchedDriver(Driver):
         self._listeners: dict[int, Callable[[Response], None]] = {}
         # (the store of a node has the ledger)
         member.core = core
-        member.ledger = cast("Store", ledger)
+        member.ledger = cast("FileStore", ledger)
         super().__init__(self, ledger, WatchedTerms(terms, member), WatchedAround(around, self))
 
     def listen_for(self, request: Request, done: Callable[[Response], None]) -> None:

@@ -78,9 +78,7 @@ class DispatchedLog(Protocol):
 
 class Puts(Protocol):
     """
-    The part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues} that dispatching fills.
-
-    Implements L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues}.
+    A part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues}: dispatching fills them.
     """
 
     unwritten: int

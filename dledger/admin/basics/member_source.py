@@ -53,9 +53,7 @@ class SkipAnswer(Protocol):
 
 class StatusSource(Protocol):
     """
-    The part of a node that this module needs.
-
-    Implements L{dledger.node.node.Node}.
+    A part of L{dledger.node.node.Node}.
 
     @ivar dialling: with which it connects to other members; None without TLS.
     """
