@@ -40,7 +40,7 @@ from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
 from dledger.machine.failed_entry import FailedEntry
-from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.fetching import SnapshotFetch
 from dledger.machine.files.offering import SnapshotOffers
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
@@ -60,6 +60,7 @@ from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
+from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -94,7 +95,7 @@ class MachineRunner(AnsweringMachine):
     def __init__(
         self, factory: MachineFactory, entries: Node, host: MachineHost, *, waits: WaitBounds,
         snapshots: SnapshotDirectory | None, due: SnapshotsDue | None = None,
-        source: SnapshotSource | None = None,
+        source: SnapshotDesk | None = None,
     ) -> None:
         """
         @param waits: for requests that wait.
@@ -460,7 +461,7 @@ class MachineRunner(AnsweringMachine):
             assert self._snapshots is not None and self._source is not None
             self._begin(self._install(self._snapshots, self._source))
 
-    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotSource) -> None:
+    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotDesk) -> None:
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, self._host, machine=self.machine.name, machine_version=self.machine.version,

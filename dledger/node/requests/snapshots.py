@@ -49,7 +49,7 @@ ASK_MACHINES_S = 2.0
 
 class SnapshotDesk:
     """
-    See L{dledger.machine.files.fetching.SnapshotSource}.
+    The other members, for the machine of this one: asks them for snapshots, and answers them.
 
     @ivar log_kept: why the log after the snapshots stays although it may go; empty if it goes, or need not.
     """
@@ -149,7 +149,13 @@ class SnapshotDesk:
         return tuple(sorted(ours, key=lambda one: one != self._members.leader_id))
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
-        """See L{dledger.machine.files.fetching.SnapshotSource.ask}."""
+        """
+        Ask one member for a piece. Cancelling the result forgets the question.
+
+        @param request: its base fields are filled in here.
+        @return: fires with the answer, which may have any code; fails with L{DLedgerError} if no answer
+            comes.
+        """
         config = self._config
         if self._peers is None:
             return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))
