@@ -170,17 +170,28 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "depend on it",
     ),
     "mapped_file_size_for_entry_index": OptionHelp("bytes", "size of one index file; a multiple of 32"),
+    # Retention, up to C{enable_disk_force_clean}: no other option decides which segments are deleted.
     "file_reserved_hours": OptionHelp(
         "hours",
         "older segments are deleted in the hour of `delete_when`; 0: no segment is deleted for its age. "
         "Also `retention_hours`",
     ),
     "delete_when": OptionHelp("hours, `;`", "local hours of the day in which old segments are deleted"),
+    "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
+    "machine_keep_entries": OptionHelp(
+        "entries",
+        "segments that end at least this many entries before the last one in the oldest snapshot are "
+        "deleted; 0: none. Also `keep_entries`. See [machines](machines.md#the-log-after-snapshots)",
+    ),
+    "expire_only_archived": OptionHelp(
+        "",
+        "a segment is deleted, for whatever reason, only if an archive has it: see "
+        "[Archive](operations.md#archive)",
+    ),
     "disk_full_ratio": OptionHelp("share", "if more is in use, appends are refused (415)"),
     "enable_disk_force_clean": OptionHelp(
         "", "delete the oldest segments, at any age, when the disk is 85 % full"
     ),
-    "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
     "producers_expire_hours": OptionHelp(
         "hours",
         "the group forgets a producer that has appended nothing in that time; 0: never. See "
@@ -191,11 +202,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "the leader notes in the log when it writes entries, as exactly as this; 0: it does not. 100 costs "
         "one entry in 100 ms at most. See [times](times.md)",
     ),
-    "expire_only_archived": OptionHelp(
-        "",
-        "a segment is deleted, for whatever reason, only if an archive has it: see "
-        "[Archive](operations.md#archive)",
-    ),
     "machine_snapshot_entries": OptionHelp(
         "entries",
         "a snapshot of the state machine is taken after this number of entries; 0: not by entries. See "
@@ -204,10 +210,5 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     "machine_snapshot_bytes": OptionHelp(
         "bytes",
         "the same, after this many bytes of bodies; 0: not by bytes",
-    ),
-    "machine_keep_entries": OptionHelp(
-        "entries",
-        "segments that end at least this many entries before the last one in the oldest snapshot are "
-        "deleted; 0: none. Also `keep_entries`. See [machines](machines.md#the-log-after-snapshots)",
     ),
 }
