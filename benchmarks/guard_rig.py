@@ -25,11 +25,11 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.member_process import MemberEndpoints, MemberProcess
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
+from dledger.testing.world.memory_disk import MemoryDisk
 
 GROUP_NAME = "guard"
 PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}
@@ -171,7 +171,6 @@ class OwnedClock:
         self.seconds = wires.clock.seconds
 
     def callLater(self, delay: float, call: Callable[..., Any], *args: Any) -> IDelayedCall:
-        """See L{IReactorTime.callLater}."""
         return self._wires.clock.callLater(delay, self._wires.run_as, self._owner, call, *args)
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
@@ -189,7 +188,6 @@ class WireEndpoint:
         self._owner = owner
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        """See L{IStreamClientEndpoint.connect}."""
         return self._wires.connect(self._address, factory, self._owner)
 
     def listen(self, factory: Any) -> Deferred[Any]:

@@ -55,6 +55,8 @@ class NatsFrames:
 
     The inboxes are those of this connection alone: the acknowledgements that an earlier run left outstanding
     still come, and must not count here.
+
+    Implements L{Frames}.
     """
 
     def __init__(self, body: bytes, inbox: str = "") -> None:
@@ -68,7 +70,6 @@ class NatsFrames:
         self._pongs = b""
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """See L{Frames.requests}."""
         first, self._number = self._number, self._number + count
         numbers = range(first, first + count)
         data = b"".join(
@@ -78,7 +79,6 @@ class NatsFrames:
         return pongs + data, [(number, 1) for number in numbers]
 
     def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
-        """See L{Frames.answers}."""
         at, found = 0, []
         while (end := data.find(b"\r\n", at)) >= 0:
             line = bytes(data[at:end])
@@ -105,7 +105,11 @@ class NatsFrames:
 
 
 class RedisFrames:
-    """Entries of a stream, and after each share of the window a WAIT for one of the two replicas."""
+    """
+    Entries of a stream, and after each share of the window a WAIT for one of the two replicas.
+
+    Implements L{Frames}.
+    """
 
     opening = b""
 
@@ -118,13 +122,11 @@ class RedisFrames:
         self._problem = ""
 
     def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """See L{Frames.requests}."""
         self._number += 1
         self._expected.append(self._number)
         return self._add * count + self._wait, [(self._number, count)]
 
     def answers(self, data: bytearray) -> Iterator[tuple[int, str]]:
-        """See L{Frames.answers}."""
         at, found = 0, []
         while (end := data.find(b"\r\n", at)) >= 0:
             kind, text = data[at : at + 1], bytes(data[at + 1 : end])

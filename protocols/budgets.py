@@ -131,6 +131,8 @@ class Account:
 
     Invariant: C{held_bytes} and C{unfinished_bytes} are this connection's part of its budgets.
 
+    Implements L{Budgets}.
+
     @ivar held_bytes: bytes of answers that are not sent, and of those that are reserved.
     @ivar unfinished_bytes: bytes of its unfinished frame.
     @ivar waiting_bytes: bytes of its requests that wait.
@@ -162,12 +164,10 @@ class Account:
 
     @property
     def may_serve(self) -> bool:
-        """See L{Budgets.may_serve}."""
         return self._budgets.may_serve(self.held_bytes)
 
     @property
     def may_answer(self) -> bool:
-        """See L{Budgets.may_answer}."""
         return self._budgets.may_answer(self.held_bytes)
 
     def hold(self, size: int) -> None:

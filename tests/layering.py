@@ -229,13 +229,6 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("dledger.base.disk", "logging", *THREADS),
     ),
-    Layer(
-        name="client for Twisted",
-        covers=("dledger.deferred",),
-        ours=(*LEDGER, "dledger.base", "dledger.client", "protocols.wire", *CODES),
-        third=TWISTED,
-        refused=("dledger.base.disk", "logging", "asyncio"),
-    ),
     # -- RocketMQ: nothing of core, node, storage or client -----------------------------------------
     # The answers of brokers and name servers.
     Layer(

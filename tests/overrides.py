@@ -2,16 +2,21 @@
 """
 Which methods need no docstring of their own: those that override one which a base class documents.
 
-A base of ours is looked up in the source, one of a library is imported. A Protocol that a class only fits,
-without naming it as a base, is not known here: such a method says itself which one it implements.
+A base of ours is looked up in the source, one of a library is imported. A class that fits a port without
+naming it as a base says C{Implements L{...}} in its docstring, a port of a class C{A part of L{...}}; an
+interface of zope is in the decorator.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from zope.interface.interface import InterfaceClass
 
 from tests.import_graph import ROOT
 from tests.sources import text_of, tree_of
@@ -58,15 +63,28 @@ def documented_by_base(
 
     @param names, local: of the module of the class, see L{classes_of}.
     """
-    for base in node.bases:
-        plain = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+    for plain in _bases(node):
         head, _, rest = plain.partition(".")
         if plain in local and plain != node.name:
             if _has(local[plain], method) or documented_by_base(local[plain], method, names, local, root):
                 return True
         elif head in names and documented(names[head] + ("." + rest if rest else ""), method, root):
             return True
+        elif head in OURS and head not in names and documented(plain, method, root):
+            return True
     return False
+
+
+def _bases(node: ast.ClassDef) -> Iterator[str]:
+    """The names of the classes whose methods a class has: its bases, and the ports that it implements."""
+    for base in node.bases:
+        yield ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "implementer":
+            yield from map(ast.unparse, decorator.args)
+    doc = ast.get_docstring(node) or ""
+    for told in re.findall(r"(?:Implements|A part of) ((?:L\{[\w.]+\}(?:,? (?:and )?)?)+)", doc):
+        yield from re.findall(r"L\{([\w.]+)\}", told)
 
 
 @cache
@@ -82,5 +100,5 @@ def documented(name: str, method: str, root: Path = ROOT) -> bool:
         kind = getattr(importlib.import_module(module), last)
     except (ImportError, AttributeError, ValueError):
         return False
-    found = getattr(kind, method, None)
+    found = kind.get(method) if isinstance(kind, InterfaceClass) else getattr(kind, method, None)
     return bool(getattr(found, "__doc__", None))

@@ -41,6 +41,7 @@ from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, Waiting
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.namesrv.status import NameServerStatus
+from dledger.values.option_fields import is_fixed
 from protocols.wire.code_help import CODE_HELP
 from tests.admin.fakes import MACHINE, picture
 from tests.import_graph import ROOT
@@ -106,7 +107,7 @@ def fields_table(kind: type) -> str:
     meanings = field_meanings(kind)
     return table(("Option", "Default", "Meaning"), (
         (f"`{one.name}`", shown_default(one.default), meanings[one.name])
-        for one in attrs.fields(kind) if one.name not in NOT_OPTIONS
+        for one in attrs.fields(kind) if one.name not in NOT_OPTIONS and not is_fixed(one)
     ))
 
 
@@ -130,8 +131,9 @@ def program_options(kind: type[Options], *inherited: Sequence[object]) -> str:
             yield f"`--{long}`" + (f", `-{short}`" if short else ""), f"{text}{said}"
         for long, short, text in sorted(flags, key=lambda one: str(one[0])):
             yield f"`--{long}`" + (f", `-{short}`" if short else ""), f"{text} (No value.)"
-        if hasattr(kind, "opt_set"):
-            yield "`--set name=value`", str(kind.opt_set.__doc__)
+        for name in ("set", "option"):
+            if hasattr(kind, f"opt_{name}"):
+                yield f"`--{name} name=value`", str(getattr(kind, f"opt_{name}").__doc__)
 
     return table(("On the command line", "Meaning"), rows())
 

@@ -41,7 +41,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "storage": (1, ("storage",)),
     "node": (1, ("node", "node connections")),
     "state machines": (1, ("state machines",)),
-    "clients": (1, ("client", "client for asyncio", "client for Twisted", "front door")),
+    "clients": (1, ("client", "client for asyncio", "front door")),
     "brokers, name server": (2, (
         "RocketMQ", "RocketMQ answers", "name server", "broker", "broker access", "broker administration",
         "broker basics", "broker client", "broker common", "broker consuming", "broker delays",

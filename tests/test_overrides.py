@@ -45,6 +45,18 @@ class DocumentedTests(SynchronousTestCase):
             self.assertFalse(self.found(head, "bare"), head)
             self.assertFalse(self.found(head, "other"), head)
 
+    def test_ports(self) -> None:
+        """In a port that the docstring of the class names, or an interface of its decorator."""
+        for text, is_found in (
+            ("Implements L{Base}.", True), ("Implements L{dledger.a.Middle}.", True), ("See L{Base}.", False),
+        ):
+            source = f"from dledger.a import Base\nclass A:\n    'It. {text}'"
+            self.assertIs(self.found(source, "said"), is_found, text)
+            self.assertFalse(self.found(source, "bare"))
+        head = "from zope.interface import implementer\nfrom twisted.internet.interfaces import ITransport\n"
+        self.assertTrue(self.found(head + "@implementer(ITransport)\nclass A: ...", "write"))
+        self.assertFalse(self.found(head + "@implementer(ITransport)\nclass A: ...", "nothing"))
+
     def test_others(self) -> None:
         """Those of libraries have docstrings, or not."""
         self.assertTrue(documented("twisted.internet.protocol.Protocol", "dataReceived"))

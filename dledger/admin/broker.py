@@ -50,6 +50,7 @@ from dledger.admin.actions.table import (
     asked,
     asked_effects,
 )
+from dledger.admin.basics.member_source import TransferAnswer
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
@@ -75,7 +76,6 @@ from dledger.admin.browsing.query import Query, QueryProblem, problem_page, quer
 from dledger.admin.dashboard.broker_page import broker_page
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import not_leader
-from dledger.admin.member_source import TransferAnswer
 from dledger.admin.metrics import MemberStatusSource, NodeCollector
 from dledger.admin.openapi import searched_pages, service_document, status_schema
 from dledger.base.process.reactor import Reactor
@@ -381,7 +381,7 @@ def make_broker_pages(
         broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token,
         member=member, transfer=transfer,
     )
-    site = access.site(pages.app.resource(), reactor, wall_s=wall_s)
+    site = access.site(pages.app.resource(), reactor)
     return StreamServerEndpointService(
         OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint))), site
     )

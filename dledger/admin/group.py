@@ -137,13 +137,11 @@ class GroupPages:
 
 
 def group_site(
-    latest: Callable[[], Awaitable[Overview]], reactor: Reactor, *, wall_s: Callable[[], float],
-    path: str = "",
+    latest: Callable[[], Awaitable[Overview]], reactor: Reactor, *, path: str = ""
 ) -> ServerFactory:
     """
     What listens.
 
-    @param wall_s: seconds since 1970.
     @param path: first part of the path of every page; empty: none.
     """
     pages: IResource = GroupPages(latest).app.resource()
@@ -151,4 +149,4 @@ def group_site(
         root = Resource()
         root.putChild(path.encode("ascii"), pages)
         pages = root
-    return PagesAccess().site(pages, reactor, wall_s=wall_s)
+    return PagesAccess().site(pages, reactor)

@@ -17,7 +17,7 @@ L{AdminSite <dledger.admin.basics.site.AdminSite>}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -225,18 +225,17 @@ class NameServerPages:
 
 
 def make_name_server_pages(
-    server: NameServerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
+    server: NameServerSource, endpoint: str, reactor: Reactor, *,
     access: PagesAccess | None = None, settings: Iterable[Setting] = (),
 ) -> StreamServerEndpointService:
     """
     The service that serves the pages.
 
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
-    @param wall_s: seconds since 1970, for the access log.
     @param settings: the options of the name server.
     @raise ValueError: the file of tokens is missing, or not sound.
     """
     resource = NameServerPages(server, settings).app.resource()
-    site = (access or PagesAccess()).site(resource, reactor, wall_s=wall_s)
+    site = (access or PagesAccess()).site(resource, reactor)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     return StreamServerEndpointService(listen, site)

@@ -61,6 +61,7 @@ from dledger.admin.actions.table import (
     asked_effects,
 )
 from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.basics.member_source import StatusSource
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
@@ -76,7 +77,6 @@ from dledger.admin.browsing.query import Query, QueryProblem, problem_page, quer
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
-from dledger.admin.member_source import StatusSource
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
 from dledger.admin.status_document import status_document
@@ -469,7 +469,7 @@ def make_admin_service(
     The service that serves the pages.
 
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
-    @param wall_s: seconds since 1970, for the access log.
+    @param wall_s: seconds since 1970.
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
         log port, see L{ClusterSurvey}.
     @param settings: the options of the member.
@@ -481,7 +481,7 @@ def make_admin_service(
         node, survey.run, reactor, settings, wall_s=wall_s, is_public=not access.reads_need_token,
         levels=access.levels,
     )
-    site = access.site(app.app.resource(), reactor, wall_s=wall_s)
+    site = access.site(app.app.resource(), reactor)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     told = told_address(endpoint, is_secure=access.keys is not None)
     return AdminService(listen, site, survey, told_address=told)

@@ -67,28 +67,23 @@ class _LoopCall:
             raise AlreadyCalled
 
     def active(self) -> bool:
-        """See L{IDelayedCall.active}."""
         return not (self._is_called or self._is_cancelled)
 
     def cancel(self) -> None:
-        """See L{IDelayedCall.cancel}."""
         self._check()
         self._is_cancelled = True
         self._handle.cancel()
         self._clock.calls.discard(self)
 
     def getTime(self) -> float:
-        """See L{IDelayedCall.getTime}."""
         return self._time_s
 
     def reset(self, secondsFromNow: float) -> None:
-        """See L{IDelayedCall.reset}."""
         self._check()
         self._handle.cancel()
         self._schedule(secondsFromNow)
 
     def delay(self, secondsLater: float) -> None:
-        """See L{IDelayedCall.delay}."""
         self.reset(max(self._time_s + secondsLater - self._clock.seconds(), 0.0))
 
 
@@ -105,19 +100,16 @@ class LoopClock:
         self.calls: set[_LoopCall] = set()
 
     def seconds(self) -> float:
-        """See L{IReactorTime.seconds}."""
         return self.loop.time()
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
-        """See L{IReactorTime.callLater}."""
         call = _LoopCall(self, delay, lambda: callable(*args, **kwargs))
         self.calls.add(call)
         return call
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
-        """See L{IReactorTime.getDelayedCalls}."""
         return list(self.calls)
 
 
@@ -133,6 +125,8 @@ def _address_of(name: tuple[str, int] | None) -> IPv4Address | IPv6Address:
 class LoopTransport(asyncio.Protocol):
     """
     A connection of the loop: a protocol for asyncio, a transport for Twisted's protocol.
+
+    Implements L{IPushProducer}.
     """
 
     _transport: asyncio.Transport
@@ -186,12 +180,10 @@ class LoopTransport(asyncio.Protocol):
         return self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """See L{ITransport.write}."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """See L{ITransport.writeSequence}."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
@@ -199,12 +191,10 @@ class LoopTransport(asyncio.Protocol):
         self._transport.close()
 
     def loseWriteConnection(self) -> None:
-        """See L{ITCPTransport.loseWriteConnection}."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def abortConnection(self) -> None:
-        """See L{ITCPTransport.abortConnection}."""
         self._transport.abort()
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
@@ -222,36 +212,28 @@ class LoopTransport(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resumeProducing(self) -> None:
-        """See L{IPushProducer.resumeProducing}."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def stopProducing(self) -> None:
-        """See L{IPushProducer.stopProducing}."""
         self.loseConnection()
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """See L{ITransport.getPeer}."""
         return _address_of(self._transport.get_extra_info("peername"))
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """See L{ITransport.getHost}."""
         return _address_of(self._transport.get_extra_info("sockname"))
 
     def getTcpNoDelay(self) -> bool:
-        """See L{ITCPTransport.getTcpNoDelay}."""
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """See L{ITCPTransport.setTcpNoDelay}."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """See L{ITCPTransport.getTcpKeepAlive}."""
         return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """See L{ITCPTransport.setTcpKeepAlive}."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
     @property
@@ -333,7 +315,6 @@ class _LoopEndpoint:
         self._port = port
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
         connecting = self._connections.connect(self._host, self._port, protocolFactory)
         return Deferred.fromFuture(asyncio.ensure_future(connecting))
 

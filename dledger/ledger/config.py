@@ -105,7 +105,6 @@ class DLedgerConfig:
     tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
-    admin_access_log: bool = flag_option(False)
     tracing: bool = flag_option(False)
     admin_tls: bool = flag_option(False)
     client_token_file: str = path_option("")
@@ -115,13 +114,10 @@ class DLedgerConfig:
 
     heart_beat_time_interval_ms: int = number_option(200, 1)
     max_heart_beat_leak: int = number_option(5, 1)
-    min_vote_interval_ms: int = number_option(100, 0)
     max_vote_interval_ms: int = number_option(400, 1)
-    slow_flush_hand_over_ms: int = number_option(100, 0)
     scrub_bytes_per_s: int = number_option(1024 * 1024, 0)
     scrub_pause_ms: int = number_option(600_000, 1)
 
-    max_pending_requests_num: int = number_option(10_000, 1)
     peer_push_quota: int = number_option(20 * 1024 * 1024, 1)
     peer_push_throttle_point: int = number_option(300 * 1024 * 1024, 0)
     push_chunk_bytes: int = number_option(1024 * 1024, 0)
@@ -129,26 +125,30 @@ class DLedgerConfig:
 
     mapped_file_size_for_entry_data: int = number_option(1024 * 1024 * 1024, 1024)
     mapped_file_size_for_entry_index: int = number_option(32 * 5 * 1024 * 1024, 32)
+
+    # What is deleted.
     file_reserved_hours: int = number_option(0, 0)
     delete_when: str = text_option("04")
     disk_full_ratio: float = share_option(0.90)
     enable_disk_force_clean: bool = flag_option(False)
     retention_bytes: int = number_option(0, 0)
-    min_free_bytes: int = number_option(0, 0)
     producers_expire_hours: int = number_option(168, 0)
-    readers_hold_bytes: int = number_option(-1, -1)
-    readers_expire_hours: int = number_option(0, 0)
-    entry_times_ms: int = number_option(0, 0, 3_600_000)
+    machine_keep_entries: int = number_option(0, 0)
     expire_only_archived: bool = flag_option(False)
+
+    entry_times_ms: int = number_option(0, 0, 3_600_000)
     machine_snapshot_entries: int = number_option(100_000, 0)
     machine_snapshot_bytes: int = number_option(256 * 1024 * 1024, 0)
-    machine_keep_entries: int = number_option(0, 0)
 
     ignored: tuple[str, ...] = attrs.field(default=(), metadata=FIXED)
 
     # Fixed: tests alone set these.
     tick_ms: int = number_option(20, 1, is_fixed=True)
     rpc_time_out_ms: int = number_option(3000, 1, is_fixed=True)
+    min_vote_interval_ms: int = number_option(100, 0, is_fixed=True)
+    slow_flush_hand_over_ms: int = number_option(100, 0, is_fixed=True)
+    max_pending_requests_num: int = number_option(10_000, 1, is_fixed=True)
+    readers_hold_bytes: int = number_option(-1, -1, is_fixed=True)
     leadership_transfer_wait_timeout: int = number_option(1000, 1, is_fixed=True)
     max_leadership_transfer_wait_index: int = number_option(1000, 0, is_fixed=True)
     min_take_leadership_vote_interval_ms: int = number_option(30, 0, is_fixed=True)
@@ -165,7 +165,6 @@ class DLedgerConfig:
     flush_file_interval: int = number_option(10, 1, is_fixed=True)
     check_point_interval: int = number_option(3000, 1, is_fixed=True)
     pre_vote: bool = flag_option(True, is_fixed=True)
-    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")), metadata=FIXED)
     max_answer_bytes: int = number_option(48 * 1024 * 1024, 16 * 1024 * 1024, is_fixed=True)
     max_unfinished_bytes: int = number_option(64 * 1024 * 1024, 4 * 1024 * 1024, is_fixed=True)
     connections_share: int = number_option(50, 1, 100, is_fixed=True)
@@ -410,6 +409,9 @@ def read_java_file(text: str) -> dict[str, object]:
         found[name] = value.strip()
     return found
 
+#: Options of Java that mean nothing here: they are ignored, like those of fixed values.
+_JAVA_ONLY = frozenset(("store_type",))
+
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 
 
@@ -430,7 +432,8 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     for name, value in values.items():
         target = our_name(name, ALIASES, fields)
         try:
-            if target in fields and is_fixed(fields[target]) and target != "ignored":
+            is_value = target in fields and is_fixed(fields[target]) and target != "ignored"
+            if is_value or target in _JAVA_ONLY:
                 ignored.append(name)
                 continue
             if target not in options:

@@ -411,28 +411,23 @@ class GroupState(_Layer):
         return bool(self._slots)
 
     def producer(self, name: str) -> Producer | None:
-        """See L{_Layer.producer}."""
         slot = self._slots.get(name)
         return None if slot is None else self._pages[slot >> _PAGE_SHIFT][slot]
 
     def held_bytes(self, owner: str) -> int:
-        """See L{_Layer.held_bytes}."""
         return self._held.get(owner, 0)
 
     def hold(self, owner: str, held_bytes: int) -> None:
-        """See L{_Layer.hold}."""
         if held_bytes:
             self._held[owner] = held_bytes
         else:
             self._held.pop(owner, None)
 
     def in_slot(self, slot: int) -> Producer | None:
-        """See L{_Layer.in_slot}."""
         page = self._pages.get(slot >> _PAGE_SHIFT)
         return None if page is None else page.get(slot)
 
     def put(self, producer: Producer) -> None:
-        """See L{_Layer.put}."""
         slot = producer.slot
         number = slot >> _PAGE_SHIFT
         page = self._pages.get(number)
@@ -442,7 +437,6 @@ class GroupState(_Layer):
         self._slots[producer.name] = slot
 
     def drop(self, producer: Producer) -> None:
-        """See L{_Layer.drop}."""
         number = producer.slot >> _PAGE_SHIFT
         page = self._fresh_page(number) if number in self._captured else self._pages[number]
         del page[producer.slot], self._slots[producer.name]
@@ -456,12 +450,10 @@ class GroupState(_Layer):
         return page
 
     def all(self) -> Iterable[Producer]:
-        """See L{_Layer.all}."""
         for page in self._pages.values():
             yield from page.values()
 
     def begin_anew(self) -> None:
-        """See L{_Layer.begin_anew}."""
         super().begin_anew()
         self._pages = {}
         self._slots = {}
@@ -473,7 +465,6 @@ class GroupState(_Layer):
         self.digest_place = self.digest_entry = None
 
     def take(self, marked: Marked, said: _Said) -> _Said:
-        """See L{_Layer.take}."""
         said = super().take(marked, said)
         if 0 < marked.channel < HIDDEN:
             return said
@@ -555,27 +546,21 @@ class _Ahead(_Layer):
         self._held: dict[str, int] = {}
 
     def producer(self, name: str) -> Producer | None:
-        """See L{_Layer.producer}."""
         return self._producers[name] if name in self._producers else self._below.producer(name)
 
     def held_bytes(self, owner: str) -> int:
-        """See L{_Layer.held_bytes}."""
         return self._held[owner] if owner in self._held else self._below.held_bytes(owner)
 
     def hold(self, owner: str, held_bytes: int) -> None:
-        """See L{_Layer.hold}."""
         self._held[owner] = held_bytes
 
     def in_slot(self, slot: int) -> Producer | None:
-        """See L{_Layer.in_slot}."""
         return self._slots[slot] if slot in self._slots else self._below.in_slot(slot)
 
     def put(self, producer: Producer) -> None:
-        """See L{_Layer.put}."""
         self._producers[producer.name] = self._slots[producer.slot] = producer
 
     def begin_anew(self) -> None:
-        """See L{_Layer.begin_anew}."""
         super().begin_anew()
         self._below = GroupState()
         self._producers.clear()
@@ -583,11 +568,9 @@ class _Ahead(_Layer):
         self._held.clear()
 
     def drop(self, producer: Producer) -> None:
-        """See L{_Layer.drop}."""
         self._producers[producer.name] = self._slots[producer.slot] = None
 
     def all(self) -> Iterable[Producer]:
-        """See L{_Layer.all}."""
         yield from (one for one in self._producers.values() if one is not None)
         yield from (one for one in self._below.all() if one.name not in self._producers)
 

@@ -139,12 +139,6 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "",
         "hand spans of appends to OpenTelemetry, see [Tracing](#tracing); needs the extra `tracing`",
     ),
-    "admin_access_log": OptionHelp("", "write a log line for each request to the administration"),
-    "slow_flush_hand_over_ms": OptionHelp(
-        "ms",
-        "a leader whose flushes take this long or longer for a minute, and ten times as long as those of a "
-        "follower, hands over to that one, see [Slow disk](operations.md#slow-disk); 0: never",
-    ),
     "scrub_bytes_per_s": OptionHelp(
         "bytes/s",
         "closed segments are read again at this rate so that damage is found while other members still have "
@@ -157,13 +151,8 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "a follower's patience ends after this many missed beats, plus up to half of that time at random "
         "(Java: 3, nothing at random)",
     ),
-    "min_vote_interval_ms": OptionHelp("ms", "shortest random wait between election rounds"),
-    "max_vote_interval_ms": OptionHelp("ms", "longest such wait; must exceed the shortest"),
+    "max_vote_interval_ms": OptionHelp("ms", "longest random wait between election rounds; more than 100"),
     "scrub_pause_ms": OptionHelp("ms", "between two passes over all closed segments, and before the first"),
-    "max_pending_requests_num": OptionHelp(
-        "requests",
-        "limit of appends that wait for the commit; further ones are refused (503)",
-    ),
     "peer_push_throttle_point": OptionHelp("bytes", "a peer that is further behind than this is throttled"),
     "peer_push_quota": OptionHelp("bytes/s", "rate for a throttled peer"),
     "max_wait_ack_time_ms": OptionHelp(
@@ -181,46 +170,37 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "depend on it",
     ),
     "mapped_file_size_for_entry_index": OptionHelp("bytes", "size of one index file; a multiple of 32"),
+    # Retention, up to C{enable_disk_force_clean}: no other option decides which segments are deleted.
     "file_reserved_hours": OptionHelp(
         "hours",
         "older segments are deleted in the hour of `delete_when`; 0: no segment is deleted for its age. "
         "Also `retention_hours`",
     ),
     "delete_when": OptionHelp("hours, `;`", "local hours of the day in which old segments are deleted"),
+    "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
+    "machine_keep_entries": OptionHelp(
+        "entries",
+        "segments that end at least this many entries before the last one in the oldest snapshot are "
+        "deleted; 0: none. Also `keep_entries`. See [machines](machines.md#the-log-after-snapshots)",
+    ),
+    "expire_only_archived": OptionHelp(
+        "",
+        "a segment is deleted, for whatever reason, only if an archive has it: see "
+        "[Archive](operations.md#archive)",
+    ),
     "disk_full_ratio": OptionHelp("share", "if more is in use, appends are refused (415)"),
     "enable_disk_force_clean": OptionHelp(
         "", "delete the oldest segments, at any age, when the disk is 85 % full"
-    ),
-    "retention_bytes": OptionHelp("bytes", "keep at most this much of segments; 0: no limit"),
-    "min_free_bytes": OptionHelp(
-        "bytes",
-        "appends are refused (415) when less than this is free; 0: no limit",
     ),
     "producers_expire_hours": OptionHelp(
         "hours",
         "the group forgets a producer that has appended nothing in that time; 0: never. See "
         "[exactly once](exactly-once.md#how-long-the-log-remembers)",
     ),
-    "readers_hold_bytes": OptionHelp(
-        "bytes",
-        "a named reader keeps what it has not done from being deleted: the last so many bytes of the log at "
-        "most; -1: twice `retention_bytes`, or 8 GiB without that; 0: all. See "
-        "[readers](readers.md#retention)",
-    ),
-    "readers_expire_hours": OptionHelp(
-        "hours",
-        "a leader forgets a named reader that nobody has asked for in that time; 0: never. See "
-        "[readers](readers.md#retention)",
-    ),
     "entry_times_ms": OptionHelp(
         "ms",
         "the leader notes in the log when it writes entries, as exactly as this; 0: it does not. 100 costs "
         "one entry in 100 ms at most. See [times](times.md)",
-    ),
-    "expire_only_archived": OptionHelp(
-        "",
-        "a segment is deleted, for whatever reason, only if an archive has it: see "
-        "[Archive](operations.md#archive)",
     ),
     "machine_snapshot_entries": OptionHelp(
         "entries",
@@ -230,10 +210,5 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     "machine_snapshot_bytes": OptionHelp(
         "bytes",
         "the same, after this many bytes of bodies; 0: not by bytes",
-    ),
-    "machine_keep_entries": OptionHelp(
-        "entries",
-        "segments that end at least this many entries before the last one in the oldest snapshot are "
-        "deleted; 0: none. Also `keep_entries`. See [machines](machines.md#the-log-after-snapshots)",
     ),
 }

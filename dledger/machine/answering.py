@@ -17,11 +17,11 @@ from dledger.machine.files.offering import SnapshotOffers, SnapshotPiece
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
-from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter
 from dledger.node.host import MachineHost
+from dledger.node.node import Node
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -32,6 +32,8 @@ class AnsweringMachine:
     """
     See L{dledger.node.requests.machine_requests.HostedMachine}.
     L{MachineRunner<dledger.machine.runner.MachineRunner>} sets what is declared here.
+
+    Implements L{dledger.node.requests.machine_requests.HostedMachine}.
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
@@ -52,7 +54,7 @@ class AnsweringMachine:
     in_doubt: str
     digests: dict[int, str]
     _kept: KeptResults
-    _entries: CommittedEntries
+    _entries: Node
     _host: MachineHost
     _snapshots: SnapshotDirectory | None
     _offers: SnapshotOffers | None
@@ -84,16 +86,13 @@ class AnsweringMachine:
 
     @property
     def gives_snapshots(self) -> bool:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.gives_snapshots}."""
         return self._snapshots is not None
 
     @property
     def proven_index(self) -> int:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.proven_index}."""
         return -1 if self._snapshots is None else self._snapshots.proven_index
 
     def ask_snapshot(self) -> str:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.ask_snapshot}."""
         if self.state != "running" or self.in_doubt:
             return self.in_doubt or f"the state machine is {self.state}"
         if self._writer is None or self._in_thread is not None:
@@ -107,7 +106,6 @@ class AnsweringMachine:
         raise NotImplementedError
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}."""
         if self.in_doubt:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason=self.in_doubt)
         if self._offers is None:
@@ -116,7 +114,6 @@ class AnsweringMachine:
 
     @property
     def refusal(self) -> DLedgerError | None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.refusal}."""
         if self.state == "running":
             return None
         if self.state in ("starting", "installing"):

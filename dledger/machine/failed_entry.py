@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.reading_ahead import READ_BYTES
 from dledger.machine.skips import Skips
+from dledger.node.node import Node
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.entry import iterate_records
 
@@ -20,7 +20,7 @@ class FailedEntry:
     @ivar index: -1: the machine did not fail at an entry.
     """
 
-    def __init__(self, entries: CommittedEntries, skips: Skips) -> None:
+    def __init__(self, entries: Node, skips: Skips) -> None:
         self.index = -1
         self._entries = entries
         self._skips = skips

@@ -81,13 +81,11 @@ def hosting_of(
         machine = GuardedMachine(factory)
     except MachineFailed as failed:
         raise ValueError(str(failed)) from failed
-    snapshots = None
-    if config.store_type == "file":
-        snapshots = SnapshotDirectory(
-            disk, os.path.join(config.self_path, "machine"), machine=machine.name,
-            machine_version=machine.version, oldest_version=machine.oldest_version,
-            proves_oldest=config.machine_keep_entries > 0,
-        )
+    snapshots = SnapshotDirectory(
+        disk, os.path.join(config.self_path, "machine"), machine=machine.name,
+        machine_version=machine.version, oldest_version=machine.oldest_version,
+        proves_oldest=config.machine_keep_entries > 0,
+    )
     runner = MachineRunner(
         factory, node, host,
         waits=WaitBounds(waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms),

@@ -3,42 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from dledger.node.node import Node
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError
-from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import iterate_records
 
 
-class LedgerMarks(Protocol):
-    """The part of L{dledger.core.state.member_state.MemberState} that is needed here."""
-
-    @property
-    def flushed_index(self) -> int:
-        """Entries up to this one are on stable storage, inclusive."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no entry above the committed index was ever committed in this log."""
-
-
-class CommittedEntries(Protocol):
-    """The part of a node that is needed here: L{dledger.node.node.Node}."""
-
-    @property
-    def committed_index(self) -> int:
-        """Highest index known to be committed, inclusive."""
-
-    @property
-    def members(self) -> LedgerMarks:
-        """The group and the ledger; to read only."""
-
-    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
-        """See L{dledger.node.node.Node.read_committed}."""
-
-
-def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
+def check_base(entries: Node, head: SnapshotHead) -> bool:
     """
     Whether it is known that a snapshot is of this log.
 
@@ -61,7 +32,7 @@ def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
     return True
 
 
-def lowest_usable(entries: CommittedEntries, applied_index: int) -> int:
+def lowest_usable(entries: Node, applied_index: int) -> int:
     """The oldest snapshot after which the log goes on, and which is newer than the state."""
     lowest = applied_index + 1
     try:
@@ -73,7 +44,7 @@ def lowest_usable(entries: CommittedEntries, applied_index: int) -> int:
     return lowest
 
 
-def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
+def is_reached(entries: Node, head: SnapshotHead) -> bool:
     """
     Whether the log has come to the last entry of a snapshot, so that both can be compared.
 
@@ -88,7 +59,7 @@ def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
         return True
 
 
-def ahead_of_log(entries: CommittedEntries) -> str:
+def ahead_of_log(entries: Node) -> str:
     """Why a snapshot is refused whose last entry a settled log does not have."""
     return (
         f"it is ahead of the log, which ends at {entries.committed_index}: a loss of power has taken the "
@@ -97,7 +68,7 @@ def ahead_of_log(entries: CommittedEntries) -> str:
     )
 
 
-def waits_for_log(entries: CommittedEntries, head: SnapshotHead) -> str:
+def waits_for_log(entries: Node, head: SnapshotHead) -> str:
     """What a machine waits for, with a snapshot whose last entry is not known to be committed."""
     return (
         f"its snapshot is after the entry {head.index}, the log is known to be committed up to "

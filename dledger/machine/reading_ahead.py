@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from dledger.machine.log_reach import CommittedEntries
+from dledger.node.node import Node
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 
 #: Seconds that a batch should take, about; without a thread, a turn of the reactor.
@@ -30,7 +30,7 @@ class ReadAhead:
     Its length is the number of entries that were read and not yet given out.
     """
 
-    def __init__(self, entries: CommittedEntries) -> None:
+    def __init__(self, entries: Node) -> None:
         self._entries = entries
         self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
         self._batch_count = 64

@@ -55,6 +55,8 @@ class MachineDesk:
 
     It is the L{MachineAnswers<dledger.node.requests.machine_requests.MachineAnswers>} of a member that runs a
     machine.
+
+    Implements L{dledger.node.requests.machine_requests.MachineAnswers}.
     """
 
     def __init__(self, config: DLedgerConfig, machine: MachineRunner, around: MachineSurroundings) -> None:
@@ -69,11 +71,9 @@ class MachineDesk:
         self._watch = MachineWatch(config.self_id, self._told_text, around.note)
 
     def status(self) -> MachineStatus:
-        """See L{dledger.node.requests.machine_requests.MachineAnswers.status}."""
         return attrs.evolve(self._machine.status(), differs=self._watch.differs)
 
     def told(self) -> str:
-        """See L{dledger.node.requests.machine_requests.MachineAnswers.told}."""
         return encode_told_machine(self._machine.told())
 
     def sweep(self, now_s: float) -> None:
@@ -102,7 +102,6 @@ class MachineDesk:
     def answer(
         self, request: MachineRequest, may_answer: Callable[[], bool], owner: str = ""
     ) -> Deferred[Response]:
-        """See L{dledger.node.requests.machine_requests.MachineAnswers.answer}."""
         answering: Coroutine[Deferred[object], object, Response]
         if isinstance(request, SubmitRequest):
             answering = self._submit(request, owner)

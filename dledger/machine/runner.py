@@ -40,13 +40,12 @@ from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
 from dledger.machine.failed_entry import FailedEntry
-from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.fetching import SnapshotFetch
 from dledger.machine.files.offering import SnapshotOffers
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import (
-    CommittedEntries,
     ahead_of_log,
     check_base,
     is_reached,
@@ -60,6 +59,8 @@ from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits, WaitBounds
 from dledger.machine.writing import SnapshotsDue, SnapshotWriter, pieces_of
 from dledger.node.host import MachineHost
+from dledger.node.node import Node
+from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -92,9 +93,9 @@ class MachineRunner(AnsweringMachine):
     log = Logger()
 
     def __init__(
-        self, factory: MachineFactory, entries: CommittedEntries, host: MachineHost, *, waits: WaitBounds,
+        self, factory: MachineFactory, entries: Node, host: MachineHost, *, waits: WaitBounds,
         snapshots: SnapshotDirectory | None, due: SnapshotsDue | None = None,
-        source: SnapshotSource | None = None,
+        source: SnapshotDesk | None = None,
     ) -> None:
         """
         @param waits: for requests that wait.
@@ -135,7 +136,6 @@ class MachineRunner(AnsweringMachine):
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.start}."""
         self._begin(self._take_up())
 
     def _begin(self, work: Coroutine[Deferred[object], object, None]) -> None:
@@ -155,7 +155,6 @@ class MachineRunner(AnsweringMachine):
             self._take_snapshot_if_due()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.stop}."""
         self.state = "stopped" if self.state != "failed" else self.state
         self._rest()
         if self._fetch is not None:
@@ -267,7 +266,6 @@ class MachineRunner(AnsweringMachine):
     # -- entries ------------------------------------------------------------------------------
 
     def committed(self) -> None:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.committed}."""
         if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
             self._call = self._clock.callLater(0, self.turn)
 
@@ -463,7 +461,7 @@ class MachineRunner(AnsweringMachine):
             assert self._snapshots is not None and self._source is not None
             self._begin(self._install(self._snapshots, self._source))
 
-    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotSource) -> None:
+    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotDesk) -> None:
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, self._host, machine=self.machine.name, machine_version=self.machine.version,

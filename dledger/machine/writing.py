@@ -21,9 +21,9 @@ from twisted.python.failure import Failure
 from dledger.machine.calls import MachineCalls
 from dledger.machine.files.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.guarded import GuardedMachine, sentence_of
-from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.skips import Skips
 from dledger.node.host import MachineHost
+from dledger.node.node import Node
 from dledger.storage.files.snapshot_file import SnapshotRefused
 from protocols.wire.ledger.entry import EntryHeader
 
@@ -50,7 +50,7 @@ class SnapshotWriter:
     log = Logger()
 
     def __init__(
-        self, snapshots: SnapshotDirectory, entries: CommittedEntries, host: MachineHost, due: SnapshotsDue,
+        self, snapshots: SnapshotDirectory, entries: Node, host: MachineHost, due: SnapshotsDue,
         *, why_not: Callable[[], str], pause: Callable[[float], Awaitable[None]],
     ) -> None:
         """

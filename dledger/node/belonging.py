@@ -14,7 +14,7 @@ from dledger.node.connections.lineages import Lineages
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer, Note
 from dledger.node.run.contacts import Contacts
-from dledger.node.run.store import Store
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import StoreError
 
 
@@ -25,7 +25,7 @@ class Belonging:
     """
 
     def __init__(
-        self, config: DLedgerConfig, known: KnownMembers, store: Store, rng: random.Random,
+        self, config: DLedgerConfig, known: KnownMembers, store: FileStore, rng: random.Random,
         feed: Callable[..., None], changed: Callable[[], None], note: Note,
     ) -> None:
         """

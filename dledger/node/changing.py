@@ -13,7 +13,6 @@ from dledger.ledger.config import DLedgerConfig
 #: What is kept on the disk, and when it is full.
 RETENTION = frozenset({
     "file_reserved_hours", "delete_when", "retention_bytes", "disk_full_ratio", "enable_disk_force_clean",
-    "min_free_bytes", "readers_hold_bytes",
 })
 LIMITS = frozenset({"max_connections"})
 SCRUB = frozenset({"scrub_bytes_per_s"})

@@ -13,8 +13,8 @@ from dledger.base.disk.disk import DiskSpace
 from dledger.base.process.threads import RunInThread
 from dledger.core.state.recovered import RecoveredState
 from dledger.driver.driver import Terms
-from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote
+from dledger.storage.store.file_store import FileStore
 
 
 @attrs.frozen(kw_only=True)
@@ -25,7 +25,7 @@ class NodeFiles:
     @ivar vote: what was kept there when it was opened.
     """
 
-    store: Store
+    store: FileStore
     terms: Terms
     vote: TermVote
 

@@ -9,8 +9,6 @@ breaks the store, which then says so itself.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import DiskSpace
@@ -25,6 +23,7 @@ from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
 from dledger.node.run.aside_watch import AsideWatch
 from dledger.node.run.inside import MemberInside
 from dledger.node.run.scrubbing import Scrubbing
+from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_room import DeletedSegment
 
 #: Seconds between two checks of disk space and expired files.
@@ -34,21 +33,12 @@ HOUSE_KEEPING_INTERVAL_S = 10.0
 FULL_CHECK_INTERVAL_S = 1.0
 
 
-class KeptStore(Protocol):
-    """The part of a store needed here."""
-
-    def house_keeping(
-        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
-    ) -> list[DeletedSegment]:
-        """See L{dledger.storage.store.store_room.StoreRoom.house_keeping}."""
-
-
 class MemberHouse:
     """
     @ivar begin_moved: the file that was deleted last, and why; empty: none was.
     """
 
-    def __init__(self, self_id: str, store: KeptStore, counters: Counters, log: Logger) -> None:
+    def __init__(self, self_id: str, store: FileStore, counters: Counters, log: Logger) -> None:
         """@param log: of the member."""
         self._self_id = self_id
         self._store = store
@@ -158,7 +148,7 @@ class MemberUpkeep:
         """The files of the member. @param member: the core's status at the same moment."""
         config, store, space = self._inside.config, self._inside.store, self._space
         return StoreStatus(
-            path=config.self_path if config.store_type == "file" else "",
+            path=config.self_path,
             unsynced_bytes=bytes_behind(store, member.flushed_index),
             free_bytes=space.usable if space is not None else -1,
             total_bytes=space.total if space is not None else -1,

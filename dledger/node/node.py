@@ -73,6 +73,8 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 class Node:
     """
+    Implements L{dledger.driver.driver.Surroundings}.
+
     @ivar about: informs others about the member.
     @ivar core, driver: the algorithm, to read only, and the driver, which takes every input of it.
     @ivar counters: counts since the start.
@@ -402,16 +404,13 @@ class Node:
     # -- Surroundings of the driver -------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """See L{dledger.driver.driver.Surroundings.now_ms}."""
         return int(self._clock.seconds() * 1000)
 
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
-        """See L{dledger.driver.driver.Surroundings.send_request}."""
         assert self._peers is not None
         self._peers.send(peer_id, request_id, request)
 
     def follow_membership(self, membership: Membership) -> None:
-        """See L{dledger.driver.driver.Surroundings.follow_membership}."""
         self._members_changed()
         if self._peers is not None:
             self._peers.greet()
@@ -422,7 +421,6 @@ class Node:
         self.router.door.forget()
 
     def continue_later(self) -> None:
-        """See L{dledger.driver.driver.Surroundings.continue_later}."""
         self._clock.callLater(0, self.driver.feed, ev.TurnCame())
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
@@ -430,29 +428,23 @@ class Node:
         self._reports.report(fx.Report(event=event, facts=facts))
 
     def reply(self, token: int, response: Response) -> None:
-        """See L{dledger.driver.driver.Surroundings.reply}."""
         self.desks.router.questions.reply(token, response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
-        """See L{dledger.driver.driver.Surroundings.answer_append}."""
         self.desks.appends.answered(answer)
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
-        """See L{dledger.driver.driver.Surroundings.answer_read}."""
         self.desks.reads.answered(answer)
 
     def start_flush(self, flush_id: int, end_index: int) -> None:
-        """See L{dledger.driver.driver.Surroundings.start_flush}."""
         self.flusher.start(flush_id, end_index)
 
     def committed(self, committed_index: int) -> None:
-        """See L{dledger.driver.driver.Surroundings.committed}."""
         self.desks.committed()
         if self._embedding is not None:
             self._embedding.committed()
 
     def report(self, report: fx.Report) -> None:
-        """See L{dledger.driver.driver.Surroundings.report}."""
         is_role = report.event == "role-changed"
         if is_role and self._embedding is not None:
             self._embedding.role_changed()
@@ -461,7 +453,6 @@ class Node:
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:
-        """See L{dledger.driver.driver.Surroundings.stop_member}."""
         if not stop.clean:
             self.log.critical(
                 "member {self_id} stops: {reason}", self_id=self.config.self_id, reason=stop.reason
@@ -469,7 +460,6 @@ class Node:
         self._end("stopped" if stop.clean else "failed", stop.reason)
 
     def broken(self, error: BaseException) -> None:
-        """See L{dledger.driver.driver.Surroundings.broken}."""
         failure = Failure(error)
         self.log.failure("member {self_id} stops because of a bug", failure, self_id=self.config.self_id)
         if not self._life.is_over:

@@ -16,7 +16,6 @@ the log, and exit status 1.
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, succeed
@@ -30,7 +29,6 @@ from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
-from dledger.driver.driver import Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.changing import with_changes
@@ -41,11 +39,9 @@ from dledger.node.host import MachineHost, MemberHost, NodeFiles
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.reporting.health import UNSURE
-from dledger.node.run.store import Store
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
-from dledger.storage.store.memory_store import MemoryStore
 from dledger.values.addresses import is_loopback
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.hosts import ChangeHosts
@@ -62,36 +58,6 @@ QUIET_S = 0.1
 
 #: Seconds within which connections must send their last answers.
 CLOSE_TIME_OUT_S = 1.0
-
-
-class ClosableStore(Store, Protocol):
-    """A store that can be closed."""
-
-    def clean_close(self) -> None:
-        """Flush all data, write the clean flag, close the files."""
-
-    def abandon(self) -> None:
-        """Close the files without writing."""
-
-
-class ClosableTerms(Terms, Protocol):
-    """Term and vote, with handles to release."""
-
-    def close(self) -> None:
-        """Release the handles."""
-
-
-class ForgetfulTerms:
-    """Term and vote of a member with a memory store: they are not saved."""
-
-    def save(self, term: int, voted_for: str | None) -> None:
-        """Do nothing."""
-
-    def check_point(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class MemberService(MultiService):
@@ -119,8 +85,8 @@ class MemberService(MultiService):
         self._endpoints = endpoints or MemberEndpoints()
         self.extras = extras or MemberExtras()
         self._tokens: ClientTokenFile | None = None
-        self._store: ClosableStore | None = None
-        self._terms: ClosableTerms = ForgetfulTerms()
+        self._store: FileStore | None = None
+        self._terms: TermFile | None = None
         self._server: MemberServer | None = None
         self._peers: Peers | None = None
         self._port: IListeningPort | None = None
@@ -150,7 +116,7 @@ class MemberService(MultiService):
         server.budgets.limit(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes)
 
     @property
-    def store(self) -> ClosableStore:
+    def store(self) -> FileStore:
         """The ledger; open when C{node} is set."""
         assert self._store is not None, "not started"
         return self._store
@@ -231,12 +197,8 @@ class MemberService(MultiService):
         )
 
     def _open(self) -> Node:
-        config, is_file = self.config, self.config.store_type == "file"
-        disk, boot_id = self._process.disk, self._process.boot_id
-        store: FileStore = (
-            FileStore.open(config, disk, boot_id=boot_id) if is_file else MemoryStore.open(config)
-        )
-        self._store = store
+        config = self.config
+        self._store = store = FileStore.open(config, self._process.disk, boot_id=self._process.boot_id)
         if self.extras.embedding is not None:
             store.use(self.extras.embedding.stamps)
         if config.accept_new_members and store.identity.is_listed:
@@ -245,22 +207,20 @@ class MemberService(MultiService):
                 f"{config.self_path} belongs to a group whose log names its members, so accept_new_members "
                 "would do nothing: change them with dledger member, or see dledger group force-new"
             )
-        vote = TermVote()
-        if is_file:
-            try:
-                vote = self._open_terms(store)
-                store.identity.begin_run(
-                    self._process.rng.getrandbits(LINEAGE_BITS), self._process.rng.getrandbits(LINEAGE_BITS)
-                )
-            except StoreError:
-                store.abandon()
-                raise
+        try:
+            terms, vote = self._open_terms(store)
+            store.identity.begin_run(
+                self._process.rng.getrandbits(LINEAGE_BITS), self._process.rng.getrandbits(LINEAGE_BITS)
+            )
+        except StoreError:
+            store.abandon()
+            raise
         self.node = Node(
-            config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
+            config=config, files=NodeFiles(store=store, terms=terms, vote=vote),
             host=MemberHost(
                 clock=self._reactor, rng=self._process.rng, run_in_thread=self._threads.flush.run,
                 wall_clock=self._process.wall_clock,
-                disk_space=(lambda: self._process.disk.space(config.self_path)) if is_file else None,
+                disk_space=lambda: self._process.disk.space(config.self_path),
             ),
             keys=self.keys, make_driver=self.extras.make_driver, embedding=self.extras.embedding,
         )
@@ -269,14 +229,14 @@ class MemberService(MultiService):
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
 
-    def _open_terms(self, store: FileStore) -> TermVote:
+    def _open_terms(self, store: FileStore) -> tuple[TermFile, TermVote]:
         ids = {one for known in store.memberships for one in known.addresses} | self.config.peers.keys()
         self._terms = terms = TermFile(self._process.disk, self.config.self_path, member_ids=ids)
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
         store.identity.note_terms()
         for warning in terms.warnings:
             self.log.warn("member {self_id}: {reason}", self_id=self.config.self_id, reason=warning)
-        return vote
+        return terms, vote
 
     def _is_listening(self, port: IListeningPort) -> None:
         assert self.node is not None and self._peers is not None
@@ -387,7 +347,7 @@ class MemberService(MultiService):
                 return
 
     def _close_store(self, node: Node) -> None:
-        assert self._store is not None
+        assert self._store is not None and self._terms is not None
         if node.state == "failed":
             self._store.abandon()
             self._terms.close()

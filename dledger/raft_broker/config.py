@@ -41,8 +41,7 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "disk_full_ratio": store.disk_space_warning_level_ratio,
     })
     config = attrs.evolve(
-        config, enable_batch_push=raft.enable_batch_push,
-        disk_space_ratio_to_check_expired=store.disk_max_used_space_ratio / 100,
+        config, disk_space_ratio_to_check_expired=store.disk_max_used_space_ratio / 100
     )
     _, port = parse_address(peers[config.self_id])
     ours = {

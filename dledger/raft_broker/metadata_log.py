@@ -35,10 +35,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.queue_ends import TABLE_NAME, QueueEnds
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
-from dledger.raft_broker.writer import AppendsEntries
 from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
 from dledger.rocketmq.broker.metadata.files import Metadata
@@ -101,7 +101,7 @@ class MetadataLog:
     log = Logger()
 
     def __init__(
-        self, metadata: Metadata, node: AppendsEntries, clock: IReactorTime, *, wall_ms: Callable[[], int],
+        self, metadata: Metadata, node: Node, clock: IReactorTime, *, wall_ms: Callable[[], int],
         body_bytes_max: int, ends: QueueEnds,
     ) -> None:
         """

@@ -16,17 +16,15 @@ Source: DLedgerCommitLog.java (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.holes import Hole
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.rocketmq.broker.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
@@ -34,29 +32,6 @@ from protocols.wire.rocketmq.layout import START, START_SIZE
 
 #: Bytes before an offset that name a log: several entries, each with its term and checksums.
 TAIL_BYTES = 4_096
-
-
-class CommittedLedger(Protocol):
-    """The part of the member's store that L{RaftLog} reads. Offsets are bytes since the log began."""
-
-    @property
-    def ledger_begin_index(self) -> int:
-        """Index of the first entry; -1 if there is none."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Index of the last entry; -1 if there is none."""
-
-    @property
-    def holes(self) -> tuple[Hole, ...]:
-        """The damaged ranges that other members mend."""
-
-    @property
-    def end_position(self) -> int:
-        """Offset after the last entry."""
-
-    def position_of(self, index: int) -> int:
-        """Offset of the header of the entry at C{index}."""
 
 
 class RaftLog:
@@ -74,7 +49,7 @@ class RaftLog:
     record_lead = ENTRY_HEADER_SIZE
 
     def __init__(
-        self, config: DLedgerConfig, disk: Disk, ledger: CommittedLedger, stamps: MessageStamps, *,
+        self, config: DLedgerConfig, disk: Disk, ledger: FileStore, stamps: MessageStamps, *,
         committed_index: int, record_size_max: int,
     ) -> None:
         """

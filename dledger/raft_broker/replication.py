@@ -15,20 +15,19 @@ Source: DLedgerRoleChangeHandler (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.node.node import Node
 from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
 from dledger.raft_broker.topic_offers import TopicOffers
-from dledger.raft_broker.writer import AppendsEntries, RaftWriter
+from dledger.raft_broker.writer import RaftWriter
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.basics.role import MASTER_ID
 from dledger.rocketmq.broker.ha.service import HAStatus
@@ -48,35 +47,13 @@ SYNCHRONIZE_S = 3.0
 LOOK_S = 0.02
 
 
-class Leads(AppendsEntries, Protocol):
-    """The part of a node that is needed here."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the member goes on."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads."""
-
-    @property
-    def is_settled_leader(self) -> bool:
-        """Whether it leads, and all its entries are committed."""
-
-    @property
-    def committed_index(self) -> int:
-        """Last index known to be committed."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
 class RaftReplication:
     """
     A L{dledger.rocketmq.broker.replication.Replication}.
 
     Invariant: C{config.role} is a master's only while C{stamps} are open.
+
+    Implements L{dledger.rocketmq.broker.replication.Replication}.
 
     @ivar synchronize: copies the master's metadata while this broker is a slave.
     @ivar stamps: gives messages their queue offsets; open while this broker takes them.
@@ -85,7 +62,7 @@ class RaftReplication:
     events = Logger()
 
     def __init__(
-        self, store: RaftStore, node: Leads, stamps: MessageStamps, needs: ReplicationNeeds, *,
+        self, store: RaftStore, node: Node, stamps: MessageStamps, needs: ReplicationNeeds, *,
         body_bytes_max: int,
     ) -> None:
         config, around = needs.config, needs.around
@@ -192,12 +169,10 @@ class RaftReplication:
 
     @property
     def writer(self) -> LogWriter:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._writer
 
     @property
     def is_running(self) -> bool:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._is_running
 
     @property
@@ -206,31 +181,25 @@ class RaftReplication:
         return self._config.ha_port
 
     def commands(self) -> tuple[CommandGroup, ...]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return ()
 
     def grown(self) -> bool:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return False
 
     def start(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = True
         self._log.committed(self._node.committed_index)
         self._store.reput.wake()
         self._look_soon(0)
 
     def follow(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if self._role.is_slave:
             self.synchronize.start()
 
     def unfollow(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self.synchronize.stop()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = False
         self.stamps.close()
         self.metadata.cease()
@@ -261,14 +230,12 @@ class RaftReplication:
         return self._logged_term == self._node.term
 
     def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if self.metadata.is_open or not self.metadata.apply(record, offset, is_kept=is_kept):
             return
         if not is_kept:
             self._logged_term = max(self._logged_term, term)
 
     def settled(self) -> Deferred[None]:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self.metadata.settled()
 
     def status(self) -> HAStatus | None:
@@ -276,7 +243,6 @@ class RaftReplication:
         return None
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if master and self.synchronize.master_address != master:
             self.events.info("the master is at {address}", address=master)
             self.synchronize.master_address = master

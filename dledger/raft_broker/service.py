@@ -50,6 +50,8 @@ class RaftLogKind:
     """
     A L{dledger.rocketmq.broker.replication.LogKind}: the ledger of a member in this process.
 
+    Implements L{dledger.rocketmq.broker.replication.LogKind}.
+
     @ivar member: the member; its store is open before L{open_store}.
     @ivar replication: None until the broker has made it.
     """
@@ -79,7 +81,6 @@ class RaftLogKind:
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
         events: BrokerEvents,
     ) -> RaftStore:
-        """See L{dledger.rocketmq.broker.replication.LogKind}."""
         member = self.member
         assert member.node is not None, "the member is open before the broker"
         log = RaftLog(
@@ -93,7 +94,6 @@ class RaftLogKind:
         return self._store
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> RaftReplication:
-        """See L{dledger.rocketmq.broker.replication.LogKind}."""
         node = self.member.node
         assert isinstance(store, RaftStore) and node is not None, "the store of another kind"
         self.replication = RaftReplication(

@@ -15,12 +15,11 @@ Source: DLedgerCommitLog.asyncPutMessage, asyncPutMessages (4.9.8).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.rocketmq.broker.ha.put_status import PutStatus
@@ -40,13 +39,6 @@ _NOT_STORED = {
     ResponseCode.INCONSISTENT_STATE: PutStatus.SERVICE_NOT_AVAILABLE,
     ResponseCode.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
 }
-
-
-class AppendsEntries(Protocol):
-    """The part of a node that is needed here."""
-
-    def append(self, bodies: Sequence[bytes]) -> Deferred[AppendResult]:
-        """See L{dledger.node.node.Node.append}."""
 
 
 def unplaced(message: PlainMessage, now_ms: int, place: PutPlaces) -> UnplacedRecord:
@@ -73,7 +65,7 @@ class RaftWriter:
     topic_characters_max = TOPIC_BYTES_MAX[1]
 
     def __init__(
-        self, node: AppendsEntries, stamps: MessageStamps, *, body_bytes_max: int, message_bytes_max: int,
+        self, node: Node, stamps: MessageStamps, *, body_bytes_max: int, message_bytes_max: int,
         before: Callable[[], None],
     ) -> None:
         """

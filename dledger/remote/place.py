@@ -178,7 +178,11 @@ def _refused(path: str) -> OSError:
 
 
 class RemoteDisk:
-    """A store that is read; see L{Disk}. Paths are URLs. What changes files is refused."""
+    """
+    A store that is read; see L{Disk}. Paths are URLs. What changes files is refused.
+
+    Implements L{Disk}.
+    """
 
     def __init__(self, files: StoreFiles, worker: CallWorker) -> None:
         """@param files: a file system of fsspec."""
@@ -200,7 +204,6 @@ class RemoteDisk:
         return RemoteFile(self, path)
 
     def read_file(self, path: str) -> bytes:
-        """See L{Disk.read_file}."""
         data: bytes = self._run(path, lambda: self._files.cat_file(path))
         return data
 
@@ -237,11 +240,9 @@ class RemoteDisk:
         return sizes
 
     def listdir(self, path: str) -> list[str]:
-        """See L{Disk.listdir}."""
         return sorted(self.listed(path))
 
     def file_size(self, path: str) -> int:
-        """See L{Disk.file_size}."""
         found = self._info(path)
         if found["type"] != "file":
             raise OSError(errno.EISDIR, "not a regular file", path)
@@ -280,6 +281,8 @@ class RemotePlace:
     """
     See L{ArchivePlace}. A store has no lock: the second of two writers is noticed when it writes the next
     manifest, whose name is taken.
+
+    Implements L{ArchivePlace}.
     """
 
     def __init__(self, files: StoreFiles, url: str, worker: CallWorker) -> None:
@@ -295,11 +298,9 @@ class RemotePlace:
         self._worker.close()
 
     def hold(self) -> Callable[[], None]:
-        """See L{ArchivePlace.hold}."""
         return lambda: None
 
     def sizes(self) -> dict[str, int]:
-        """See L{ArchivePlace.sizes}."""
         top = self.disk.listed(self.directory)
         found = {name: size for name, size in top.items() if name not in FOLDERS}
         for folder in FOLDERS:
@@ -355,7 +356,6 @@ class RemotePlace:
                 pass  # the error of before is reported; no manifest lists this file
 
     def replace(self, name: str, data: bytes) -> None:
-        """See L{ArchivePlace.replace}."""
         path = f"{self.directory}/{name}"
         self._run(path, partial(self._write, path, data, "overwrite"))
 
@@ -390,7 +390,6 @@ class RemotePlace:
             self._files.pipe_file(path, data, mode=mode)
 
     def remove(self, name: str) -> None:
-        """See L{ArchivePlace.remove}."""
         path = f"{self.directory}/{name}"
         try:
             self._run(path, lambda: self._files.rm_file(path))

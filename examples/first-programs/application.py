@@ -15,7 +15,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.basic import LineOnlyReceiver
 
 import dledger
-from dledger.deferred import LogService
+from dledger.client.client import LogClient
 
 
 class Lines(LineOnlyReceiver):
@@ -23,7 +23,7 @@ class Lines(LineOnlyReceiver):
 
     delimiter = b"\n"
 
-    def __init__(self, log: LogService) -> None:
+    def __init__(self, log: LogClient) -> None:
         self.log = log
 
     def lineReceived(self, line: bytes) -> None:
@@ -44,7 +44,7 @@ class Lines(LineOnlyReceiver):
 class LinesFactory(Factory):
     """Makes a protocol for each client."""
 
-    def __init__(self, log: LogService) -> None:
+    def __init__(self, log: LogClient) -> None:
         self.log = log
 
     def buildProtocol(self, addr: object) -> Protocol:
@@ -53,8 +53,8 @@ class LinesFactory(Factory):
 
 
 application = Application("lines")
-log = LogService(os.environ["DLEDGER_PEERS"])
-log.setServiceParent(application)
+log = LogClient(os.environ["DLEDGER_PEERS"], reactor=reactor)
+reactor.addSystemEventTrigger("during", "shutdown", log.close)
 listen = os.environ.get("LINES_ENDPOINT", "tcp:8007:interface=127.0.0.1")
 endpoint = endpoints.serverFromString(reactor, listen)
 StreamServerEndpointService(endpoint, LinesFactory(log)).setServiceParent(application)

@@ -4,7 +4,7 @@ An HTTP face of the key-value store::
     python web.py "n0-127.0.0.1:20911;n1-127.0.0.1:20912" tcp:8000:interface=127.0.0.1
 
     GET    /key                    the value; 404 without one
-    GET    /key?max_age=2          the same, of a state that is at most 2 s old
+    GET    /key?max_age_s=2          the same, of a state that is at most 2 s old
     PUT    /key                    the body is the value
     PUT    /key?expected=old       if the value is that one; 409 if it is another one
     PUT    /key?expected_none=1    if there is no such key; 409 if there is
@@ -27,7 +27,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from dledger.client.answers.values import UnknownOutcome
-from dledger.deferred import LogService
+from dledger.client.client import LogClient
 from dledger.values.errors import DLedgerError
 
 #: Bytes of a value, at most.
@@ -39,7 +39,7 @@ class Pairs(Resource):
 
     isLeaf = True
 
-    def __init__(self, log: LogService) -> None:
+    def __init__(self, log: LogClient) -> None:
         super().__init__()
         self._log = log
 
@@ -68,10 +68,10 @@ class Pairs(Resource):
         try:
             if request.method == b"GET":
                 age = float(options["max_age"]) if "max_age" in options else None
-                found = json.loads(await self._log.query(key.encode(), max_age=age))
+                found = json.loads(await self._log.query(key.encode(), max_age_s=age))
                 return (404, "no such key") if found is None else (200, found["value"])
             if request.method == b"DELETE":
-                return self._told(await self._log.submit(command("delete", key)), 404)
+                return self._told(await self._log.submit_command(command("delete", key)), 404)
             if request.method != b"PUT":
                 return 405, "GET, PUT and DELETE are allowed"
             value = request.content.read(VALUE_BYTES_MAX + 1)
@@ -81,7 +81,7 @@ class Pairs(Resource):
             does = "put"
             if "expected" in options or "expected_none" in options:
                 does, more["expected"] = "set_if", options.get("expected")
-            return self._told(await self._log.submit(command(does, key, **more)), 409)
+            return self._told(await self._log.submit_command(command(does, key, **more)), 409)
         except ValueError as error:
             return 400, str(error)
         except UnknownOutcome as error:
@@ -96,8 +96,7 @@ class Pairs(Resource):
 
 def main() -> None:
     """Serve until the process ends."""
-    log = LogService(sys.argv[1])
-    log.startService()
+    log = LogClient(sys.argv[1], reactor=reactor)
     site = Site(Pairs(log))
     listening = endpoints.serverFromString(reactor, sys.argv[2]).listen(site)
     listening.addCallback(lambda port: print(f"listens on {port.getHost().port}", flush=True))

@@ -30,7 +30,7 @@ from protocols.turn import Turn
 from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
 from protocols.wire.fastjson import VALUES_MAX
 from protocols.wire.framing import Frame
-from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK, RequestCode
 from protocols.wire.ledger.java.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push_layout import JSON_ONLY
@@ -411,7 +411,9 @@ class ClientConnection(Connection, Generic[_Token]):
     def _learn(self, wire_version: int) -> None:
         """The other end has advertised a higher version."""
         self.peer_wire_version = wire_version
-        self.is_native = self._wire == "binary" or (self._wire == "auto" and wire_version >= 1)
+        self.is_native = self._wire == "binary" or (
+            self._wire == "auto" and wire_version & WIRE_VERSION_MASK == WIRE_VERSION
+        )
 
     def _wire_broken(self, error: WireError) -> None:
         self._sink.wire_broken(self, error)

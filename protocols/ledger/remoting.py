@@ -29,10 +29,9 @@ KNOWN_CODES = {int(code): code for code in RequestCode}
 
 
 class RemotingDialect:
-    """JSON bodies in remoting frames, as in Java."""
+    """JSON bodies in remoting frames, as in Java. Implements L{protocols.ledger.interfaces.Dialect}."""
 
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
-        """See L{protocols.ledger.interfaces.Dialect.request_parts}."""
         return (
             encode_command(
                 RemotingCommand(
@@ -42,7 +41,6 @@ class RemotingDialect:
         )
 
     def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
-        """See L{protocols.ledger.interfaces.Dialect.response_parts}."""
         return (encode_answer(opaque, encode_response(response)),)
 
 

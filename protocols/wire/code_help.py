@@ -41,8 +41,8 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
     ),
     ResponseCode.UNSUPPORTED: CodeHelp(
         "the wire cannot carry the request (PULL over remoting); a change of members in a group with "
-        "members that do not read configuration entries; a chunk that a follower does not take",
-        "use the native wire, or GET; upgrade those members; nothing, the leader pushes its entries",
+        "members of Java; a chunk that a follower does not take",
+        "use the native wire, or GET; replace those members; nothing, the leader pushes its entries",
     ),
     ResponseCode.UNKNOWN_GROUP: CodeHelp(
         "the request names another group",

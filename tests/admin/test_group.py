@@ -167,7 +167,7 @@ class PagesTests(SynchronousTestCase):
             ("secret", "/secret/", "127.0.0.1:5", b"200"), ("secret", "/cluster", "localhost", b"404"),
             ("secret", "/", "localhost", b"404"), ("", "/cluster", "evil.example", b"421"),
         ):
-            site: Any = group_site(self.latest, reactor, wall_s=lambda: 0.0, path=path)
+            site: Any = group_site(self.latest, reactor, path=path)
             site.doStart()
             channel = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 5))
             transport = StringTransport()

@@ -127,7 +127,7 @@ class PageTests(SynchronousTestCase):
     def test_service(self) -> None:
         """It listens on the loopback interface."""
         reactor: Any = MemoryReactorClock()
-        service = make_name_server_pages(self.server, "8080", reactor, wall_s=lambda: 0.0)
+        service = make_name_server_pages(self.server, "8080", reactor)
         service.startService()
         self.assertEqual(reactor.tcpServers[0][0], 8080)
         self.assertEqual(reactor.tcpServers[0][3], "127.0.0.1")

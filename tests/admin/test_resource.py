@@ -8,17 +8,15 @@ from typing import Any
 import attrs
 import treq
 from treq.testing import StubTreq
-from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.actions.doing import ACTION_S, LOOK_S
 from dledger.admin.basics.cluster import MemberReport
-from dledger.admin.basics.pages import PagesAccess
 from dledger.admin.resource import (
     KEPT_S,
     SURVEY_KEPT_S,
@@ -313,21 +311,3 @@ class ServiceTests(SynchronousTestCase):
         (line,) = [formatEvent(event) for event in events]
         self.assertIn("cannot listen: Couldn't listen on 127.0.0.1:8080: [Errno 98] Address", line)
         self.successResultOf(service.stopService())
-
-    def test_access_log(self) -> None:
-        """A request is dated by the wall clock, not by the reactor's."""
-        reactor = MemoryReactorClock()
-        service = make_admin_service(FakeNode(), "8080", reactor, wall_s=lambda: 1_700_000_000.0,
-                                     access=PagesAccess(logs_access=True))
-        service.startService()
-        self.addCleanup(service.stopService)
-        site = reactor.tcpServers[0][1]
-        site.doStart()
-        self.addCleanup(site.doStop)
-        with capturedLogs() as events:
-            protocol = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 54321))
-            protocol.makeConnection(StringTransport())
-            protocol.dataReceived(b"GET /healthz HTTP/1.0\r\n\r\n")
-        lines = [str(formatEvent(event)) for event in events]
-        self.assertEqual(len(lines), 1)
-        self.assertIn('[14/Nov/2023:22:13:20 +0000] "GET /healthz HTTP/1.0" 200', lines[0])

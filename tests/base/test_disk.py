@@ -14,7 +14,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk, is_no_room
-from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 
 if TYPE_CHECKING:
     _Case = SynchronousTestCase

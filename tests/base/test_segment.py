@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import (
     HANDLES_MAX,
     Listing,
@@ -15,6 +14,7 @@ from dledger.base.disk.segment import (
     list_segments,
     offsets_in,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from tests.storage.support import BROKEN, HookedDisk
 

@@ -9,9 +9,9 @@ import os
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentList, file_name
 from dledger.base.disk.set_aside import KeptFile, SetAside, kept_files
+from dledger.testing.world.memory_disk import MemoryDisk
 
 SIZE = 64
 

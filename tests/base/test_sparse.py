@@ -9,8 +9,8 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.sparse import next_data
+from dledger.testing.world.memory_disk import MemoryDisk
 
 SIZE = 1 << 30
 

@@ -9,10 +9,10 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import File
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentList, SegmentReader
 from dledger.base.disk.unreadable import BLOCK, FAILED_MAX, FILLER, OPENING_MAX_BYTES
 from dledger.testing.world.disk import SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 
 SIZE = 512 * BLOCK
 

@@ -29,7 +29,11 @@ class Told:
 
 
 class ToldSpans:
-    """Remembers spans, in the order in which they began. @ivar records: whether they have contexts."""
+    """
+    Remembers spans, in the order in which they began. @ivar records: whether they have contexts.
+
+    Implements L{dledger.base.tracing.spans.Spans}.
+    """
 
     def __init__(self) -> None:
         self.all: list[Told] = []
@@ -39,18 +43,15 @@ class ToldSpans:
         self, name: str, facts: Mapping[str, int | str], parent: object | None,
         links: Sequence[SpanContext] = (),
     ) -> object:
-        """See L{dledger.base.tracing.spans.Spans}."""
         self.all.append(Told(name, parent, dict(facts), tuple(links), len(self.all) + 1))
         return self.all[-1]
 
     def end(self, span: object, facts: Mapping[str, int | str]) -> None:
-        """See L{dledger.base.tracing.spans.Spans}."""
         told = cast(Told, span)
         told.facts |= facts
         told.ends += 1
 
     def context_of(self, span: object) -> SpanContext | None:
-        """See L{dledger.base.tracing.spans.Spans}."""
         return cast(Told, span).context if self.records else None
 
     def named(self, *names: str) -> list[Told]:

@@ -10,13 +10,13 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
 from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.support import Made, config_of
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, unplug

@@ -11,11 +11,11 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.ha.config import HAConfig
 from dledger.rocketmq.broker.ha.service import TICK_MS
 from dledger.rocketmq.broker.store.queues.reput import DEFERRED_S
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.ha import encode_report
 from tests.broker.ha.fakes import plug
 from tests.broker.support import Made, config_of

@@ -15,9 +15,9 @@ from itertools import product
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.queries import get_messages
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message

@@ -27,20 +27,22 @@ IDENTITY = BrokerIdentity(
 
 
 class Servers:
-    """Name servers whose answers are given by hand; those in C{lost} have no connection."""
+    """
+    Name servers whose answers are given by hand; those in C{lost} have no connection.
+
+    Implements L{dledger.rocketmq.broker.name_server.NameServerAsker}.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]] = []
         self.lost: set[str] = set()
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.rocketmq.broker.name_server.NameServerAsker}."""
         done: Deferred[RemotingCommand] = Deferred()
         self.asked.append((address, command, done))
         return done
 
     def is_connected(self, address: str) -> bool:
-        """See L{dledger.rocketmq.broker.name_server.NameServerAsker}."""
         return address not in self.lost
 
     def take(self) -> list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]]:

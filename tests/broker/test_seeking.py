@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.send_support import Sending, send_of
 
 

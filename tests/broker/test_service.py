@@ -16,7 +16,6 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.rocketmq.broker.following import Following
 from dledger.rocketmq.broker.ha.slave import LogRange
@@ -24,6 +23,7 @@ from dledger.rocketmq.broker.ha.slave_session import Difference
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of

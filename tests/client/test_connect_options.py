@@ -15,7 +15,6 @@ import dledger
 from dledger.aio.log import AsyncLog
 from dledger.client.client import LogClient
 from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions, DoorKeywords
-from dledger.deferred.log_service import LogService
 from dledger.values.client_token import ClientToken
 
 PEERS = "n0-127.0.0.1:1"
@@ -31,14 +30,6 @@ def _blocking(**options: Any) -> LogClient:
         return log._client
 
 
-def _deferred(**options: Any) -> LogClient:
-    service = LogService(PEERS, reactor=Clock(), **options)
-    service.startService()
-    client = service.client
-    service.stopService()
-    return client
-
-
 def _asyncio(**options: Any) -> LogClient:
     async def opened() -> LogClient:
         async with AsyncLog(PEERS, **options) as log:
@@ -47,11 +38,11 @@ def _asyncio(**options: Any) -> LogClient:
     return asyncio.run(opened())
 
 
-DOORS: tuple[Callable[..., LogClient], ...] = (_blocking, _deferred, _asyncio)
+DOORS: tuple[Callable[..., LogClient], ...] = (_blocking, _asyncio)
 
 
 class DoorOptionsTests(SynchronousTestCase):
-    """The blocking client, the service of Twisted, and that of asyncio."""
+    """The blocking client, and that of asyncio."""
 
     def test_all_pass_on(self) -> None:
         """Every door gives every option to its client, and converts a token."""
@@ -66,14 +57,14 @@ class DoorOptionsTests(SynchronousTestCase):
     def test_all_doors_have_the_same_defaults(self) -> None:
         """Without options, all doors connect in the same way; only L{LogClient} refuses beyond the limits."""
         first, *others = [door().options for door in DOORS]
-        self.assertEqual(others, [first, first])
+        self.assertEqual(others, [first])
         bare = LogClient(PEERS, reactor=Clock()).options
         self.assertEqual(attrs.evolve(bare, limits=first.limits), first)
         self.assertEqual(bare.limits.when_full, "fail")
 
     def test_an_unknown_option_is_refused(self) -> None:
         """A keyword that no door has is refused at once, with those that there are."""
-        for open_door in (dledger.connect, AsyncLog, LogService):
+        for open_door in (dledger.connect, AsyncLog):
             error = self.assertRaises(TypeError, open_door, PEERS, time_out=3)
             self.assertIn("unexpected keyword argument 'time_out': write one of answer_timeout_s", str(error))
         self.assertRaises(TypeError, LogClient, PEERS, reactor=Clock(), time_out=3)

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.client.answers.values import AppendFailed, Entry, EnvelopedEntry, entries_of
 from dledger.client.calls.enveloping import Enveloping
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX
-from dledger.deferred import LogService
+from dledger.client.client import LogClient
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
@@ -297,8 +297,7 @@ class FacesTests(SynchronousTestCase):
         """The client with Deferreds writes headers and keys, and reads them back."""
         clock = Clock()
         group = FakeGroup(clock)
-        log = LogService(group.peers, reactor=clock, endpoint_for=group.endpoint_for, envelope=True)
-        log.startService()
+        log = LogClient(group.peers, reactor=clock, endpoint_for=group.endpoint_for, envelope=True)
         one, many = log.append(b"a", headers=HEADERS), log.append_many([b"b"], headers={"k": b"v"})
         keyed = (log.append(b"c", key=b"u"), log.append_many([b"d"], key=b"v"))
         group.settle()
@@ -314,4 +313,4 @@ class FacesTests(SynchronousTestCase):
             entry = self.successResultOf(read)
             self.assertEqual((entry.body, entry.headers), (body, headers))
             self.assertIsNotNone(entry.timestamp)
-        log.stopService()
+        log.close()

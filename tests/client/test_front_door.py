@@ -20,13 +20,15 @@ from collections.abc import Iterator
 
 import dledger
 import dledger.aio
-import dledger.deferred
 from dledger import Entry, Log
+from dledger.client.client import LogClient
 from dledger.rocketmq.broker.client import Broker, PutUnknown
 from protocols.wire.ledger.messages import AppendRequest
 
 
-def planted(log: Log, entry: Entry, broker: Broker, request: AppendRequest) -> Iterator[str]:
+def planted(
+    log: Log, entry: Entry, broker: Broker, request: AppendRequest, client: LogClient
+) -> Iterator[str]:
     request.term = 1  # misc
     entry.body = b"x"  # misc
     log.appendd(b"x")  # attr-defined
@@ -48,10 +50,10 @@ def planted(log: Log, entry: Entry, broker: Broker, request: AppendRequest) -> I
     age: int = entry.timestamp  # assignment
     kind: str = entry.headers["type"]  # assignment
     entry.headers["type"] = b"order"  # index
-    dledger.deferred.LogService("n0-h:1").append(b"x", headers=7)  # arg-type
+    client.append(b"x", headers=7)  # arg-type
     late = dledger.aio.connect("n0-h:1").append(b"x", headers={b"type": b"order"})  # dict-item
-    dledger.deferred.LogService(7)  # arg-type
-    dledger.deferred.LogService("n0-h:1").append("x")  # arg-type
+    LogClient(7, reactor=client._clock)  # arg-type
+    client.append("x")  # arg-type
     dledger.NotLeader("x")  # arg-type
     broker.put(b"topic", b"x")  # arg-type
     broker.put("topic", b"x").index  # attr-defined

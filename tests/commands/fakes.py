@@ -71,6 +71,8 @@ class SearchedLog:
 
 class FakeLog:
     """
+    Implements L{dledger.Log}.
+
     @ivar fails: raised by the next call.
     @ivar fails_after: C{append_many} fails when this number is in.
     """
@@ -190,12 +192,10 @@ class FakeLog:
         return found
 
     def skip(self, index: int) -> int:
-        """See L{dledger.Log.skip}."""
         self._called("skip", index)
         return 17
 
     def begin_state(self, *, insists: bool = False) -> int:
-        """See L{dledger.Log.begin_state}."""
         self._called("begin_state", insists)
         return 18
 

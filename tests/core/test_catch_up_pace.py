@@ -28,7 +28,7 @@ from dledger.core.replication.dispatcher import CHUNKS_BESIDE_APPENDS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, PushType
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, kinds, make_member, of_type, propose, pushed, pushes
 
@@ -236,7 +236,7 @@ class LeaderTests(SynchronousTestCase):
     def told(self, code: ResponseCode = ResponseCode.SUCCESS) -> PushEntryResponse:
         """An answer of n1."""
         return PushEntryResponse(
-            group="g", code=code, term=2, begin_index=0, end_index=0, wire_version=1 | WIRE_FLAG_CHUNKS
+            group="g", code=code, term=2, begin_index=0, end_index=0, wire_version=1
         )
 
     def append(self, bench: Bench, took_ms: int = 1) -> tuple[fx.Effect, ...]:

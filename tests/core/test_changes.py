@@ -10,7 +10,7 @@ from dledger.core.state import inputs as ev
 from dledger.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
-from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP
+from protocols.wire.ledger.codes import MEMBERS_MAX
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
@@ -37,11 +37,11 @@ class LeaderCase(SynchronousTestCase):
             self.hear(peer_id)
             self.bench.match(peer_id)
 
-    def hear(self, peer_id: str, flags: int = WIRE_FLAG_MEMBERSHIP) -> None:
+    def hear(self, peer_id: str, wire_version: int = 1) -> None:
         """A peer answers a heartbeat."""
         member = self.bench.core.member
-        member.heard_from(peer_id, 1 | flags)
-        member.heard_of_disk(peer_id, 1 | flags)
+        member.heard_from(peer_id, wire_version)
+        member.heard_of_disk(peer_id, wire_version)
 
     def ask(self, request: MembershipRequest) -> MembershipResponse:
         """At once."""
@@ -268,18 +268,10 @@ class RefusalTests(LeaderCase):
         self.bench.match("n2")
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
 
-    def test_refused_at_the_door(self) -> None:
-        """A member that does not know this leader yet refuses its heartbeats: it is not taken for Java's."""
-        member = self.bench.core.member
-        member.heard_of_disk("n2", 1, ResponseCode.UNKNOWN_MEMBER)
-        self.assertTrue(member.capable["n2"])
-        self.assertIs(self.make("add", "n3", "127.0.0.1:9").code, ResponseCode.SUCCESS)
-        member.heard_of_disk("n2", 0, ResponseCode.UNKNOWN_MEMBER)  # Java's
-        self.assertFalse(member.capable["n2"])
-
     def test_a_java_member_cannot_be_added(self) -> None:
         """It would take a configuration entry for an entry; one that is removed may be of any kind."""
-        self.hear("n2", flags=0)
+        self.bench.step(ev.PeerConnected(peer_id="n2"))
+        self.hear("n2", 0)
         asked = change("add", "n3", "127.0.0.1:9")
         self.assertRefused(asked, ResponseCode.UNSUPPORTED, "n2: members of Java")
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)

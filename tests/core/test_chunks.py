@@ -13,7 +13,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, propose, push, pushed, pushes
 
@@ -21,9 +21,8 @@ KIB = 1024
 
 
 def told(code: ResponseCode = ResponseCode.SUCCESS, *, end_index: int = -1) -> PushEntryResponse:
-    """The answer of a follower that takes chunks."""
-    answer = pushed(code, term=2, end_index=end_index)
-    return attrs.evolve(answer, wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS)
+    """The answer of a follower of ours."""
+    return pushed(code, term=2, end_index=end_index)
 
 
 def spans(effects: tuple[fx.Effect, ...]) -> list[tuple[int, int, bool]]:
@@ -94,18 +93,13 @@ class LeaderTests(SynchronousTestCase):
         found = spans(self.acknowledged(bench, self.caught_up(bench)))
         self.assertEqual([one[:2] for one in found if one[2]], [(100, 199), (200, 299), (300, 399)])
 
-    def test_a_follower_that_takes_no_chunks_gets_none(self) -> None:
-        """A follower that did not say that it takes chunks, a Java member for example, gets none."""
-        answer = pushed(ResponseCode.INCONSISTENT_STATE, term=2, end_index=0)
-        self.assertFalse(any(one[2] for one in spans(self.caught_up(self.leader(), answer))))
-
-    def test_a_new_connection_must_say_it_takes_chunks(self) -> None:
-        """Another program may listen now: it must say so again."""
+    def test_java_gets_no_chunks(self) -> None:
+        """A Java member, which may listen where one of ours did, gets none."""
         bench = self.leader()
         self.caught_up(bench)
         bench.seen.clear()
         bench.step(ev.PeerConnected(peer_id="n1"))
-        answer = pushed(ResponseCode.INCONSISTENT_STATE, term=2, end_index=0)
+        answer = attrs.evolve(told(ResponseCode.INCONSISTENT_STATE, end_index=0), wire_version=0)
         self.assertFalse(any(one[2] for one in spans(self.caught_up(bench, answer))))
 
     def test_chunks_need_their_option_and_native_frames(self) -> None:
@@ -215,11 +209,6 @@ class FollowerTests(SynchronousTestCase):
         effects = self.bench.request(self.chunk())
         self.assertEqual(kinds(effects), ["WriteEntries", "RecordCommit", "Reply SUCCESS"])
         self.assertEqual(self.bench.core.committed_index, 2)
-
-    def test_a_follower_says_that_it_takes_chunks(self) -> None:
-        """The answers to pushes say that it takes chunks."""
-        answer = self.bench.ask(push(PushType.COMPARE, batch(0, 3), term=3))
-        self.assertTrue(answer.wire_version & WIRE_FLAG_CHUNKS)
 
     def test_not_in_step(self) -> None:
         """A chunk needs a COMPARE before it, like any APPEND."""

@@ -94,7 +94,7 @@ class DLedgerConfigTests(ConfigCase):
 
     def test_choices_must_be_on_their_list(self) -> None:
         """Names that are chosen from a list."""
-        for name in ("store_type", "flush_disk_type", "wire"):
+        for name in ("flush_disk_type", "wire"):
             self.assertRefused(name, **{name: "sometimes"})
 
     def test_counts_are_whole_and_not_negative(self) -> None:

@@ -11,7 +11,7 @@ from dledger.core.election.patience import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEA
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, VoteResult
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -312,7 +312,7 @@ class HeartBeatTests(SynchronousTestCase):
             if row.follows is not None:
                 bench.follow(row.follows, 3)
             reply = fx.Reply(token=77, response=HeartBeatResponse(
-                code=row.code, group="g", term=row.term, wire_version=HEART_BEAT_WIRE_VERSION
+                code=row.code, group="g", term=row.term, wire_version=WIRE_VERSION
             ))
             expected: tuple[fx.Effect, ...] = (reply,)
             if row.persists is not None:

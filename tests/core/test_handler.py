@@ -12,7 +12,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import (
     Bench,
@@ -65,7 +65,7 @@ def answer(
     return PushEntryResponse(
         group="g", code=code, term=term, index=entries.first_index if entries else None,
         count=entries.count if entries else 0, begin_index=begin_index, end_index=end_index,
-        wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS,
+        wire_version=WIRE_VERSION,
     )
 
 

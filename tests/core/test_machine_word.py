@@ -7,12 +7,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.transfer import PREFERRED_CHECK_INTERVAL_MS
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_MACHINE_RUNS
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE_RUNS, WIRE_VERSION
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat
 from tests.core.test_transfer import asks, leader
 
-USUAL = HEART_BEAT_WIRE_VERSION
+USUAL = WIRE_VERSION
 
 
 class LeaderTests(SynchronousTestCase):

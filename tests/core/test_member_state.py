@@ -223,7 +223,6 @@ class JoiningLedger(ListLedger):
 
     @property
     def membership(self) -> Membership | None:
-        """See L{ListedMemberships.membership}."""
         return super().membership or JOINING
 
 

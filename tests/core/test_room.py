@@ -11,7 +11,7 @@ from dledger.core.election.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PR
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_DISK_FULL, WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat, propose
 from tests.core.test_transfer import asks, leader
@@ -68,8 +68,7 @@ class FullTests(SynchronousTestCase):
     def test_told_by_heartbeats(self) -> None:
         """The answer to a heartbeat says whether the disk is full; the advertised version is unchanged."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        usual = HEART_BEAT_WIRE_VERSION
-        for is_full, version in ((True, usual | WIRE_FLAG_DISK_FULL), (False, usual)):
+        for is_full, version in ((True, WIRE_VERSION | WIRE_FLAG_DISK_FULL), (False, WIRE_VERSION)):
             bench.step(ev.RoomChecked(is_full))
             answer = bench.ask(heart_beat("n1", 2))
             self.assertEqual(answer.wire_version, version)
@@ -77,6 +76,15 @@ class FullTests(SynchronousTestCase):
             member.heard_from("n1", version)
             member.heard_of_disk("n1", version)
             self.assertEqual(("n1" in member.full_peers, member.wire_versions["n1"]), (is_full, WIRE_VERSION))
+
+    def test_a_refusal_says_nothing(self) -> None:
+        """A member that does not know its sender yet refuses heartbeats, without flags."""
+        member = self.full().core.member
+        member.heard_of_disk("n1", WIRE_VERSION | WIRE_FLAG_DISK_FULL)
+        member.heard_of_disk("n1", WIRE_VERSION, ResponseCode.UNKNOWN_MEMBER)
+        self.assertIn("n1", member.full_peers)
+        member.heard_of_disk("n1", WIRE_VERSION)
+        self.assertNotIn("n1", member.full_peers)
 
     def test_others_come_first(self) -> None:
         """A follower with a full disk waits twice as long before it asks for votes; then it does."""

@@ -14,9 +14,9 @@ from zlib import crc32
 
 import attrs
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.chunk_checks import check_chunk
 from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk

@@ -304,11 +304,9 @@ class JavaBroker(Broker, Server):
         }, home, version)
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """See L{Broker.wait_started}."""
         Server.wait_started(self, seconds=seconds)
 
     def become(self, role: str, **more: object) -> None:
-        """See L{Broker.become}."""
         self.configure({"brokerRole": role, "brokerId": 1 if role == "SLAVE" else 0, **more})
 
 
@@ -343,11 +341,9 @@ class OurBroker(Broker):
         return words
 
     def become(self, role: str, **more: object) -> None:
-        """See L{Broker.become}."""
         self.command = self._words(role, more)
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """See L{Broker.wait_started}."""
 
         def answers() -> bool:
             if not self.is_running:

@@ -67,7 +67,6 @@ class RaftBroker(StartedChild):
         return len(re.findall(r" listens at .* on ports ", self.log_path.read_text(errors="replace")))
 
     def wait_started(self) -> None:
-        """See L{StartedChild.wait_started}."""
 
         def is_up() -> bool:
             if not self.is_running:

@@ -230,7 +230,6 @@ class Server(StartedChild):
         return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """See L{StartedChild.wait_started}."""
 
         def is_up() -> bool:
             if not self.is_running:

@@ -108,7 +108,6 @@ class OurNameServerTests(TlsPairCase):
     """The same with a name server of ours, which takes nothing but TLS, as the brokers do."""
 
     def start_name_server(self) -> int:
-        """See L{AccessCase.start_name_server}."""
         self.keys = KeyRoom(self.directory / "keys")
         directory = self.directory / "namesrv"
         directory.mkdir()

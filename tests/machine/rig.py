@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.files.snapshots import SnapshotDirectory
@@ -14,6 +13,7 @@ from dledger.machine.waiting import WaitBounds
 from dledger.machine.writing import SnapshotsDue
 from dledger.node.host import MachineHost
 from dledger.node.requests.machine_requests import Hosting
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.ledger.own.own_entries import TERM_START_CHANNEL
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread, Rig

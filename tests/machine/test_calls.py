@@ -8,12 +8,12 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
 from dledger.node.host import MachineHost
 from dledger.node.reporting.health import MACHINE_HANGS_S, health_problem
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.machine.files import fetching
 from dledger.machine.files.fetching import THROTTLED_S, TRIES
 from dledger.machine.files.offering import HELD_S
@@ -22,6 +21,7 @@ from dledger.node.host import MachineHost
 from dledger.storage.files.snapshot_file import SnapshotRefused
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch

@@ -8,7 +8,6 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.core.state.inputs import Origin
 from dledger.machine import runner, writing
@@ -19,6 +18,7 @@ from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.machine.waiting import RECENT_BYTES, RECENT_OVERHEAD, MachineWaits, WaitBounds
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.storage.files.snapshot_file import SnapshotRefused
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.machine.machines import Journal, MovedJournal, NextJournal

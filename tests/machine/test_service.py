@@ -36,7 +36,7 @@ class HostingTests(ServiceTestCase):
             return hosting
 
         self.service = self.make(
-            store_type="file", store_base_dir=path, machine_snapshot_entries=2, make_machine=make
+            store_base_dir=path, machine_snapshot_entries=2, make_machine=make
         )
         self.service.startService()
         self.run_for(2)
@@ -68,7 +68,7 @@ class HostingTests(ServiceTestCase):
         snapshots, calls = FakeFlushThread(), FakeFlushThread()
         threads = MemberThreads.of(self.reactor, flush=self.thread, snapshots=snapshots, calls=calls)
         self.patch(MemberThreads, "of", lambda reactor, flush: threads)
-        service = self.make(store_type="file", store_base_dir=self.mktemp(), machine_snapshot_entries=2,
+        service = self.make(store_base_dir=self.mktemp(), machine_snapshot_entries=2,
                             make_machine=lambda node, host: hosting_of(node, Journal, host, disk=OsDisk()))
         service.startService()
         self.run_for(2)

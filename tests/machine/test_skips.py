@@ -10,13 +10,13 @@ from unittest import mock
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.machine import failed_entry, reading_ahead
 from dledger.machine import skips as skips_module
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
 from dledger.storage.files.snapshot_file import SnapshotRefused
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records

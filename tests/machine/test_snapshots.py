@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.machine.files import snapshots
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.storage.files.snapshot_file import CHUNK_BYTES_MAX, SnapshotRefused, check_snapshot
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.testing.world.memory_disk import MemoryDisk
 
 PIECES = (b"first", b"", b"second" * 10)
 

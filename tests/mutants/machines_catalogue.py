@@ -23,7 +23,7 @@ _REQUESTS = "tests.machine.test_requests"
 #: The fields of dledger.testing.group.short_logs.SHORT_LOGS; a test compares them.
 SHORT_LOGS: Mapping[str, Any] = {
     "settings": {
-        "store_type": "file", "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
+        "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
         "machine_snapshot_entries": 10,
         "machine_keep_entries": 1, "peer_push_quota": 6000, "retention_bytes": 0,
         "enable_disk_force_clean": False, "file_reserved_hours": 0,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tests.mutants.patching import Patch
 
 _SCRUBS: Mapping[str, object] = {
-    "store_type": "file", "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
+    "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
     "scrub_bytes_per_s": 200_000, "scrub_pause_ms": 50,
 }
 _MUCH: Mapping[str, object] = {"clients": 3, "think_us": 80_000, "appends": 0.9}

@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.answering import AnsweringSide
 from dledger.rocketmq.namesrv.changes import ChangeableConfig
 from dledger.rocketmq.namesrv.commands import NameServerCommands
@@ -18,6 +17,7 @@ from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_m
 from dledger.rocketmq.namesrv.key_values import KeyValues
 from dledger.rocketmq.namesrv.registrations import BrokerTopics
 from dledger.rocketmq.namesrv.routes import RouteTable
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.namesrv.key_values import KeyValues
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from tests.namesrv.support import KV, run_now
 

@@ -14,10 +14,10 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.config import name_server_from_mapping
 from dledger.rocketmq.namesrv.service import NameServerService
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.turn import READS_S
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.test_service import Endpoint, Threads

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_node -*-
 """
-A node without files, sockets, threads or real time: memory store, fake clock, fake transports.
+A node without files, sockets, threads or real time: a disk in memory, fake clock, fake transports.
 
 Fsyncs run when L{FakeThread.finish} is called, or at once.
 """
@@ -22,9 +22,9 @@ from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
-from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.term_file import TermVote
-from dledger.storage.store.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.messages import MetadataResponse, PushEntryRequest, Request
@@ -32,6 +32,16 @@ from protocols.wire.ledger.push_layout import JSON_ONLY
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
 PEERS = "n0-h:1;n1-h:2;n2-h:3"
+
+
+class ForgetfulTerms:
+    """Term and vote, which nobody saves."""
+
+    def save(self, term: int, voted_for: str | None) -> None:
+        """Do nothing."""
+
+    def check_point(self) -> None:
+        """Do nothing."""
 
 
 def commit(remote_id: str = "n0", local_id: str | None = "n1", term: int = 1) -> PushEntryRequest:
@@ -124,8 +134,8 @@ class Rig:
         self.wall_s = 1e9
         small = {"mapped_file_size_for_entry_data": 65536, "mapped_file_size_for_entry_index": 32000}
         options = {"bootstrap": True, **small, **options}
-        self.config = DLedgerConfig(peers=peers, store_type="memory", **options)
-        self.store = MemoryStore.open(self.config)
+        self.config = DLedgerConfig(peers=peers, **options)
+        self.store = FileStore.open(self.config, MemoryDisk())
         self.thread = FakeThread()
         self.sent: list[tuple[str, int, Request]] = []
         self.node = Node(

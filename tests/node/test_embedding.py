@@ -13,13 +13,13 @@ from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import Node
-from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.term_file import TermVote
-from dledger.storage.store.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
-from tests.node.rig import FakeClient, FakePeers, FakeThread, Rig
+from tests.node.rig import FakeClient, FakePeers, FakeThread, ForgetfulTerms, Rig
 
 
 class NamedTerms(BodyStamps):
@@ -34,10 +34,10 @@ class EmbeddingTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.heard: list[str] = []
         self.rig = Rig()
-        config = DLedgerConfig(store_type="memory", bootstrap=True, mapped_file_size_for_entry_data=65536,
+        config = DLedgerConfig(bootstrap=True, mapped_file_size_for_entry_data=65536,
                                mapped_file_size_for_entry_index=32000)
         self.clock = Clock()
-        self.store = MemoryStore.open(config)
+        self.store = FileStore.open(config, MemoryDisk())
         self.store.append_bodies((b"of an earlier term",), 1)
         self.node = Node(
             config=config,

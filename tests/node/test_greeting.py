@@ -49,7 +49,9 @@ class JudgingTests(SynchronousTestCase):
         greeting = Greeting(known=Known(), group_name=lambda: name)
         facts = {"wire_version": 1, "is_group_known": True, **answer}
         return [
-            greeting.problem_of_call(MetadataRequest(group_id=group_id, members=members)),
+            greeting.problem_of_call(MetadataRequest(
+                group_id=group_id, members=members, wire_version=facts["wire_version"]
+            )),
             greeting.problem_of_answer(MetadataResponse(
                 group_id=group_id, peers=dict.fromkeys(filter(None, members.split(";")), "x:1"), **facts
             )),
@@ -76,6 +78,13 @@ class JudgingTests(SynchronousTestCase):
             for problem in self.problems(GroupName(), "", members):
                 self.assertIn(f"names the members {members}, this member's names n0;n1;n2", problem)
         self.assertEqual(self.problems(GroupName(), "", "n0;n1", wire_version=0)[1], "")
+
+    def test_another_version_is_named(self) -> None:
+        """A member of another version of ours does not belong here; flags say nothing about that."""
+        for version, is_fine in ((1, True), (0x4001, True), (2, False), (0x4002, False), (0, True)):
+            for problem in self.problems(GroupName(OURS, 1, True), OURS, "n0;n1;n2", wire_version=version):
+                self.assertEqual(problem == "", is_fine, (version, problem))
+                self.assertEqual("run the same version" in problem, not is_fine, problem)
 
     def test_a_member_reports_its_list_and_id(self) -> None:
         """Its own list, and an id that a quorum holds."""

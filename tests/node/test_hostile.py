@@ -17,7 +17,8 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.recovered import RecoveredState
 from dledger.driver.driver import Driver
 from dledger.ledger.config import DLedgerConfig
-from dledger.storage.store.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import push
@@ -61,7 +62,7 @@ class World:
         self.terms: list[int] = [term]
         self.failure: BaseException | None = None
         self.stopped: list[fx.StopMember] = []
-        self.store = MemoryStore.open(config)
+        self.store = FileStore.open(config, MemoryDisk())
         self.core = DLedgerCore(
             config=config, view=self.store, rng=rng, recovered=RecoveredState(term=term),
         )
@@ -234,7 +235,7 @@ def attack(seed: int, steps: int) -> World:
     rng = random.Random(seed)
     config = make_config(
         members=rng.choice((2, 3, 5)), flush_disk_type=rng.choice(("async", "sync")),
-        store_type="memory", pre_vote=rng.random() < 0.7, max_queued_pushes=8,
+        pre_vote=rng.random() < 0.7, max_queued_pushes=8,
         mapped_file_size_for_entry_data=1 << 20, mapped_file_size_for_entry_index=32 * 1024,
     )
     term = rng.choice((0, 1, 7, TERM_MAX - 3, TERM_MAX - 1))

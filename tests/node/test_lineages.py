@@ -137,7 +137,7 @@ class JudgingTests(LineagesCase):
         self.assertEqual(self.ended, ["n1"])
 
     def test_a_silent_member_is_not_judged(self) -> None:
-        """Java, earlier versions, clients; and garbage."""
+        """Java, clients; and garbage."""
         lineages = self.make(None, n1=N1)
         for text in ("", "x", N1.encode()[:-1]):
             self.assertEqual(lineages.problem_of_call("n1", text), "")

@@ -69,7 +69,6 @@ class FakeEndpoint:
         self.attempts: list[tuple[Deferred[Any], Any]] = []
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """See L{IStreamClientEndpoint}."""
         attempt: Deferred[Any] = Deferred()
         self.attempts.append((attempt, factory))
         return attempt

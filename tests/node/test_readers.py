@@ -474,79 +474,25 @@ class PlaceTests(ReaderCase):
         self.assertEqual({one.name: one.lag for one in self.rig.node.status().readers}["billing"], 1)
 
 
-class ExpiryTests(SynchronousTestCase):
-    """Readers that nobody asks for."""
+class SweepTests(SynchronousTestCase):
+    """Notes about leases."""
 
-    def setUp(self) -> None:
-        self.rig = Rig(readers_expire_hours=2).lead()
-        self.rig.node.append([b"%d" % number for number in range(10)])
-        self.rig.clock.pump([0.0] * 5)
+    def test_notes_about_forgotten_readers_go(self) -> None:
+        """What is noted of a reader goes with it, slice after slice."""
+        rig = Rig().lead()
+        names = [f"r{number}" for number in range(SLICE_MAX + 20)]
+        leases = rig.node.desks.readers._leases
 
-    def ask(self, **fields: Any) -> ReaderResponse:
-        """One request that succeeds."""
-        client = self.rig.client("127.0.0.1")  # (An idle connection does not live for hours.)
-        client.send(ReaderRequest(**self.rig.base(), **fields))
-        self.rig.clock.pump([0.02] * 10)
-        (answer,) = client.answers()
-        assert isinstance(answer, ReaderResponse)
-        self.assertIs(answer.code, ResponseCode.SUCCESS, answer.reason)
-        return answer
+        def ask(does: str) -> None:
+            for name in names:
+                rig.client("127.0.0.1").send(ReaderRequest(**rig.base(), does=does, name=name, index=0))
+                rig.clock.pump([0.02] * 10)
+            rig.clock.pump([0.02] * 2000)
 
-    def names(self, hours: float) -> list[str]:
-        """The readers that are known after some time."""
-        self.rig.clock.advance(hours * 3600)
-        self.rig.clock.pump([0.02] * 10)
-        return [one.name for one in self.rig.node.status().readers]
-
-    def test_an_unused_reader_expires(self) -> None:
-        """One goes after the time, with its place; a commit, a renewal or a question begins it anew."""
-        token = self.ask(does="take", name="used", holder="p", lease_ms=3_600_000).token
-        self.ask(does="move", name="unused", index=3)
-        self.assertEqual(self.names(1.9), ["unused", "used"])
-        self.ask(does="renew", name="used", token=token)
-        self.assertEqual(self.names(0.2), ["used"])
-        self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
-        self.ask(does="commit", name="used", token=token, index=5)
-        self.assertEqual(self.names(1.9), ["used"])
-        self.ask(does="take", name="used", holder="p", lease_ms=3_600_000)
-        self.assertEqual(self.names(1.9), ["used"])
-        self.assertEqual(self.names(0.2), [])
-        again = self.ask(does="take", name="used", holder="p", lease_ms=1000, index=1)
-        self.assertEqual(again.begin_index, 1)
-
-    def test_many_unused_readers_expire(self) -> None:
-        """A slice of them in each sweep, some at once; what is noted of them goes, too."""
-        for number in range(SLICE_MAX + 20):
-            self.ask(does="move", name=f"r{number}", index=3)
-        leases = self.rig.node.desks.readers._leases
-        self.assertEqual(len(self.names(2.1)), SHOWN_MAX)
-        for _ in range(2000):
-            self.rig.clock.advance(0.02)
-        self.assertEqual(self.names(0.0), [])
-        for _ in range(60):
-            self.rig.clock.advance(0.02)
-        self.assertEqual((leases._used_ms, leases._heard_ms), ({}, {}))
-
-    def test_a_listed_reader_is_not_used(self) -> None:
-        """Who lists readers uses none of them, and names that nobody knows are not kept."""
-        self.ask(does="move", name="unused", index=3)
-        self.names(1.0)
-        self.ask(does="list", name="")
-        self.ask(does="forget", name="nobody")
-        self.assertEqual(self.names(1.1), [])
-
-    def test_a_reader_used_meanwhile_stays(self) -> None:
-        """One that somebody has asked for since it was found unused stays."""
-        self.ask(does="move", name="used", index=3)
-        desk = self.rig.node.desks.readers
-        Deferred.fromCoroutine(desk._forget("used"))
-        self.assertEqual(self.names(0.1), ["used"])
-
-    def test_readers_stay_by_default(self) -> None:
-        """By default they stay."""
-        self.rig = Rig().lead()
-        self.ask(does="move", name="kept", index=0)
-        self.assertEqual(self.names(10_000.0), ["kept"])
+        ask("move")
+        self.assertEqual(set(leases._heard_ms), set(names))
+        ask("forget")
+        self.assertEqual(leases._heard_ms, {})
 
 
 class OrderTests(ReaderCase):

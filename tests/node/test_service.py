@@ -80,8 +80,8 @@ class ServiceTestCase(SynchronousTestCase):
         self.endpoints: dict[str, Any] = {}
 
     def make(self, *, make_admin: Any = None, make_machine: Any = None, **options: Any) -> MemberService:
-        """A service with options of its own; by default one member in memory."""
-        options = {"store_type": "memory", "mapped_file_size_for_entry_data": 65536,
+        """A service with options of its own; by default one member."""
+        options = {"store_base_dir": self.mktemp(), "mapped_file_size_for_entry_data": 65536,
                    "mapped_file_size_for_entry_index": 32000, **options}
         config = DLedgerConfig(**options)
         if len(config.peers) > 1:
@@ -153,7 +153,7 @@ class RereadTests(ServiceTestCase):
 
     def test_retention_changes_from_the_next_look(self) -> None:
         """A store of files expires by the new rules from the next look on."""
-        service = self.make(store_type="file", store_base_dir=self.mktemp())
+        service = self.make()
         service.startService()
         self.addCleanup(service.stopService)
         self.run_for(1)
@@ -287,7 +287,7 @@ class UpTests(ServiceTestCase):
             raise CannotListenError("127.0.0.1", 20911, OSError(errno.EADDRINUSE, "Address already in use"))
 
         self.reactor.listenTCP = taken  # type: ignore[method-assign, assignment]
-        service = self.make(store_type="file", store_base_dir=path)
+        service = self.make(store_base_dir=path)
         with capturedLogs() as events:
             service.startService()
             self.reactor.advance(0)
@@ -310,9 +310,9 @@ class UpTests(ServiceTestCase):
     def test_directory_of_somebody_else(self) -> None:
         """A member whose directory another member holds does not start, and nothing listens."""
         path = self.mktemp()
-        first = self.make(store_type="file", store_base_dir=path)
+        first = self.make(store_base_dir=path)
         first.startService()
-        second = self.make(store_type="file", store_base_dir=path)
+        second = self.make(store_base_dir=path)
         listening = len(self.reactor.tcpServers)
         with capturedLogs() as events:
             second.startService()
@@ -328,7 +328,7 @@ class UpTests(ServiceTestCase):
         """The twin replaces it, and the log says so, in an event that every observer can read."""
         path = self.mktemp()
         for _ in range(2):
-            service = self.make(store_type="file", store_base_dir=path)
+            service = self.make(store_base_dir=path)
             with capturedLogs() as events:
                 service.startService()
             self.run_for(2)
@@ -347,7 +347,7 @@ class UpTests(ServiceTestCase):
         path = self.mktemp()
         with open(path, "w"):
             pass
-        self.make(store_type="file", store_base_dir=path).startService()
+        self.make(store_base_dir=path).startService()
         self.assertEqual(len(self.failures), 1)
 
 
@@ -357,7 +357,7 @@ class DownTests(ServiceTestCase):
     def test_a_stop_closes_the_log_cleanly(self) -> None:
         """The log is there at the next start, cleanly closed."""
         path = self.mktemp()
-        service = self.make(store_type="file", store_base_dir=path)
+        service = self.make(store_base_dir=path)
         service.startService()
         self.run_for(2)
         result = self.node_of(service).append(b"kept")
@@ -369,7 +369,7 @@ class DownTests(ServiceTestCase):
         self.assertEqual(self.node_of(service).state, "stopped")
         self.assertEqual((self.failures, self.thread.life), ([], ["started", "stopped"]))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
-        again = self.make(store_type="file", store_base_dir=path)
+        again = self.make(store_base_dir=path)
         again.startService()
         self.run_for(2)
         read = self.node_of(again).read(0)
@@ -513,7 +513,7 @@ class MembersInTheLogTests(ServiceTestCase):
         Would do nothing, and is refused with the way to go. Where the list of members is lost, they would
         count: it is refused, too.
         """
-        options = {"store_type": "file", "store_base_dir": self.mktemp(), "peers": "n0-127.0.0.1:1"}
+        options = {"store_base_dir": self.mktemp(), "peers": "n0-127.0.0.1:1"}
         config = DLedgerConfig(
             mapped_file_size_for_entry_data=65536, mapped_file_size_for_entry_index=32000,
             **options,  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ class Broker(Child):
         if master is not None:
             words += ["--ha-master", f"127.0.0.1:{master.port + 1}"]
         given = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 20_000,
-                 "ha_reconnect_max": 500, **(options or {})}
+                 **(options or {})}
         for option, value in given.items():
             words += ["--set", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
         limits = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]

@@ -50,7 +50,6 @@ class NumberedByClient(Writer):
     """Eight in a call."""
 
     def write(self) -> None:
-        """See L{Writer.write}."""
         with dledger.connect(self.peers, timeout=LONG_S, exactly_once=True) as log:
             number = 0
             while not self._is_stopped.is_set():
@@ -65,7 +64,6 @@ class NumberedByProgram(Writer):
     """Each number is also the sequence; a client gives up soon, and the next one goes on."""
 
     def write(self) -> None:
-        """See L{Writer.write}."""
         number = 0
         while not self._is_stopped.is_set():
             with dledger.connect(self.peers, timeout=0.5) as log:

@@ -19,14 +19,14 @@ class MemberConfigTests(SynchronousTestCase):
         """Directory, group, sizes and flush, as RocketMQ's broker gives them to DLedger."""
         config = member_config(broker_from_mapping({
             **RAFT, "brokerName": "b", "mappedFileSizeCommitLog": "65536", "flushDiskType": "SYNC_FLUSH",
-            "preferredLeaderId": "n0", "fileReservedTime": "48", "enableBatchPush": "false",
+            "preferredLeaderId": "n0", "fileReservedTime": "48",
             "diskMaxUsedSpaceRatio": "60",
         }))
         self.assertEqual(config.disk_space_ratio_to_check_expired, 0.6)
         self.assertEqual((config.self_path, config.group, config.self_id), ("s/dledger-n1", "b", "n1"))
         self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
         self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
-        self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
+        self.assertFalse(config.enable_disk_force_clean)
         self.assertEqual((config.change_hosts, config.ignored), ((), ()))
 
     def test_change_hosts_count_for_both_ports(self) -> None:
@@ -57,7 +57,6 @@ class MemberConfigTests(SynchronousTestCase):
             **RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "other"
         }))
         self.assertEqual((config.group, config.data_store_path, config.is_sync), ("g", "other", False))
-        self.assertTrue(config.enable_batch_push)
 
     def test_wrong_options_are_refused(self) -> None:
         """Nobody's id; no list of members; a port that the broker has. RocketMQ's names are reported."""

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
 from dledger.raft_broker.queue_ends import QueueEnds
@@ -20,6 +19,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.order_info import OrderInfo
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import METADATA_TOPIC

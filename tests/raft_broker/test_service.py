@@ -8,7 +8,6 @@ from unittest import mock
 
 from twisted.internet.defer import Deferred, succeed
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
@@ -16,6 +15,7 @@ from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.puts import Put
 from dledger.rocketmq.broker.store.records.plain_records import Placed
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand

@@ -106,7 +106,6 @@ class _Kept(BrokerEvents):
         self.saves: list[Deferred[None]] = []
 
     def keep_metadata(self) -> Deferred[None]:
-        """See L{BrokerEvents.keep_metadata}."""
         self.saves.append(Deferred())
         return self.saves[-1]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.backups.backup_source import BackupSource
@@ -17,6 +16,7 @@ from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
 from tests.remote.test_place import SEEDS, URL

@@ -13,7 +13,6 @@ from typing import Any
 from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.group_name import GroupName
 from dledger.remote import place
 from dledger.remote.place import RemotePlace, opened_place
@@ -25,6 +24,7 @@ from dledger.storage.backups.restore import restore_backup
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import iterate_records
 from tests.remote.support import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed

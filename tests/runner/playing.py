@@ -55,6 +55,8 @@ class LastLine:
     """
     A log that remembers its last line.
 
+    Implements L{Log}.
+
     @ivar line: the last one that is not blank.
     """
 
@@ -62,12 +64,10 @@ class LastLine:
     line: str = ""
 
     def write(self, text: str) -> None:
-        """See L{Log.write}."""
         self._file.write(text)
         self.line = text.strip() or self.line
 
     def flush(self) -> None:
-        """See L{Log.flush}."""
         self._file.flush()
 
 

@@ -93,12 +93,6 @@ class MixTests(SynchronousTestCase):
         self.assertEqual(self.kinds(flush_disk_type="sync"), {*native, *WITH_SYNC})
         self.assertEqual(self.kinds(flush_disk_type="async"), {*native, "cut_power", "black_out"})
 
-    def test_memory_survives_no_process(self) -> None:
-        """A store in memory is spared everything that ends a process."""
-        found = self.kinds(store_type="memory")
-        self.assertNotIn("kill", found)
-        self.assertIn("isolate", found)
-
     def test_damage_is_for_minorities(self) -> None:
         """
         At most a minority may ever be damaged, one member if the members change, and nobody where one may not

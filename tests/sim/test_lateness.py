@@ -81,10 +81,6 @@ class AftermathTests(SynchronousTestCase):
         """Most of them, by kills and losses of power; and they start again."""
         self.assertGreater(self.crashes(), 15)
 
-    def test_a_member_in_memory_goes_on(self) -> None:
-        """Its ledger would be gone."""
-        self.assertEqual(self.crashes(store_type="memory", flush_disk_type="async"), 3)
-
     def test_nothing_crashes_after_the_faults(self) -> None:
         """The group is to settle then."""
         with mock.patch("dledger.testing.group.injection.lateness.CRASHES", 1.0):

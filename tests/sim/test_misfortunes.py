@@ -34,7 +34,7 @@ class HappenTests(SynchronousTestCase):
     def test_wipe_while_the_members_change(self) -> None:
         """Both in one schedule."""
         focus = Focus(
-            faults=("change_members", "wipe"), pace_s=1.0, settings={"store_type": "file"},
+            faults=("change_members", "wipe"), pace_s=1.0,
             group={"hides_wire_version": False, "is_native": True},
         )
         for seed in range(1, 9):

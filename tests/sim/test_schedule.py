@@ -87,7 +87,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual({option.members for option in options}, {3, 5, 7})
         self.assertEqual({option.is_native for option in options}, {True, False})
         self.assertEqual({option.settings["flush_disk_type"] for option in options}, {"sync", "async"})
-        for name in ("store_type", "retention_bytes", "preferred_leader_ids"):
+        for name in ("retention_bytes", "preferred_leader_ids"):
             self.assertTrue(any(name in option.settings for option in options), name)
         self.assertTrue(any(option.member_settings for option in options))
 
@@ -100,8 +100,8 @@ class OptionsTests(SynchronousTestCase):
             self.assertLessEqual(load.body_bytes_max + 56, size)
 
     def test_focus(self) -> None:
-        """A focus replaces the settings that it names, and keeps memory stores away from faults."""
+        """A focus replaces the settings that it names, and keeps the others."""
         focus = Focus(settings={"a": 1}, faults=("kill",), load={"clients": 9}, group={"members": 5})
-        options, load = focus.narrow(GroupOptions(settings={"a": 0, "store_type": "memory"}), Load())
-        self.assertEqual(options.settings, {"a": 1, "store_type": "file"})
+        options, load = focus.narrow(GroupOptions(settings={"a": 0, "b": 2}), Load())
+        self.assertEqual(options.settings, {"a": 1, "b": 2})
         self.assertEqual((options.members, load.clients), (5, 9))

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
-from dledger.cli.data.export import source_options
 from dledger.cli.main import cli
+from dledger.spark.export.engine import source_options
 from dledger.spark.export.follow import Follower
 from dledger.spark.export.writers import ParquetWriter
 from tests.processes.children import prepare_child
@@ -199,12 +199,12 @@ class CommandTests(ExportCase):
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
             (("nowhere", out), EXIT_USAGE, "neither a directory, nor a URL of an archive, nor a list"),
             ((str(ROOT / "docs"), out), EXIT_FAILED, "not a member's directory"),
-            ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
+            ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of parquet, jsonl"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),
-            ((path, out, "-o", "verifyCrc"), EXIT_USAGE, "write --option name=value"),
+            ((path, out, "-o", "verifyCrc"), EXIT_USAGE, "write name=value"),
             ((path, out, "--columns", "terms"), EXIT_USAGE, "did you mean term"),
             ((path, out, "--partition-by", "body"), EXIT_FAILED, "is not a partition"),
-            ((path, out, "--part-bytes", "0"), EXIT_USAGE, "x>=1"),
+            ((path, out, "--part-bytes", "0"), EXIT_USAGE, "must be at least 1"),
             ((path, out, "--engine", "spark", "--follow"), EXIT_USAGE, "--follow needs --engine arrow"),
             ((path, out, "--master", "local"), EXIT_USAGE, "need --engine spark"),
             ((path, path), EXIT_FAILED, "in the directory of the log"),

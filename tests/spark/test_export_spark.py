@@ -71,7 +71,7 @@ class SparkExportTests(SparkCase):
         """Run it; rows written."""
         settings = settings or ExportSettings(part_bytes=2000)
         source = ExportSource.of({"path": self.path, **options}, settings.columns, settings.partition_by)
-        with SparkExporter.open(self.out, self.spark, source, settings) as exporter:
+        with SparkExporter.of(self.out, self.spark, source, settings) as exporter:
             exporter.step(0, is_last=True)
             return exporter.progress.rows
 
@@ -150,7 +150,7 @@ class SparkExportTests(SparkCase):
         self.ledger.commit()
         settings = ExportSettings(part_bytes=500)
         source = ExportSource.of({"path": self.path})
-        with SparkExporter.open(self.out, self.spark, source, settings) as exporter:
+        with SparkExporter.of(self.out, self.spark, source, settings) as exporter:
             exporter.should_stop = lambda: exporter.progress.rows > 0
             exporter.step(0, is_last=True)
             done = exporter.progress.rows

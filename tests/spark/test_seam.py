@@ -17,7 +17,6 @@ from dledger.daemons.data.export import Options
 from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
-from dledger.spark.export.follow import Follower
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
@@ -345,17 +344,16 @@ class ExportTests(SeamCase):
         """Its options name an archive alone, or beside a log; its first turn says what is wrong."""
         self.ledger.expire(2)
         for words, rows in ((("--source", self.archive), self.rows),
-                            (("--source", self.path, "--set", f"archive={self.archive}"), self.all_rows)):
+                            (("--source", self.path, "--option", f"archive={self.archive}"), self.all_rows)):
             options, out = Options(), os.path.abspath(self.mktemp())
             options.parseOptions([*words, "--out", out, "--max-delay", "1"])
-            with Exporter.open(out, options.log, options.settings) as exporter:
-                follower = Follower(exporter, interval_ms=1)
-                follower.turn(0)
-                follower.turn(2000)
+            with options.plan.open() as run:
+                run.turn(0)
+                run.turn(2000)
             self.assertEqual(parquet_rows(Path(out)), rows)
         options = Options()
         options.parseOptions(["--source", "nowhere://x", "--out", out])
-        error = self.assertRaises(OptionError, Exporter.open, out, options.log, options.settings)
+        error = self.assertRaises(OptionError, options.plan.open)
         self.assertIn("Protocol not known", str(error))
 
     def test_the_log_of_members_is_not_opened_for_older_entries(self) -> None:

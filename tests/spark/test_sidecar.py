@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from twisted.application.service import IServiceMaker
 from twisted.internet.task import Clock
@@ -20,6 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.daemons.data.export import ExportService, Options, make_service
 from dledger.spark.basics.log import DamageError, ReadError
+from dledger.spark.export.engine import ExportPlan, ExportRun
+from dledger.spark.export.exporter import Exporter
 from tests.processes.children import Child, ending, wait_until
 from tests.processes.members import ROOT, ended_well
 from tests.spark.ledgers import plain_rows
@@ -40,33 +43,28 @@ class OptionsTests(ExportCase):
         options = self.parse(
             "--source", self.ledger.path, "--out", "out", "--format", "jsonl",
             "--columns", "index, term,body", "--partition-by", "term", "--part-bytes", "1000",
-            "--max-delay", "2.5", "--set", "verifyCrc=true",
+            "--max-delay", "2.5", "--option", "verifyCrc=true",
         )
-        settings = options.settings
+        settings = options.plan.settings
         self.assertEqual((settings.format, settings.part_bytes, settings.max_delay_ms), ("jsonl", 1000, 2500))
         self.assertEqual(settings.columns, ("index", "term", "body"))
         self.assertEqual(settings.partition_by, ("term",))
-        self.assertTrue(options.log.scan.options.verify_crc)
-
-    def test_segments_by_default(self) -> None:
-        """Without more words, files end where segments do."""
-        self.assertEqual(self.parse("-s", self.ledger.path, "-o", "out").settings.max_delay_ms, 0)
+        self.assertTrue(options.plan.source.scan.options.verify_crc)
 
     def test_bad(self) -> None:
         """Each mistake is one line that says what would be right."""
         source = ("--source", self.ledger.path)
         for arguments, part in (
-            (("--out", "o"), "either --source"),
-            ((*source, "--bootstrap", "n0-h:1", "--out", "o"), "either --source"),
+            (("--out", "o"), "give --source"),
             (source, "give --out"),
-            (("--bootstrap", "h:1", "--out", "o"), "port of 1 to 65535 (as in n0-127.0.0.1:20911)"),
-            ((*source, "--out", "o", "--format", "csv"), "allowed are parquet, jsonl"),
+            (("--source", "h:1", "--out", "o"), "port of 1 to 65535 (as in n0-127.0.0.1:20911)"),
+            ((*source, "--out", "o", "--format", "csv"), "is not one of parquet, jsonl"),
             ((*source, "--out", "o", "--columns", "terms"), "did you mean term"),
             ((*source, "--out", "o", "--interval", "soon"), "is not a number"),
             ((*source, "--out", "o", "--interval", "0"), "at least 0.001"),
             ((*source, "--out", "o", "--max-delay", "nan"), "at least 0"),
-            ((*source, "--out", "o", "--set", "verifyCrcs=true"), "did you mean verifyCrc"),
-            ((*source, "--out", "o", "--set", "verifyCrc"), "--set name=value"),
+            ((*source, "--out", "o", "--option", "verifyCrcs=true"), "did you mean verifyCrc"),
+            ((*source, "--out", "o", "--option", "verifyCrc"), "write name=value"),
             ((*source, "--out", "o", "more"), "is not an option"),
         ):
             message = str(self.assertRaises(UsageError, self.parse, *arguments))
@@ -156,15 +154,16 @@ class ServiceTests(SynchronousTestCase):
         self.failures = 0
         self.opened = 0
         self.service = ExportService(
-            self.open, interval_ms=500, reactor=self.reactor, failed=self.fail_process,
+            self.open, reactor=self.reactor, failed=self.fail_process,
             pool=self.pool,  # type: ignore[arg-type]
         )
         self.service.startService()
 
-    def open(self) -> FakeExporter:
-        """The exporter."""
+    def open(self) -> ExportRun:
+        """A run of the exporter."""
         self.opened += 1
-        return self.exporter
+        plan = SimpleNamespace(interval_ms=500, out="out")
+        return ExportRun(cast("ExportPlan", plan), cast("Exporter", self.exporter))
 
     def fail_process(self) -> None:
         """What would end the process."""
@@ -280,7 +279,8 @@ class ProcessTests(ExportCase):
         """A sidecar of the ledger."""
         command = [
             sys.executable, "-c", "from twisted.scripts.twistd import run; run()", "-n", "--pidfile=",
-            "dledger-export", "--out", str(self.out), "--interval", "0.02", *words,
+            "dledger-export", "--out", str(self.out), "--interval", "0.02", "--max-delay", "0",
+            *words,
         ]
         return Child("export", command, log_path=Path(self.mktemp()) / "log",
                      environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})

@@ -27,9 +27,7 @@ from dledger.daemons.data.export import Options
 from dledger.spark.export import iceberg_table
 from dledger.spark.export.exporter import ExportSettings
 from dledger.spark.export.files import ExportError
-from dledger.spark.export.follow import Follower
 from dledger.spark.export.table_target import TableState
-from dledger.spark.export.tables import TableExporter, open_export
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.tables import KINDS, CliCase, TableCase, commits, iceberg, read_table, rows
@@ -92,12 +90,12 @@ class CommandTests(CliCase):
         """Whatever is wrong is one line that says what would be right, and nothing is written."""
         path = self.ledger.path
         for words, status, part in (
-            (("--to", "hudi"), EXIT_USAGE, "'hudi' is not one of 'delta', 'iceberg'"),
+            (("--to", "hudi"), EXIT_USAGE, "'hudi' is not one of delta, iceberg"),
             (("--to", "delta", "--format", "jsonl"), EXIT_FAILED, "the files of a table are Parquet"),
             (("--to", "delta", "--engine", "spark"), EXIT_USAGE, "--to needs --engine arrow"),
             (("--compact",), EXIT_USAGE, "need --to"),
             (("--to", "delta", "--compact", "--follow"), EXIT_USAGE, "come at the end"),
-            (("--to", "delta", "--expire-snapshots", "0"), EXIT_USAGE, "x>=1"),
+            (("--to", "delta", "--expire-snapshots", "0"), EXIT_USAGE, "must be at least 1"),
         ):
             found, said = self.run_command(path, "out", *words)
             self.assertEqual(found, status, said)
@@ -114,15 +112,13 @@ class CommandTests(CliCase):
             options = Options()
             options.parseOptions(["--source", self.ledger.path, "--out", kind, "--to", kind,
                                   "--max-delay", "1"])
-            with open_export(kind, options.log, options.settings) as exporter:
-                assert isinstance(exporter, TableExporter)
-                follower = Follower(exporter, interval_ms=1)
-                follower.turn(0)
-                follower.turn(2000)
+            with options.plan.open() as run:
+                run.turn(0)
+                run.turn(2000)
             self.assertEqual(rows(read_table(kind, Path(kind))), plain_rows(self.ledger.path))
         error = self.assertRaises(UsageError, Options().parseOptions,
                                   ["--source", "x", "--out", "y", "--to", "hudi"])
-        self.assertIn("table 'hudi': allowed are delta, iceberg", str(error))
+        self.assertIn("'hudi' is not one of delta, iceberg", str(error))
 
 
 class RefusalTests(TableCase):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentReader
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.broker.support import LOG_SIZE, Opened, message, plain

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.body_stamps import BodyStamps, Stamp
 from dledger.storage.files.records import pack_bodies
 from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 
 
@@ -22,12 +22,10 @@ class Numbering(BodyStamps):
         self.begun = self.done = 0
 
     def begin(self) -> Stamp:
-        """See L{BodyStamps}."""
         self.begun += 1
         return lambda body, position: position.to_bytes(8, "big") + body[8:]
 
     def written(self) -> None:
-        """See L{BodyStamps}."""
         self.done += 1
 
 

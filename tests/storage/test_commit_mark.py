@@ -6,7 +6,6 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.storage.files.commit_mark import (
     CommitMark,
@@ -16,6 +15,7 @@ from dledger.storage.files.commit_mark import (
     is_superseded,
     read_mark,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from tests.storage.support import HookedDisk
 

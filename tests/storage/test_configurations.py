@@ -9,7 +9,6 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
@@ -24,6 +23,7 @@ from dledger.storage.start.configurations import (
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch

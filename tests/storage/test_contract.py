@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.store.file_store import FileStore
-from dledger.storage.store.memory_store import MemoryStore
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
@@ -424,25 +422,3 @@ class FileStoreTests(StoreContract, SynchronousTestCase):
         self.store.append_entries(batch_of([record]))
         self.store.abandon()
         self.assertEqual(bodies_in(self.reopen()), BODIES[:6])
-
-
-class MemoryStoreTests(StoreContract, SynchronousTestCase):
-    """The memory store."""
-
-    def setUp(self) -> None:
-        self.store = self.open_other()
-
-    def open_other(self) -> FileStore:
-        """Another one."""
-        return MemoryStore.open(config_of())
-
-    def test_a_memory_store_writes_to_no_disk(self) -> None:
-        """Nothing is written to a real disk; a memory disk keeps the ledger."""
-        base = self.mktemp()
-        MemoryStore.open(config_of(base), OsDisk()).append_bodies((b"x",), 1)
-        self.assertFalse(OsDisk().exists(base))
-        disk = MemoryDisk()
-        store = MemoryStore.open(config_of(), disk)
-        store.append_bodies((b"x",), 1)
-        store.abandon()
-        self.assertEqual(bodies_in(MemoryStore.open(config_of(), disk)), [b"x"])

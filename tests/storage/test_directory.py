@@ -10,9 +10,9 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.start import scanner
 from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import (
     BROKEN,

@@ -275,12 +275,6 @@ class ExpiryTests(SynchronousTestCase):
             self.assertIs(store.disk_nearly_full, is_nearly_full, used)
         store._room.refused("no room", 1)
         self.assertTrue(store.disk_nearly_full)
-        store.abandon()
-        store = self.start(min_free_bytes=29 << 30)
-        for used, is_nearly_full in ((70, False), (71, True), (80, True)):
-            self.disk.used = used
-            self.keep(0)
-            self.assertIs(store.disk_nearly_full, is_nearly_full, used)
 
     def test_not_a_byte(self) -> None:
         """A file system without a usable byte is full, whatever the ratio."""
@@ -300,13 +294,6 @@ class ExpiryTests(SynchronousTestCase):
         store.append_bodies((b"",), 2)
         with self.assertRaises(DLedgerError):
             store.append_bodies((b"",), 2)
-
-    def test_min_free_bytes(self) -> None:
-        """A number of bytes that must stay free."""
-        store = self.start(min_free_bytes=30 << 30)
-        self.disk.used = 71
-        self.keep(0)
-        self.assertTrue(store.disk_full)
 
     def test_the_ratio_is_rounded_up(self) -> None:
         """Whole percent, rounded up, of what an ordinary user can have."""

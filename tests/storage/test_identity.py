@@ -197,7 +197,7 @@ class NewTests(IdentityCase):
         self.assertTrue(self.start(peers=self.three).identity.is_unsure)
 
     def test_with_a_ledger(self) -> None:
-        """Files of Java, or of an earlier version, are adopted, in whatever state they are."""
+        """Files of Java are adopted, in whatever state they are."""
         for name, content in (
             ("currterm", b"voteLeader=n0\ncurrTerm=1\n"), ("checkpoint", b"committedIndex=-1\nendIndex=-1\n"),
         ):

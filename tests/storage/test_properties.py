@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.properties import (
     encode_ledger_checkpoint,
     java_long,
     parse_properties,
     read_checkpoint,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.checksums import crc32
 
 

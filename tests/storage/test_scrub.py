@@ -14,11 +14,11 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.scrub import ScrubStep
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from tests.storage.support import (

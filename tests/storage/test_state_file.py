@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.group_state import GroupState, NotedTime, Producer
 from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import (
@@ -15,6 +14,7 @@ from dledger.storage.files.state_file import (
     decode_state,
     encode_state,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.readers import ReaderState
 from tests.storage.support import HookedDisk

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from unittest import mock
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.group_state import GroupState, Known, Marked
 from dledger.storage.files.state_file import (
     STATE_NAME,
@@ -18,6 +17,7 @@ from dledger.storage.files.state_file import (
 from dledger.storage.store import state_keeper
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.files.term_file import (
     TermFile,
     TermVote,
@@ -17,6 +16,7 @@ from dledger.storage.files.term_file import (
     encode_term,
     seal_term,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.storage.support import BROKEN, HookedDisk

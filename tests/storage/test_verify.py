@@ -10,7 +10,6 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.group_state import GroupState
 from dledger.ledger.lineage import Lineage, Standing
 from dledger.ledger.membership import Membership
@@ -20,6 +19,7 @@ from dledger.storage.files.state_file import StateFile, StatePlace
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import FINDINGS_MAX, VerifyReport, verify_directory
 from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush
 

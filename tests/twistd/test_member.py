@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import attrs
@@ -268,12 +270,10 @@ class ServiceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor: Any = MemoryReactorClock()
 
-    def make(self, *arguments: str, in_memory: bool = False) -> MemberService:
+    def make(self, *arguments: str) -> MemberService:
         """The service of a command line."""
         options = Options()
         options.parseOptions(list(arguments))
-        if in_memory:
-            options.member = attrs.evolve(options.member, store_type="memory")
         return tap.make_service(options, self.reactor)
 
     def test_make(self) -> None:
@@ -288,9 +288,13 @@ class ServiceTests(SynchronousTestCase):
         file = self.mktemp()
         Path(file).write_text(f'machine = "{named}"')
         for arguments in (("--machine", named), ("--config", file)):
-            service = self.make(*arguments, "--listen", "tcp:4712", in_memory=True)
+            service = self.make(*arguments, "--listen", "tcp:4712", "--store", self.mktemp())
+            ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
+            self.reactor.callFromThread = lambda call, *given, ended=ended: ended.put(lambda: call(*given))
             service.startService()
             self.reactor.pump([0.02] * 100)
+            ended.get(timeout=60)()  # it has looked for snapshots
+            self.reactor.pump([0.02] * 10)
             assert service.node is not None
             status = service.node.status().machine
             assert status is not None
@@ -301,7 +305,7 @@ class ServiceTests(SynchronousTestCase):
 
     def test_listen(self) -> None:
         """Where it is asked to."""
-        service = self.make("--listen", "tcp:4711:interface=127.0.0.1", in_memory=True)
+        service = self.make("--listen", "tcp:4711:interface=127.0.0.1", "--store", self.mktemp())
         service.startService()
         self.assertEqual(self.reactor.tcpServers[0][0], 4711)
         stopped = service.stopService()

@@ -57,7 +57,7 @@ class ReaderEntryTests(SynchronousTestCase):
         self.assertEqual(decode_reader_entry(body), state)
 
     def test_golden(self) -> None:
-        """The bytes are a contract with every earlier version."""
+        """The bytes are those that wire-format.md describes."""
         state = ReaderState("a", 7, 20, (ReaderPart(3, 20, -1, 3000, "p1"),))
         body = encode_reader_entry(state)
         self.assertEqual(body.hex(), GOLDEN)

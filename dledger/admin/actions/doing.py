@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.node.reporting.status import NodeStatus
+from dledger.admin.basics.member_source import StatusSource
 from protocols.wire.fastjson import JsonObject
 
 #: Seconds within which an action must end, and between two looks at it.
@@ -16,17 +14,7 @@ ACTION_S = 10.0
 LOOK_S = 0.05
 
 
-class ActingMember(Protocol):
-    """The part of a node that is needed here."""
-
-    def status(self) -> NodeStatus:
-        """The current status."""
-
-    def ask_snapshot(self) -> str:
-        """See L{dledger.node.node.Node.ask_snapshot}."""
-
-
-async def flush_and_wait(node: ActingMember, clock: IReactorTime) -> tuple[int, JsonObject]:
+async def flush_and_wait(node: StatusSource, clock: IReactorTime) -> tuple[int, JsonObject]:
     """
     Wait until the ledger of now is on stable storage.
 
@@ -44,7 +32,7 @@ async def flush_and_wait(node: ActingMember, clock: IReactorTime) -> tuple[int, 
     return 200, {"flushed_index": member.flushed_index, "end_index": end_index}
 
 
-async def snapshot_and_wait(node: ActingMember, clock: IReactorTime) -> tuple[int, JsonObject]:
+async def snapshot_and_wait(node: StatusSource, clock: IReactorTime) -> tuple[int, JsonObject]:
     """
     Let the state machine take a snapshot, and wait for it for a while; then it goes on.
 

@@ -32,7 +32,6 @@ class _Quiet:
     endpoint: IStreamClientEndpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
         if isinstance(protocolFactory, Factory):
             protocolFactory.noisy = False
         return self.endpoint.connect(protocolFactory)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import attrs
@@ -69,21 +69,20 @@ class PagesAccess:
     """
     Who may ask for the pages, and how.
 
-    @ivar hosts, logs_access: see L{AdminSite}.
+    @ivar hosts: see L{AdminSite}.
     @ivar keys: the pages are by TLS, with these; None: plain. Browsers show no certificate.
     @ivar levels: of the log, which a member's page changes; None: the log is written by somebody else.
     @ivar token_file, reads_need_token, contents_need_token: see L{AdminGuard}.
     """
 
     hosts: tuple[str, ...] = ()
-    logs_access: bool = False
     keys: Securing | None = None
     token_file: str = ""
     reads_need_token: bool = False
     contents_need_token: bool = False
     levels: LogLevels | None = None
 
-    def site(self, resource: IResource, reactor: Reactor, *, wall_s: Callable[[], float]) -> ServerFactory:
+    def site(self, resource: IResource, reactor: Reactor) -> ServerFactory:
         """
         What listens.
 
@@ -93,8 +92,7 @@ class PagesAccess:
             reactor.seconds, token_file=self.token_file, reads_need_token=self.reads_need_token,
             contents_need_token=self.contents_need_token,
         )
-        site = AdminSite(resource, reactor, hosts=self.hosts, wall_s=wall_s, logs_access=self.logs_access,
-                         guard=guard)
+        site = AdminSite(resource, reactor, hosts=self.hosts, guard=guard)
         if self.keys is None:
             return cast("ServerFactory", site)
         return self.keys.listen(site, plain_hosts=(), clock=reactor, demands_certificate=False)

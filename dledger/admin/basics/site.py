@@ -30,12 +30,10 @@ from urllib.parse import unquote_to_bytes
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel, combinedLogFormatter, datetimeToLogString
+from twisted.web.http import HTTPChannel
 from twisted.web.http import Request as HTTPRequest
-from twisted.web.iweb import IAccessLogFormatter, IRequest
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
-from zope.interface import provider
 
 from dledger.admin.basics.guard import AdminGuard
 from dledger.base.process.descriptors import pages_allowed
@@ -65,7 +63,6 @@ class AdminRequest(Request):
     _authority: bytes | None = None
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """See L{Request.requestReceived}."""
         absolute = _ABSOLUTE.match(path)
         if absolute is not None:
             self._authority, rest = absolute.groups()
@@ -201,19 +198,16 @@ class AdminSite(Site):
     protocol = AdminChannel  # type: ignore[assignment]
 
     def __init__(
-        self, resource: IResource, reactor: Reactor, *, hosts: Iterable[str], wall_s: Callable[[], float],
-        logs_access: bool = False, guard: AdminGuard | None = None, connections_max: int | None = None,
+        self, resource: IResource, reactor: Reactor, *, hosts: Iterable[str],
+        guard: AdminGuard | None = None, connections_max: int | None = None,
     ) -> None:
         """
         @param connections_max: open connections; None: as many as the limit of descriptors allows.
         @param hosts: further host names by which browsers may call this server, or L{ANY_HOST}.
-        @param wall_s: seconds since 1970, for the access log.
-        @param logs_access: whether each request is a line of the log.
         @param guard: None: nobody has a token.
         """
-        super().__init__(resource, reactor=reactor, logFormatter=access_line(wall_s))
+        super().__init__(resource, reactor=reactor)
         self._hosts = known_hosts(hosts)
-        self._logs_access = logs_access
         self._open = 0
         self._idle: dict[AdminChannel, None] = {}
         self._ended: set[AdminChannel] = set()
@@ -256,8 +250,7 @@ class AdminSite(Site):
         return not name or ANY_HOST in self._hosts or name in self._hosts or _is_number(name)
 
     def log(self, request: HTTPRequest) -> None:
-        if self._logs_access:
-            super().log(request)
+        """Nothing: monitoring asks every second."""
 
 
 def _is_text(path: bytes) -> bool:
@@ -284,18 +277,3 @@ def _is_number(name: str) -> bool:
 def known_hosts(hosts: Iterable[str]) -> Collection[str]:
     """The names of C{hosts}, of this machine, and C{localhost}."""
     return frozenset({"localhost", socket.gethostname().lower(), *map(host_name, hosts)})
-
-
-def access_line(wall_s: Callable[[], float]) -> Callable[[str, IRequest], str]:
-    """
-    A formatter for the access log that uses the time of C{wall_s} (seconds since 1970). Twisted passes the
-    reactor's time, which is monotonic in a member and no time of day.
-    """
-
-    @provider(IAccessLogFormatter)
-    def line(_timestamp: str, request: IRequest) -> str:
-        text: str = combinedLogFormatter(datetimeToLogString(wall_s()), request)
-        return text
-
-    formatter: Callable[[str, IRequest], str] = line
-    return formatter

@@ -10,21 +10,19 @@ look in a turn. Searches follow one another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import attrs
 from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.admin.basics.member_source import StatusSource
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
 from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.reading.look_back import Part, entry_before
-from dledger.node.reporting.status import NodeStatus
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.batches import EntryBatch
 
 NAMES = ("from", "count", "as", "time")
 #: Entries without a time that one look passes over, and bytes that it reads.
@@ -74,24 +72,10 @@ class ShownEntries:
     entries: tuple[ShownEntry, ...]
 
 
-class EntrySource(Protocol):
-    """The part of a node that this module needs."""
-
-    @property
-    def has_times(self) -> bool:
-        """Whether its log has time entries, or will have."""
-
-    def status(self) -> NodeStatus:
-        """The current status."""
-
-    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
-        """See L{dledger.node.node.Node.read_committed}."""
-
-
 class EntryBrowser:
     """Reads the entries for pages."""
 
-    def __init__(self, node: EntrySource, clock: IReactorTime) -> None:
+    def __init__(self, node: StatusSource, clock: IReactorTime) -> None:
         self._node = node
         self._clock = clock
         self._lock = DeferredLock()

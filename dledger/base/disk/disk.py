@@ -121,14 +121,13 @@ class Disk(Protocol):
 
 
 class OsFile:
-    """A file of the operating system."""
+    """A file of the operating system. Implements L{File}."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
 
     def pread(self, size: int, position: int) -> bytes:
-        """See L{File.pread}."""
         data = os.pread(self._fd, size, position)
         if len(data) == size or not data:
             return data
@@ -143,7 +142,6 @@ class OsFile:
         return b"".join(pieces)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """See L{File.pwrite}."""
         written = os.pwrite(self._fd, data, position)
         if written == len(data):
             return
@@ -156,15 +154,12 @@ class OsFile:
             rest = rest[written:]
 
     def reserve(self, position: int, size: int) -> None:
-        """See L{File.reserve}."""
         os.posix_fallocate(self._fd, position, size)
 
     def datasync(self) -> None:
-        """See L{File.datasync}."""
         os.fdatasync(self._fd)
 
     def size(self) -> int:
-        """See L{File.size}."""
         return os.fstat(self._fd).st_size
 
     def fileno(self) -> int:
@@ -172,11 +167,9 @@ class OsFile:
         return self._fd
 
     def modified_s(self) -> float:
-        """See L{File.modified_s}."""
         return os.fstat(self._fd).st_mtime
 
     def close(self) -> None:
-        """See L{File.close}."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -236,10 +229,11 @@ class OsDisk:
 
     A process that has used up its descriptors can still replace small files, bring directories to stable
     storage and open existing files: a few descriptors are kept for that. Only new segments are refused.
+
+    Implements L{Disk}.
     """
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
-        """See L{Disk.open}."""
         if not create:
             return OsFile(path, _open_regular(path, os.O_RDWR))
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -254,7 +248,6 @@ class OsDisk:
         return OsFile(path, fd)
 
     def read_file(self, path: str) -> bytes:
-        """See L{Disk.read_file}."""
         fd = _open_regular(path, os.O_RDONLY)
         try:
             with open(fd, "rb", closefd=False) as file:
@@ -263,7 +256,6 @@ class OsDisk:
             os.close(fd)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """See L{Disk.write_file}."""
         aside = path + ".tmp"
         _keep_spare_descriptors()
         fd = _open_descriptor(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
@@ -276,22 +268,18 @@ class OsDisk:
         self.sync_directory(os.path.dirname(path) or ".")
 
     def exists(self, path: str) -> bool:
-        """See L{Disk.exists}."""
         return os.path.lexists(path)
 
     def listdir(self, path: str) -> list[str]:
-        """See L{Disk.listdir}."""
         return sorted(os.listdir(path))
 
     def file_size(self, path: str) -> int:
-        """See L{Disk.file_size}."""
         if not os.path.isfile(path):
             os.stat(path)
             raise OSError(errno.EISDIR, "not a regular file", path)
         return os.stat(path).st_size
 
     def makedirs(self, path: str) -> None:
-        """See L{Disk.makedirs}."""
         if os.path.isdir(path):
             return
         parent = os.path.dirname(path)
@@ -301,11 +289,9 @@ class OsDisk:
         self.sync_directory(parent or ".")
 
     def unlink(self, path: str) -> None:
-        """See L{Disk.unlink}."""
         os.unlink(path)
 
     def rename(self, path: str, to: str) -> None:
-        """See L{Disk.rename}."""
         if os.path.lexists(to):
             raise FileExistsError(errno.EEXIST, "exists", to)
         os.rename(path, to)
@@ -313,7 +299,6 @@ class OsDisk:
         self.sync_directory(os.path.dirname(path) or ".")
 
     def sync_directory(self, path: str) -> None:
-        """See L{Disk.sync_directory}."""
         fd = _open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -321,7 +306,6 @@ class OsDisk:
             os.close(fd)
 
     def space(self, path: str) -> DiskSpace:
-        """See L{Disk.space}."""
         found = os.statvfs(path)
         return DiskSpace(
             total=found.f_blocks * found.f_frsize,
@@ -330,7 +314,6 @@ class OsDisk:
         )
 
     def lock(self, path: str) -> File:
-        """See L{Disk.lock}."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,7 +34,6 @@ class ExpiryRules:
 
     @ivar full_ratio: above it the disk is full.
     @ivar full_ratio_name: the option that sets C{full_ratio}, for messages.
-    @ivar min_free_bytes: with fewer usable bytes the disk is full, too.
     @ivar reserved_hours: a file is kept for this time after its last write; 0: no file is deleted for its
         age.
     @ivar delete_hours: the hours of the day, 0 to 23, at which old files are deleted.
@@ -45,7 +44,6 @@ class ExpiryRules:
 
     full_ratio: float
     full_ratio_name: str
-    min_free_bytes: int
     reserved_hours: int
     delete_hours: frozenset[int]
     check_ratio: float
@@ -110,10 +108,7 @@ class Expiry:
         elif self._ratio > rules.full_ratio:
             limit = f"{rules.full_ratio_name}={rules.full_ratio}"
             self.why_full = f"disk used to {self._ratio:.0%}, above {limit}"
-        elif usable < rules.min_free_bytes:
-            self.why_full = f"{usable} bytes usable, below min_free_bytes={rules.min_free_bytes}"
-        is_low = rules.min_free_bytes > 0 and usable < rules.min_free_bytes + data.file_size
-        self.is_nearly_full = bool(self.why_full) or is_low or self._ratio > rules.full_ratio - _SHORT
+        self.is_nearly_full = bool(self.why_full) or self._ratio > rules.full_ratio - _SHORT
 
     def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> str:
         """

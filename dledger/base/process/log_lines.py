@@ -187,7 +187,6 @@ class LineWriter:
         self._has_priorities = has_priorities
 
     def __call__(self, event: LogEvent) -> None:
-        """See L{ILogObserver}."""
         text = self._line_of(event) if self._levels.shows(event) else ""
         if not text:
             return

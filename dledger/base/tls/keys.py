@@ -322,7 +322,6 @@ class SecuredEndpoint:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
         secure = TLSMemoryBIOFactory(self._creator, True, protocolFactory)
         secure.protocol = TLSMemoryBIOProtocol
         secure.noisy = False
@@ -347,7 +346,6 @@ class _Client:
         self._name = name
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """See L{IOpenSSLClientConnectionCreator}."""
 
         def verified(_: SSL.Connection, shown: crypto.X509, error: int, depth: int, is_sound: int) -> bool:
             # (OpenSSL takes an exception in here for a refusal.)
@@ -379,7 +377,6 @@ class _Server:
         self._asks_certificate = asks_certificate
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """See L{IOpenSSLServerConnectionCreator}."""
         connection = SSL.Connection(self._keys.context, None)
         if self._asks_certificate and not self._demands_certificate:
             connection.set_verify(SSL.VERIFY_PEER, lambda _, shown, error, depth, is_sound: bool(is_sound))

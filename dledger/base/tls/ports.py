@@ -38,7 +38,6 @@ class SecuredPort:
         self._secure = secure
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """See L{IStreamServerEndpoint.listen}."""
         listening: Deferred[IListeningPort] = self._endpoint.listen(self._secure(protocolFactory))
         return listening
 

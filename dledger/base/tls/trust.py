@@ -62,7 +62,6 @@ class _Asking:
         self._name = name
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """See L{IOpenSSLClientConnectionCreator}."""
 
         def verified(_: SSL.Connection, shown: crypto.X509, error: int, depth: int, is_sound: int) -> bool:
             # (OpenSSL takes an exception in here for a refusal.)

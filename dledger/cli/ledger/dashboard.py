@@ -86,7 +86,7 @@ def dashboard(context: click.Context, urls: tuple[str, ...], port: int) -> None:
     thread = ReactorThread("dledger-dashboard", reactor)
     path = secrets.token_urlsafe(_SECRET_BYTES) if target.tls is not None or target.admin.token else ""
     looks = Looks(first, reactor, wanted.set)
-    site = group_site(looks.latest, reactor, wall_s=time.time, path=path)
+    site = group_site(looks.latest, reactor, path=path)
     try:
         endpoint = serverFromString(reactor, f"tcp:{port}:interface=127.0.0.1")
         try:

@@ -137,6 +137,8 @@ class CommandCalls:
     """
     The commands of one client.
 
+    Implements L{dledger.client.client.LogClient}.
+
     @ivar appends: send those with numbers of the program.
     """
 
@@ -192,7 +194,6 @@ class CommandCalls:
         return answer
 
     async def skip(self, index: int) -> int:
-        """See L{dledger.client.client.LogClient.skip}."""
         leader = await self.appends.find_leader()
         check_machine(leader)
         request = SkipRequest(group=self.appends.members.group, remote_id=leader.member_id, index=index)
@@ -206,7 +207,6 @@ class CommandCalls:
         return answer.index
 
     async def begin_state(self, insists: bool) -> int:
-        """See L{dledger.client.client.LogClient.begin_state}."""
         leader = await self.appends.find_leader()
         if not leader.is_ours:
             raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(

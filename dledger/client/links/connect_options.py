@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.client.test_connect_options -*-
 """
-The options of a connection to a group: one table for the blocking client, asyncio, Deferreds and services.
+The options of a connection to a group: one table for the blocking client, asyncio and Deferreds.
 
-Every door (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}, L{LogService
-<dledger.deferred.log_service.LogService>}) takes the first five in its own order, and passes the others on.
+Every door (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}) takes the first five
+in its own order, and passes the others on.
 
 Source: our own; Spark has its options as texts (dledger.spark.basics.options).
 """

@@ -389,7 +389,6 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             asked.answer.cancel()
 
     def close(self) -> None:
-        """See L{ReadingAhead.close}."""
         super().close()
         self._forget_asked()
 

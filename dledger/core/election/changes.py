@@ -9,8 +9,8 @@ Rule 2: a learner is promoted when it is alive and has nearly all entries. A cha
 of live members with nearly all entries is refused, unless the operator forces it; so is the removal that
 leaves a single voter, the only copy that counts.
 Rule 3: a leader that is to be removed hands over first; the next leader removes it. So a leader is a voter.
-Rule 4: no member is known not to read configuration entries, as Java's members and those of earlier versions.
-Before the first change of a group, every member that stays must have said that it reads them.
+Rule 4: no member is of Java, which does not read configuration entries. Before the first change of a group,
+every member that stays must have answered this leader.
 Rule 5: a change that is in force already is answered SUCCESS: after an unknown outcome it is asked for again.
 
 Source: Raft dissertation, chapter 4; docs/membership.md.
@@ -144,14 +144,13 @@ class MembershipChanges:
         """
         Before anything that passes with time: such a group never gets an id, and waiting does not help.
 
-        @raise ChangeRefused: rule 4, a member that stays says that it reads no configuration entries.
+        @raise ChangeRefused: rule 4, a member that stays is of Java.
         """
         member, others = self.member, self._others(request)
-        incapable = [one for one in others if member.capable.get(one) is False]
+        incapable = [one for one in others if member.wire_versions.get(one) == 0]
         if incapable:
             raise ChangeRefused(ResponseCode.UNSUPPORTED, (
-                f"{', '.join(incapable)}: members of Java or of an earlier version, which do not read "
-                "configuration entries"
+                f"{', '.join(incapable)}: members of Java, which do not read configuration entries"
             ))
 
     def _check(
@@ -159,11 +158,11 @@ class MembershipChanges:
     ) -> None:
         """@raise ChangeRefused: rules 2 and 4."""
         member, target, others = self.member, request.member_id, self._others(request)
-        unheard = [one for one in others if one not in member.capable]
+        unheard = [one for one in others if one not in member.wire_versions]
         if unheard and not member.membership.is_changed:
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, (
                 f"{', '.join(unheard)}: not heard by this leader yet. Before the first change every member "
-                "that stays must say that it reads configuration entries"
+                "that stays must have answered, so that it is known not to be of Java"
             ))
         close = set(self.transfer.caught_up(tuple(dispatchers), dispatchers))
         if request.change == PROMOTE and target not in close:

@@ -36,7 +36,6 @@ from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
-    HEART_BEAT_WIRE_VERSION,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_UNSURE_VOTE,
     WIRE_VERSION,
@@ -346,7 +345,7 @@ class LeaderElector:
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
         member.out.reply(token, HeartBeatResponse(
-            code=code, group=request.group, term=member.term, wire_version=HEART_BEAT_WIRE_VERSION | flags,
+            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))
 
     def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:

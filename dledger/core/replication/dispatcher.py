@@ -291,7 +291,8 @@ class EntryDispatcher:
         """Whether chunks of closed log may be pushed from here on."""
         member, config = self.member, self.member.config
         return (
-            self.peer_id in member.takes_chunks and config.push_chunk_bytes > 0 and config.wire != "remoting"
+            member.wire_versions.get(self.peer_id, 0) >= 1
+            and config.push_chunk_bytes > 0 and config.wire != "remoting"
             and self.write_index >= self._chunks_from and self._chunks_refused < CHUNKS_REFUSED_MAX
             and self._behind_bytes() > config.push_chunk_behind_bytes
         )

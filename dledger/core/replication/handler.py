@@ -31,7 +31,7 @@ from dledger.core.state.member_state import MemberState
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that ends only with an fsync or a change of leader.
@@ -446,5 +446,5 @@ class EntryHandler:
             count=0 if entries is None else entries.count,
             begin_index=member.view.ledger_begin_index if member.ledger_end_index >= 0 else -1,
             end_index=member.ledger_end_index,
-            wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS,
+            wire_version=WIRE_VERSION,
         ))

@@ -33,9 +33,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     MEMBERS_MAX,
-    WIRE_FLAG_CHUNKS,
     WIRE_FLAG_DISK_FULL,
-    WIRE_FLAG_MEMBERSHIP,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
     VoteResult,
@@ -178,8 +176,6 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
-    @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
-    @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
         have not been asked for their members since.
     @ivar dismissed_index: index of a committed configuration entry that another member reported, in which
@@ -247,8 +243,6 @@ class MemberState:
     _told: dict[str, _Told] = attrs.Factory(dict)
     _trusted: Mapping[str, str] = attrs.field(init=False)
     _known: frozenset[str] = attrs.field(init=False)
-    capable: dict[str, bool] = attrs.Factory(dict)
-    takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
     refused_by: set[str] = attrs.Factory(set)
@@ -461,8 +455,6 @@ class MemberState:
     def heard_from(self, peer_id: str, wire_version: int) -> None:
         """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
-        if wire_version & WIRE_FLAG_CHUNKS and peer_id not in self.takes_chunks:
-            self.takes_chunks.add(peer_id)
         wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
@@ -471,22 +463,17 @@ class MemberState:
         """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
         self.incompatible.discard(peer_id)
         self.wire_versions.pop(peer_id, None)
-        self.capable.pop(peer_id, None)
-        self.takes_chunks.discard(peer_id)
 
     def heard_of_disk(
         self, peer_id: str, wire_version: int, code: ResponseCode = ResponseCode.SUCCESS
     ) -> None:
         """
-        A peer answered a heartbeat; its flags report its version, its room on the disk, its speed.
+        A peer answered a heartbeat; its flags report its room on the disk, its speed, its state machine.
 
-        A member of ours that cannot place its sender yet refuses the heartbeat before its core sees it. Such
-        a refusal has no flags, and says nothing.
+        A refusal says nothing: a member that cannot place its sender yet answers without flags.
         """
-        is_ours = wire_version & WIRE_VERSION_MASK >= 1
-        if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
+        if code is not ResponseCode.SUCCESS:
             return
-        self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:

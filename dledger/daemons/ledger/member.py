@@ -213,7 +213,7 @@ def _admin_maker(
     def make(node: Node) -> IService:
         config = node.config
         access = pages.PagesAccess(
-            hosts=(*config.admin_hosts, *config.peers.values()), logs_access=config.admin_access_log,
+            hosts=(*config.admin_hosts, *config.peers.values()),
             keys=node.keys if config.admin_tls else None, token_file=config.admin_token_file,
             reads_need_token=config.admin_token_reads, levels=levels,
             contents_need_token=bool(config.tls_certificate or config.client_token_file),

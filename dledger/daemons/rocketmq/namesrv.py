@@ -133,7 +133,7 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[NameServerServ
             token_file=config.admin_token_file, reads_need_token=config.admin_token_reads,
         )
         administration: IService = pages.make_name_server_pages(
-            server, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now
+            server, options["admin"], reactor, access=access, settings=options.settings_now
         )
         return administration
 

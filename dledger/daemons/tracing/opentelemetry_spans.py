@@ -39,6 +39,8 @@ class OpenTelemetrySpans:
     """
     See L{dledger.base.tracing.spans.Spans}.
 
+    Implements L{dledger.base.tracing.spans.Spans}.
+
     @ivar common: facts that every span has.
     """
 
@@ -70,7 +72,6 @@ class OpenTelemetrySpans:
             return trace.INVALID_SPAN
 
     def end(self, span: object, facts: Facts) -> None:
-        """See L{dledger.base.tracing.spans.Spans.end}."""
         try:
             if isinstance(span, trace.Span):
                 span.set_attributes(_named(facts))
@@ -79,7 +80,6 @@ class OpenTelemetrySpans:
             self._failed()
 
     def context_of(self, span: object) -> SpanContext | None:
-        """See L{dledger.base.tracing.spans.Spans.context_of}."""
         try:
             found = span.get_span_context() if isinstance(span, trace.Span) else trace.INVALID_SPAN_CONTEXT
             if not (found.is_valid and found.trace_flags.sampled):

@@ -18,7 +18,7 @@ and durable, and gets its name. A crash before leaves C{incoming}, which the nex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -27,6 +27,7 @@ from twisted.logger import Logger
 
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.node.host import MachineHost
+from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.storage.files.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
@@ -47,26 +48,6 @@ THROTTLED_MAX = 150
 #: Seconds before all members are asked again: the first pause, and the longest. Each pause is twice as long
 #: as the one before.
 ROUND_S, ROUND_MAX_S = 1.0, 15.0
-
-
-class SnapshotSource(Protocol):
-    """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
-
-    @property
-    def is_in_group(self) -> bool:
-        """Whether there are other members."""
-
-    def senders(self) -> tuple[str, ...]:
-        """Ids of the members that can be asked, the leader first."""
-
-    def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
-        """
-        Ask one member for a piece. Cancelling the result forgets the question.
-
-        @param request: its base fields are filled in here.
-        @return: fires with the answer, which may have any code; fails with L{DLedgerError} if no answer
-            comes.
-        """
 
 
 @attrs.define
@@ -96,7 +77,7 @@ class SnapshotFetch:
     log = Logger()
 
     def __init__(
-        self, snapshots: SnapshotDirectory, source: SnapshotSource, host: MachineHost, *, machine: str,
+        self, snapshots: SnapshotDirectory, source: SnapshotDesk, host: MachineHost, *, machine: str,
         machine_version: int, oldest_version: int, lowest_index: Callable[[], int],
     ) -> None:
         """

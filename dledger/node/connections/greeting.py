@@ -13,9 +13,10 @@ members.
 Rule 3: when the log has changed the members, two lists may differ for a while, so equal ids are enough. If
 one side does not know the id yet, the list of the other side must be one that this log has had; but a member
 that does not know the id itself believes a list from a later configuration.
-Rule 4: an id or a list that a side does not report is not judged: a member of an earlier version reports
-neither, and a group has no id until its first leader has made one. A Java member is not judged at all.
-Rule 5: after that, the directories of the two members are judged (L{dledger.node.connections.lineages}).
+Rule 4: an id that a side does not report is not judged: a group has no id until its first leader has made
+one. A Java member is not judged at all.
+Rule 5: a member of ours of another version (L{WIRE_VERSION}) does not belong here.
+Rule 6: after that, the directories of the two members are judged (L{dledger.node.connections.lineages}).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import attrs
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.membership import Membership
 from dledger.node.connections.lineages import OWN_RIVAL, Lineages
+from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
@@ -121,7 +123,9 @@ class Greeting:
     def problem_of_call(self, request: MetadataRequest) -> str:
         """Why the member that sent C{request} does not belong here; empty if it may."""
         members = request.members.split(";") if request.members else ()
-        problem = self._problem(request.group_id, members, request.configuration)
+        problem = _problem_of_version(request.wire_version) or self._problem(
+            request.group_id, members, request.configuration
+        )
         if problem or self.lineages is None or request.local_id is None or (
             not self.known.knows(request.local_id)
         ):
@@ -139,8 +143,11 @@ class Greeting:
         @param is_whole: False: its format has no room for the id of the group. Then members that differ prove
             nothing once the log of the group changes them.
         """
-        if response.wire_version < 1 or (not is_whole and self.known.membership.is_changed):
+        if response.wire_version < 1:
             return ""
+        problem = _problem_of_version(response.wire_version)
+        if problem or (not is_whole and self.known.membership.is_changed):
+            return problem
         group_id = response.group_id if response.is_group_known else ""
         problem = self._problem(group_id, response.peers, response.configuration)
         if problem or self.lineages is None or not peer_id:
@@ -169,3 +176,12 @@ class Greeting:
                     f"group; this member names {ours[:200]}: a new member starts with an empty directory and "
                     "join=true")
         return f"its --peers names the members {theirs[:200]}, this member's names {ours[:200]}"
+
+
+def _problem_of_version(wire_version: int) -> str:
+    """Rule 5. @param wire_version: of a greeting or its answer, with flags."""
+    version = wire_version & WIRE_VERSION_MASK
+    if version in (0, WIRE_VERSION):
+        return ""
+    return (f"it speaks version {version} of the protocol between members, this member version "
+            f"{WIRE_VERSION}: run the same version of dledger on all members")

@@ -14,7 +14,7 @@ directory no longer: it joins, that is, its vote does not count alone until it h
 records that before it answers anything else.
 Rule 3: until it does so, nothing of it counts: its connections end.
 
-Members that say nothing (Java, earlier versions, native greetings) are not judged.
+Members that say nothing (Java, native greetings) are not judged.
 """
 
 from __future__ import annotations

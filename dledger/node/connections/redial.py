@@ -62,7 +62,6 @@ class _WatchedEndpoint:
         self._failed = failed
 
     def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
 
         def tell(failure: Failure) -> Failure:
             self._failed(failure)

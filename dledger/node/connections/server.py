@@ -54,6 +54,8 @@ class MemberServer(ListeningSide[ServerConnection]):
     Invariant: C{_by_peer} holds only open connections of C{_connections}; C{_heard_s} has the time at which
     each of them was last found to have been heard.
 
+    Implements L{RequestSink}.
+
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: number of connections aborted because the peer broke the format.
     @ivar body_errors: number of requests refused because of a malformed body.
@@ -163,11 +165,9 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._sink.body_refused(connection, ticket, error)
 
     def drained(self, connection: ServerConnection) -> None:
-        """See L{RequestSink.drained}."""
         self._sink.drained(connection)
 
     def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
-        """See L{RequestSink.wire_broken}."""
         self.wire_errors += 1
         repeated = self.folding.happened(("format broken by", connection.peer_id))
         if repeated is not None:

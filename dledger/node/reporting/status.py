@@ -8,12 +8,12 @@ Counters only rise; a reader computes rates from differences. L{NodeStatus} is a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import attrs
 
 from dledger.base.process.histogram import Histogram, HistogramStatus
 from dledger.core.status import MemberStatus
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.readers import ReaderInfo
 
@@ -294,26 +294,7 @@ class NodeStatus:
     why_state_unknown: str = ""
 
 
-class WrittenLedger(Protocol):
-    """The part of a ledger that L{bytes_behind} needs."""
-
-    @property
-    def ledger_begin_index(self) -> int:
-        """First index present."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Last index present."""
-
-    @property
-    def end_position(self) -> int:
-        """Stream offset after the last record."""
-
-    def position_of(self, index: int) -> int:
-        """Stream offset of the record at C{index}."""
-
-
-def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
+def bytes_behind(ledger: FileStore, index: int, *, unknown: int = 0) -> int:
     """Bytes of the records that it has after C{index}; C{unknown} if they cannot be known."""
     try:
         if index >= ledger.ledger_end_index:

@@ -15,9 +15,9 @@ from dledger.node.reporting.status import (
     ConnectionsStatus,
     NodeStatus,
     PeersStatus,
-    WrittenLedger,
     bytes_behind,
 )
+from dledger.storage.store.file_store import FileStore
 
 
 @attrs.frozen
@@ -90,7 +90,7 @@ def connections_status(server: MemberServer | None, peers: Peers | None) -> Conn
 
 
 def peers_status(
-    member: MemberStatus, ledger: WrittenLedger, peers: Peers | None, addresses: Mapping[str, str]
+    member: MemberStatus, ledger: FileStore, peers: Peers | None, addresses: Mapping[str, str]
 ) -> PeersStatus:
     """
     The other members as this one sees them.

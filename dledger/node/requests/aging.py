@@ -7,12 +7,11 @@ there is a producer that could be forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
-from dledger.ledger.group_state import GroupFold
 from dledger.node.requests.appends import AppendResult
+from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL
 
@@ -20,19 +19,11 @@ from protocols.wire.ledger.own.own_entries import AGE_CHANNEL
 AGAIN_S = 10.0
 
 
-class AgedLedger(Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """What it says of producers; None: not known."""
-
-
 class ProducerAging:
     """Invariant: one age entry of this member is under way at most."""
 
     def __init__(
-        self, ledger: AgedLedger, limit_ms: int, *, is_leader: Callable[[], bool],
+        self, ledger: FileStore, limit_ms: int, *, is_leader: Callable[[], bool],
         wall_s: Callable[[], float], append: Callable[[int, bytes], Deferred[AppendResult]],
     ) -> None:
         """@param limit_ms: producers that are quiet for longer are forgotten; 0: none is."""

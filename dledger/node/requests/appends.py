@@ -17,7 +17,7 @@ Rule 2: an append not yet proposed when the member stops is certainly not in the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -25,9 +25,11 @@ from twisted.internet.defer import Deferred
 from dledger.core.state.effects import AnswerAppend
 from dledger.core.state.inputs import AppendProposed, Origin, Proposal
 from dledger.node.reporting.status import Counters, count
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
@@ -58,23 +60,6 @@ class AppendResult:
     term: int
     pos: int
     is_repeated: bool = False
-
-
-class Positions(Protocol):
-    """The part of the ledger needed here."""
-
-    def position_of(self, index: int) -> int:
-        """Stream offset of the record at C{index}."""
-
-
-class TurnEnds(Protocol):
-    """The part of L{protocols.turn.Turn} needed here."""
-
-    def work(self, call: Callable[[], None]) -> None:
-        """Run C{call} when the reactor turn ends."""
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Run C{call} when the bytes read from one connection have been handled."""
 
 
 class _Claim(NamedTuple):
@@ -114,9 +99,9 @@ class AppendGate:
         self,
         *,
         group: str,
-        ledger: Positions,
+        ledger: FileStore,
         propose: Callable[[AppendProposed], None],
-        turn: TurnEnds,
+        turn: Turn,
         next_token: Callable[[], int],
         seconds: Callable[[], float],
         counters: Counters,

@@ -13,11 +13,11 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from dledger.core.state.inputs import AppendProposed, Proposal
+from dledger.core.state.member_state import MemberState
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_state import GroupFold
+from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import (
     TIME_MS_MAX,
@@ -30,35 +30,7 @@ from protocols.wire.ledger.own.time_entries import (
 CLOCK_BEHIND_MS = 60_000
 
 
-class TimedLedger(Protocol):
-    """The part of the ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """What it says of times; None: not known."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Its last index."""
-
-    @property
-    def end_position(self) -> int:
-        """Stream offset in bytes of the end of its last record."""
-
-
-class Leading(Protocol):
-    """The part of the core's state that is needed here."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member leads."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
-def notes_times(config: DLedgerConfig, ledger: TimedLedger) -> bool:
+def notes_times(config: DLedgerConfig, ledger: FileStore) -> bool:
     """Whether a ledger has time entries, as far as is known, or will have."""
     return config.entry_times_ms > 0 or (ledger.group is not None and ledger.group.time is not None)
 
@@ -67,7 +39,7 @@ class EntryTimes:
     """Decides from what the ledger has; keeps only where the last time entry of this leader was proposed."""
 
     def __init__(
-        self, every_ms: int, *, ledger: TimedLedger, leading: Leading, wall_s: Callable[[], float],
+        self, every_ms: int, *, ledger: FileStore, leading: MemberState, wall_s: Callable[[], float],
         note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """

@@ -24,15 +24,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.ledger.group_state import GroupFold
 from dledger.storage.files.state_file import StateEncoding, StatePlace, StoredState, decoding
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
@@ -49,35 +48,6 @@ OFFERED_S = 60.0
 PAUSE_S = 1.0
 #: Seconds without a state before the log says so, and from then on between two such lines.
 PATIENCE_S, WARNED_S = 30.0, 3600.0
-
-
-class SharedLedger(Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """The state; None: not known."""
-
-    @property
-    def why_group_unknown(self) -> str:
-        """Why it is not known."""
-
-    @property
-    def committed_index(self) -> int:
-        """Its last entry that is known to be committed."""
-
-    def encoding_group(self) -> tuple[StatePlace, StateEncoding]:
-        """The last committed entry, and the state there, to be made bytes. The state is known."""
-
-    @property
-    def may_begin_group_anew(self) -> bool:
-        """Whether nobody has a state if no other member gives one: Java wrote the directory."""
-
-    def begin_group_anew(self) -> None:
-        """Begin with no producer and no reader."""
-
-    def install_group(self, stored: StoredState) -> str:
-        """Take up a state. @return: why it is of no use, or not yet; empty if it was taken up."""
 
 
 @attrs.define(eq=False)
@@ -113,7 +83,7 @@ class GroupOffers:
     """
 
     def __init__(
-        self, ledger: SharedLedger, seconds: Callable[[], float], later: Callable[[Callable[[], None]], None]
+        self, ledger: FileStore, seconds: Callable[[], float], later: Callable[[Callable[[], None]], None]
     ) -> None:
         """@param later: makes a call in one of the next turns."""
         self._ledger = ledger
@@ -193,7 +163,7 @@ class GroupFetch:
     log = Logger()
 
     def __init__(
-        self, ledger: SharedLedger, *, self_id: str, senders: Callable[[], Sequence[str]],
+        self, ledger: FileStore, *, self_id: str, senders: Callable[[], Sequence[str]],
         ask: Callable[[str, SnapshotRequest], Deferred[SnapshotResponse]],
         later: Callable[[Callable[[], None]], None],
     ) -> None:

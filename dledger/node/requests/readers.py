@@ -24,21 +24,22 @@ Rule 8: no turn of the reactor takes longer with more readers: lists come in pag
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
+from dledger.core.replica import DLedgerCore
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_state import GroupFold
 from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
 from dledger.node.connections.server import Note
-from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
+from dledger.node.reporting.status import Counters, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
 from dledger.node.run.reads import Reads
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -59,54 +60,8 @@ _T = TypeVar("_T")
 ASKED_MAX, LISTS_MAX = 1024, 8
 #: Most readers in one answer to a list, in a slice of a sweep, and in the status of a member.
 PAGE_MAX, SLICE_MAX, SHOWN_MAX = 64, 256, 64
-#: Most readers that one sweep forgets.
-FORGOTTEN_AT_ONCE_MAX = 8
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
-
-
-class ReadLedger(WrittenLedger, Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """What it says of readers; None: not known."""
-
-    @property
-    def why_group_unknown(self) -> str:
-        """Why it is not known; empty if it is."""
-
-
-class LeadView(Protocol):
-    """The part of the core's state that is needed here."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member leads."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
-class ReaderCore(Protocol):
-    """The part of the core that is needed here."""
-
-    @property
-    def leader_id(self) -> str | None:
-        """Leader of the current term, if known."""
-
-    @property
-    def committed_index(self) -> int:
-        """Highest index known to be committed, inclusive."""
-
-    @property
-    def member(self) -> LeadView:
-        """Whether this member leads, and in which term."""
-
-    @property
-    def gone_elsewhere_index(self) -> int:
-        """No other member has the entries up to this one, some of which are damaged here; -1: not known."""
 
 
 class _Leases:
@@ -119,7 +74,6 @@ class _Leases:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._heard_ms: dict[str, dict[int, int]] = {}
-        self._used_ms: dict[str, int] = {}
         self._term = -1
 
     def begin(self, term: int) -> None:
@@ -127,16 +81,6 @@ class _Leases:
         if term != self._term:
             self._term = term
             self._heard_ms = {}
-            self._used_ms = {}
-
-    def used(self, name: str) -> None:
-        """Somebody has asked for this reader."""
-        self._used_ms[name] = self._now_ms()
-
-    def unused_ms(self, name: str) -> int:
-        """How long nobody has; 0 for one that was never heard of."""
-        now_ms = self._now_ms()
-        return now_ms - self._used_ms.get(name, now_ms)
 
     def heard(self, name: str, token: int) -> None:
         """The process with this token is there."""
@@ -151,7 +95,7 @@ class _Leases:
 
     def gone(self, known: Mapping[str, KnownReader]) -> list[str]:
         """Readers that were heard of, and are no more."""
-        return [name for name in {**self._used_ms, **self._heard_ms} if name not in known]
+        return [name for name in self._heard_ms if name not in known]
 
     def keep(self, name: str, state: ReaderState | None) -> None:
         """
@@ -160,11 +104,9 @@ class _Leases:
         @param state: None: it is no more.
         """
         if state is None:
-            self._used_ms.pop(name, None)
             self._heard_ms.pop(name, None)
             return
         now_ms, heard = self._now_ms(), self._heard_ms.get(name, {})
-        self._used_ms.setdefault(name, now_ms)
         self._heard_ms[name] = {
             part.token: heard.get(part.token, now_ms) for part in state.parts if part.holder
         }
@@ -211,7 +153,7 @@ class ReaderDesk:
     log = Logger()
 
     def __init__(
-        self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
+        self, *, config: DLedgerConfig, ledger: FileStore, core: DLedgerCore, reads: Reads,
         append: Callable[[bytes], Deferred[AppendResult]] | None, now_ms: Callable[[], int],
         broken: Callable[[BaseException], None], note: Note, counters: Counters,
     ) -> None:
@@ -222,7 +164,6 @@ class ReaderDesk:
         self._note = note
         self._group = config.group
         self.hold_bytes = config.reader_bytes_held
-        self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
         self.append = append
@@ -350,7 +291,6 @@ class ReaderDesk:
             raise DLedgerError(ResponseCode.NOT_LEADER)
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
-        self._leases.used(request.name)
         return known.state, rules.part_of(known.state, request)
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
@@ -374,8 +314,6 @@ class ReaderDesk:
                 f"{name} is a reader of another account" if is_account(known.state.owner) else
                 f"{name} is a reader of nobody: an operator (role admin) alone moves and forgets it"
             ))
-        if known is not None:
-            self._leases.used(name)
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
         decision = self._decision(request, known, span, asker.owner)
         if decision.state is None:
@@ -389,7 +327,6 @@ class ReaderDesk:
                 raise DLedgerError(
                     ResponseCode.LEADER_NOT_READY, reason=f"another decision about {name} came first"
                 )
-            self._leases.used(name)
             state, part = known.state, decision.part
             if part is not None and part.token < 0:
                 part = part._replace(token=result.index)
@@ -508,7 +445,7 @@ class ReaderDesk:
         return low
 
     def sweep(self) -> None:
-        """Take note of leases; of a leader: forget a reader that nobody uses."""
+        """Take note of leases."""
         group = self._ledger.group
         if group is None or not self._core.member.is_leader or self.append is None:
             return
@@ -520,31 +457,6 @@ class ReaderDesk:
         for name in names:
             one = known.get(name)
             self._leases.keep(name, None if one is None or one.state.is_forgotten else one.state)
-        if self._expire_ms:
-            unused = [name for name in names if self._leases.unused_ms(name) >= self._expire_ms]
-            for name in unused[:FORGOTTEN_AT_ONCE_MAX]:
-                if name not in self.under_way:
-                    Deferred.fromCoroutine(self._forget(name)).addErrback(self._failed)
-
-    async def _forget(self, name: str) -> None:
-        try:
-            await self._alone(name, lambda: self._forget_unused(name))
-        except DLedgerError:
-            return  # not now: the next sweep tries again
-
-    async def _forget_unused(self, name: str) -> None:
-        await self.reads.read_index()
-        known = self._known().get(name)
-        if known is None or known.state.is_forgotten or self._leases.unused_ms(name) < self._expire_ms:
-            return
-        decision = rules.forgotten(known.state)
-        assert decision.state is not None
-        await self._write(decision.state, known.entry_index)
-        self.log.info(
-            "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
-            "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,
-            index=known.state.next_index,
-        )
 
 
 def _name(known: KnownReader) -> str:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import attrs
 
+from dledger.core.replica import DLedgerCore
 from dledger.core.state.inputs import StoreFailed
-from dledger.node.connections.greeting import KnownMembers
 from dledger.node.reporting.status import Counters, count
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.ledger.connection import ServerConnection
@@ -19,7 +18,6 @@ from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     MembershipResponse,
-    MetadataRequest,
     MetadataResponse,
     ReaderResponse,
     Request,
@@ -28,33 +26,10 @@ from protocols.wire.ledger.messages import (
 )
 
 
-class CoreView(Protocol):
-    """The part of the core needed here."""
-
-    @property
-    def leader_id(self) -> str | None:
-        """Leader of the current term, if known."""
-
-    @property
-    def is_diverged(self) -> bool:
-        """Whether this member and its leader cannot agree on the ledger."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Last index of this member's ledger, inclusive; -1 if it is empty."""
-
-    @property
-    def member(self) -> KnownMembers:
-        """The state of this member: the members of the group, as it knows them."""
-
-    def metadata(self, request: MetadataRequest) -> MetadataResponse:
-        """The members and the leader."""
-
-
 class Refusals:
     """Answers requests that are refused, for the router and for the parts that it routes to."""
 
-    def __init__(self, core: CoreView, feed: Callable[..., None], counters: Counters) -> None:
+    def __init__(self, core: DLedgerCore, feed: Callable[..., None], counters: Counters) -> None:
         self._core = core
         self._feed = feed
         self._counters = counters

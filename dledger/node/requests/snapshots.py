@@ -12,8 +12,7 @@ Rule 3: a follower drops nothing that its leader still has: it may lead next, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import attrs
 from twisted.internet.defer import Deferred, fail
@@ -21,6 +20,7 @@ from twisted.internet.defer import Deferred, fail
 from dledger.core.state.member_state import MemberState
 from dledger.core.status import MemberStatus
 from dledger.ledger.config import DLedgerConfig
+from dledger.node.connections.peers import Peers
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
@@ -36,7 +36,7 @@ from protocols.wire.ledger.codes import (
     WIRE_VERSION_MASK,
 )
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: Bytes of one piece, at most; and at least, while the quota has any left: the first one has a whole header.
 PIECE_BYTES_MAX = 256 * 1024
@@ -47,23 +47,9 @@ PIECE_BYTES_MIN = 4096
 ASK_MACHINES_S = 2.0
 
 
-class AskedPeers(Protocol):
-    """The connections to the other members: L{dledger.node.connections.peers.Peers}."""
-
-    def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
-        """See L{dledger.node.connections.peers.Peers.ask}."""
-
-    @property
-    def connected(self) -> Mapping[str, bool]:
-        """Peer id to whether there is a connection to it."""
-
-    def told(self, peer_id: str) -> MetadataResponse | None:
-        """See L{dledger.node.connections.peers.Peers.told}."""
-
-
 class SnapshotDesk:
     """
-    See L{dledger.machine.files.fetching.SnapshotSource}.
+    The other members, for the machine of this one: asks them for snapshots, and answers them.
 
     @ivar log_kept: why the log after the snapshots stays although it may go; empty if it goes, or need not.
     """
@@ -81,13 +67,13 @@ class SnapshotDesk:
         self._now_ms = now_ms
         self._counters = counters
         self._offers = offers
-        self._peers: AskedPeers | None = None
+        self._peers: Peers | None = None
         self.log_kept = ""
         self._machines: dict[str, str] = {}
         self._asked: list[Deferred[MetadataResponse]] = []
         self._next_ask_s = 0.0
 
-    def connect(self, peers: AskedPeers) -> None:
+    def connect(self, peers: Peers) -> None:
         """Set the connections."""
         self._peers = peers
 
@@ -163,7 +149,13 @@ class SnapshotDesk:
         return tuple(sorted(ours, key=lambda one: one != self._members.leader_id))
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
-        """See L{dledger.machine.files.fetching.SnapshotSource.ask}."""
+        """
+        Ask one member for a piece. Cancelling the result forgets the question.
+
+        @param request: its base fields are filled in here.
+        @return: fires with the answer, which may have any code; fails with L{DLedgerError} if no answer
+            comes.
+        """
         config = self._config
         if self._peers is None:
             return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))

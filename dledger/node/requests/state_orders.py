@@ -9,14 +9,14 @@ group would wait for it for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.group_state import GroupFold
 from dledger.node.requests.appends import AppendResult
+from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
@@ -25,29 +25,11 @@ from protocols.wire.ledger.own.own_entries import STATE_CHANNEL
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 
 
-class OrderedLedger(Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """The state; None: not known."""
-
-
-class OtherMembers(Protocol):
-    """The part of L{dledger.node.requests.snapshots.SnapshotDesk} that is needed here."""
-
-    def state_senders(self) -> Sequence[str]:
-        """Ids of the members that may have the state."""
-
-    def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
-        """Ask a member for a piece of it."""
-
-
 class StateOrders:
     """Invariant: one order is under way at most."""
 
     def __init__(
-        self, group: str, ledger: OrderedLedger, *, status: Callable[[], MemberStatus], others: OtherMembers,
+        self, group: str, ledger: FileStore, *, status: Callable[[], MemberStatus], others: SnapshotDesk,
         append: Callable[[int, bytes], Deferred[AppendResult]] | None,
     ) -> None:
         """@param append: writes one of the log's own entries; None: a broker alone appends."""

@@ -3,22 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from twisted.logger import Logger
 
-from dledger.base.disk.set_aside import KeptFile
-
-
-class AsideLedger(Protocol):
-    """The part of a store that is needed here."""
-
-    @property
-    def set_aside(self) -> list[KeptFile]:
-        """What this process has set aside, in order."""
-
-    def kept_files(self) -> list[KeptFile]:
-        """Everything that was ever set aside."""
+from dledger.storage.store.file_store import FileStore
 
 
 class AsideWatch:
@@ -26,7 +13,7 @@ class AsideWatch:
     @ivar files, size: number of files that were ever set aside, and their bytes; C{files} is -1 until known.
     """
 
-    def __init__(self, store: AsideLedger, log: Logger, self_id: str) -> None:
+    def __init__(self, store: FileStore, log: Logger, self_id: str) -> None:
         self.files = -1
         self.size = 0
         self._store = store

@@ -14,7 +14,7 @@ from dledger.core.state.inputs import StoreFailed
 from dledger.driver.driver import Driver
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
-from dledger.node.run.store import Store
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import StoreError
 
 
@@ -40,7 +40,7 @@ class MemberInside:
     """
 
     config: DLedgerConfig
-    store: Store
+    store: FileStore
     core: DLedgerCore
     driver: Driver
     counters: Counters

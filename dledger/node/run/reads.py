@@ -29,14 +29,13 @@ from twisted.internet.defer import Deferred
 
 from dledger.core.state.effects import AnswerRead
 from dledger.core.state.inputs import ReadRequested
-from dledger.ledger.group_state import GroupFold
 from dledger.node.reporting.status import Counters, count
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
@@ -69,35 +68,6 @@ READ_S_PER_TURN = 0.004
 
 #: What is read.
 Reading: TypeAlias = GetRequest | PullRequest | SequenceRequest
-
-
-class Readable(Protocol):
-    """The part of a store needed here."""
-
-    @property
-    def ledger_begin_index(self) -> int:
-        """First index present."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Last index present."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """What it says of producers; None: not known."""
-
-    @property
-    def why_group_unknown(self) -> str:
-        """Why it is not known; empty if it is."""
-
-    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
-        """See L{dledger.core.state.ports.LedgerView}."""
-
-    def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """As C{read_batch}, up to C{end_index}, but may hold several terms."""
-
-    def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """As C{read_range}, but the records are not checked: the client checks them."""
 
 
 class Refuse(Protocol):
@@ -146,7 +116,7 @@ class Reads:
         self,
         *,
         group: str,
-        store: Readable,
+        store: FileStore,
         committed_index: Callable[[], int],
         request_reads: Callable[[ReadRequested], None],
         turn: Turn,

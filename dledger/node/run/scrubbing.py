@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
 
 from twisted.logger import Logger
 
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
-from dledger.storage.store.scrub import ScrubStep
+from dledger.storage.store.file_store import FileStore
 
 #: Bytes of one step: short enough for a turn, also on a slow disk.
 STEP_BYTES = 128 * 1024
 #: Seconds between two log lines about a file that cannot be read.
 TROUBLE_S = 60.0
-
-
-class Scrubbable(Protocol):
-    """The part of a store needed here."""
-
-    def scrub_from(self, share: float) -> None:
-        """See L{dledger.storage.store.scrub.SegmentScrub.begin_at}."""
-
-    def scrub(self, bytes_max: int) -> ScrubStep:
-        """See L{dledger.storage.store.scrub.SegmentScrub.step}."""
 
 
 class Scrubbing:
@@ -38,7 +27,7 @@ class Scrubbing:
     """
 
     def __init__(
-        self, config: DLedgerConfig, store: Scrubbable, seconds: Callable[[], float], counters: Counters,
+        self, config: DLedgerConfig, store: FileStore, seconds: Callable[[], float], counters: Counters,
         log: Logger,
     ) -> None:
         """@param log: of the member."""

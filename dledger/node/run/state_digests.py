@@ -23,15 +23,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.core.state.effects import Report
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_state import DigestPlace, GroupFold, GroupState
+from dledger.ledger.group_state import DigestPlace, GroupState
 from dledger.storage.files.state_file import digesting
+from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.messages import MetadataResponse
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
@@ -44,18 +45,6 @@ EVERY_BYTES = 32 * 1024 * 1024
 ASKED_OFTEN, RARELY_S = 15, 60.0
 #: A digest as a member says it.
 _TOLD = re.compile("[0-9]{1,19}:[0-9]{1,19}:[0-9a-f]{16}")
-
-
-class DigestedLedger(Protocol):
-    """The part of a ledger that is needed here."""
-
-    @property
-    def group(self) -> GroupFold | None:
-        """The state; None: not known."""
-
-    @property
-    def end_position(self) -> int:
-        """Stream offset in bytes after the last record."""
 
 
 class OwnDigest(NamedTuple):
@@ -75,7 +64,7 @@ class StateDigests:
     """
 
     def __init__(
-        self, ledger: DigestedLedger, members: MemberState, *,
+        self, ledger: FileStore, members: MemberState, *,
         ask: Callable[[str], Deferred[MetadataResponse]], report: Callable[[Report], None],
         append: Callable[[bytes, Callable[[object], None]], object] | None, void: Callable[[str], None],
         hand_over: Callable[[str], object],

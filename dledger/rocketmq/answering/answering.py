@@ -58,6 +58,8 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     Invariant: while requests of a connection wait, its reads are held; the requests are in a call of the
     turn, or, until there is room for their answers, in C{unread}.
 
+    Implements L{protocols.rocketmq.commands.CommandSink}.
+
     @ivar unread: the requests that wait for room, by connection.
     @ivar handlers_by_code: what answers each request code.
     @ivar small_codes: the request codes whose answers are always small.
@@ -108,7 +110,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     # -- CommandSink -----------------------------------------------------------------------------
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """See L{protocols.rocketmq.commands.CommandSink.commands_received}."""
         self._go_on(connection, deque(commands))
 
     def _go_on(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
@@ -187,7 +188,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
                              code=code, address=connection.address)
 
     def drained(self, connection: CommandConnection) -> None:
-        """See L{protocols.rocketmq.commands.CommandSink.drained}."""
         unread = self.unread.pop(connection, None)
         if unread is not None:
             self._wait(connection, unread)
@@ -203,7 +203,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
                 self._wait(connection, commands)
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
-        """See L{protocols.rocketmq.commands.CommandSink.wire_broken}."""
         self.wire_errors += 1
         repeated = self.folding.happened(("format broken",))
         if repeated is not None:

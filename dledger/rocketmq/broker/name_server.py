@@ -24,7 +24,6 @@ Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteI
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 from attrs.validators import ge, instance_of
@@ -35,6 +34,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import DataVersion, wire_json
+from dledger.rocketmq.broker.command_client import CommandClient
 from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.checksums import crc32
@@ -84,16 +84,6 @@ class BrokerIdentity:
     permission: int = PERM_READ | PERM_WRITE
 
 
-class NameServerAsker(Protocol):
-    """Sends requests: L{dledger.rocketmq.broker.command_client.CommandClient}."""
-
-    def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """@return: fires with the answer; fails if none arrives in time."""
-
-    def is_connected(self, address: str) -> bool:
-        """Whether a connection is open now."""
-
-
 @attrs.define
 class _Server:
     """
@@ -140,7 +130,7 @@ class NameServerRegistrar:
     log = Logger()
 
     def __init__(
-        self, addresses: Sequence[str], asker: NameServerAsker, identity: Callable[[], BrokerIdentity],
+        self, addresses: Sequence[str], asker: CommandClient, identity: Callable[[], BrokerIdentity],
         topics: Topics, *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
         master: MasterSearch | None = None,

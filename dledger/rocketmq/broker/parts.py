@@ -110,6 +110,8 @@ from protocols.wire.rocketmq.message import Message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
+#: Seconds that a name server may take to answer.
+REGISTER_TIMEOUT_S = 6
 
 
 class BrokerParts(BrokerEvents):
@@ -178,7 +180,7 @@ class BrokerParts(BrokerEvents):
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
-            timeout_s=config.register_broker_timeout_mills / 1000,
+            timeout_s=REGISTER_TIMEOUT_S,
             master=MasterSearch(learned=self._learned, is_wanted=self.replication.seeks_master),
         )
 

@@ -128,20 +128,18 @@ class LogKind(Protocol):
 
 
 class CommitLogKind:
-    """A L{LogKind}: RocketMQ's commit log, with slaves that copy it."""
+    """A L{LogKind}: RocketMQ's commit log, with slaves that copy it. Implements L{LogKind}."""
 
     def open_store(
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
         events: BrokerEvents,
     ) -> CommitLogStore:
-        """See L{LogKind}."""
         return CommitLogStore.open(
             config.store, around.disk, is_slave=config.is_slave, clock=around.reactor,
             run_in_thread=around.run_in_thread, failed=failed, events=events,
         )
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> HAReplication:
-        """See L{LogKind}."""
         assert isinstance(store, CommitLogStore), "the store of another kind"
         return HAReplication(store, needs)
 
@@ -149,6 +147,8 @@ class CommitLogKind:
 class HAReplication:
     """
     The L{Replication} of a commit log: this broker sends it to slaves, or is a slave.
+
+    Implements L{Replication}.
 
     @ivar following: follows the master; None if this broker is a master.
     @ivar acts: what an operator can do with the log.
@@ -174,22 +174,18 @@ class HAReplication:
 
     @property
     def writer(self) -> LogWriter:
-        """See L{Replication}."""
         return self._writer
 
     @property
     def is_running(self) -> bool:
-        """See L{Replication}."""
         return bool(self.ha.running)
 
     @property
     def port(self) -> int:
-        """See L{Replication}."""
         port = self._config.ha_port
         return port if self.ha.port is None else getattr(self.ha.port.getHost(), "port", port)
 
     def commands(self) -> tuple[CommandGroup, ...]:
-        """See L{Replication}."""
         return self._resolve, DamagedRecords(self.ha, self._store)
 
     async def _master_range(self) -> LogRange:
@@ -197,31 +193,25 @@ class HAReplication:
         return await self.following.master_range()
 
     def grown(self) -> bool:
-        """See L{Replication}."""
         if self.ha.master is not None:
             self.ha.master.appended()
         return self.ha.waits_for_slaves()
 
     def start(self) -> None:
-        """See L{Replication}."""
         self.ha.startService()
 
     def follow(self) -> None:
-        """See L{Replication}."""
         if self.following is not None:
             self.following.start()
 
     def unfollow(self) -> None:
-        """See L{Replication}."""
         if self.following is not None:
             self.following.stop()
 
     def stop(self) -> Deferred[None]:
-        """See L{Replication}."""
         return self.ha.stopService() if self.ha.running else succeed(None)
 
     def tick(self) -> None:
-        """See L{Replication}."""
         self._store.scrub.tick()
         if self.following is not None and self.following.offers is not None:
             self.following.offers.tick()
@@ -234,15 +224,12 @@ class HAReplication:
         return succeed(None)
 
     def keep_house(self, *, at_any_hour: bool = False) -> None:
-        """See L{Replication}."""
         self._house.keep(at_any_hour=at_any_hour)
 
     def status(self) -> HAStatus | None:
-        """See L{Replication}."""
         return self.ha.status()
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """See L{Replication}."""
         if self.following is not None:
             self.following.learned(master, ha_address)
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import attrs
 import pyarrow as pa
@@ -38,6 +38,7 @@ from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart,
 from dledger.spark.export.runs import Run, runs_of
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
+from dledger.values.exports import ExportProgress
 
 #: The engine without Spark.
 ARROW = "arrow"
@@ -161,22 +162,6 @@ class ExportSource:
         return cls(scan=scan, given=dict(options))
 
 
-@attrs.frozen(kw_only=True)
-class Progress:
-    """
-    How far this run is.
-
-    @ivar begin, next, end: offsets: the first of this run, the next to read, and the end when last looked at.
-    @ivar rows, log_bytes: written in this run, visible or not; bytes of the log.
-    """
-
-    begin: int
-    next: int
-    end: int
-    rows: int
-    log_bytes: int
-
-
 class ExportTarget(Protocol):
     """Where parts go; it knows how far the export is. L{ExportDirectory} says more of each."""
 
@@ -227,7 +212,7 @@ class Exporter:
 
     def __init__(self, directory: ExportTarget, source: ExportSource, settings: ExportSettings) -> None:
         self.directory = directory
-        self.on_progress: Callable[[Progress], None] = lambda progress: None
+        self.on_progress: Callable[[ExportProgress], None] = lambda progress: None
         self.on_part: Callable[[ExportPart], None] = lambda part: None
         self.should_stop: Callable[[], bool] = lambda: False
         self._source = source
@@ -240,10 +225,10 @@ class Exporter:
         self._proof: Proof = directory.proof
         self._last: Run | None = None
         self._recognised_end = -1
-        self._progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
+        self._progress = ExportProgress(begin=0, next=0, end=0, rows=0, log_bytes=0)
 
     @classmethod
-    def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Exporter:
+    def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Self:
         """
         @raise ExportError: see L{ExportDirectory.open}.
         @raise ReadError: the log cannot be read; then no directory was made.
@@ -253,7 +238,7 @@ class Exporter:
         directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
         return cls(directory, source, settings)
 
-    def __enter__(self) -> Exporter:
+    def __enter__(self) -> Self:
         """This exporter."""
         return self
 
@@ -264,7 +249,7 @@ class Exporter:
         self.close()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ExportProgress:
         """As of the last batch."""
         return self._progress
 

@@ -15,11 +15,9 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import attrs
 
@@ -27,14 +25,13 @@ from dledger.spark.basics.log import LogPart as Range
 from dledger.spark.basics.log import await_end, cut, lost
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.export.exporter import (
+    Exporter,
     ExportSettings,
     ExportSource,
-    Progress,
-    check_apart,
     check_from,
     recognise,
 )
-from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
+from dledger.spark.export.files import ExportError, ExportPart, part_name
 from dledger.spark.export.writers import PARQUET
 from dledger.spark.ledger.columns import ddl_of
 from protocols.wire.fastjson import JsonObject, as_int
@@ -51,48 +48,19 @@ _REPLACED = frozenset((
 ))
 
 
-class SparkExporter:
-    """
-    One run of an export, with the interface of L{Exporter <dledger.spark.export.exporter.Exporter>}.
+class SparkExporter(Exporter):
+    """One run of an export; the callbacks are called once for each job."""
 
-    @ivar on_progress, on_part, should_stop: as there, but called once for each job.
-    """
-
-    def __init__(
-        self, directory: ExportDirectory, spark: SparkSession, source: ExportSource, settings: ExportSettings
-    ) -> None:
-        self.directory = directory
-        self.on_progress: Callable[[Progress], None] = lambda progress: None
-        self.on_part: Callable[[ExportPart], None] = lambda part: None
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
-        self._spark = spark
-        self._source = source
-        self._settings = settings
+    _spark: SparkSession
 
     @classmethod
-    def open(
+    def of(
         cls, out: str | os.PathLike[str], spark: SparkSession, source: ExportSource, settings: ExportSettings
-    ) -> SparkExporter:
-        """
-        @param spark: a session that knows the format C{dledger}.
-        @raise ExportError: see L{ExportDirectory.open}.
-        @raise ReadError: the log cannot be read; then no directory was made.
-        """
-        check_apart(out, source.scan)
-        source.scan.extent()
-        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
-        return cls(directory, spark, source, settings)
-
-    def __enter__(self) -> SparkExporter:
-        """This exporter."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the exporter."""
-        self.close()
+    ) -> Self:
+        """As L{Exporter.open}. @param spark: a session that knows the format C{dledger}."""
+        found = cls.open(out, source, settings)
+        found._spark = spark
+        return found
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """
@@ -118,7 +86,7 @@ class SparkExporter:
                 begin = lost(scan.options, begin, extent.begin, note=extent.note)
             end = max(begin, scan.ending(extent))
             ranges = cut(log, options, begin, end)
-        self.progress = attrs.evolve(self.progress, begin=begin, next=begin, end=end)
+        self._progress = attrs.evolve(self._progress, begin=begin, next=begin, end=end)
         step = max(1, self._spark.sparkContext.defaultParallelism) * _TASKS_PER_SLOT
         for at in range(0, len(ranges), step):
             if self.should_stop():
@@ -143,9 +111,9 @@ class SparkExporter:
             proof = {"offset": end - 1, **log.proof(end)}
         self.directory.commit(part, proof)
         size = sum(one.size_bytes for one in ranges)
-        self.progress = attrs.evolve(
-            self.progress, next=end, rows=self.progress.rows + rows,
-            log_bytes=self.progress.log_bytes + size,
+        self._progress = attrs.evolve(
+            self._progress, next=end, rows=self._progress.rows + rows,
+            log_bytes=self._progress.log_bytes + size,
         )
         self.on_part(part)
 
@@ -196,10 +164,6 @@ class SparkExporter:
             name = part_name(first, last, self._settings.format, number)
             found.append((str(path.relative_to(pending)), os.path.normpath(os.path.join(folder, name))))
         return found
-
-    def close(self) -> None:
-        """Release the directory; the visible files and the session remain."""
-        self.directory.close()
 
 
 def _job_errors() -> tuple[type[Exception], ...]:

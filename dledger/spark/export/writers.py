@@ -68,7 +68,7 @@ class OpenPart(Protocol):
 
 
 class ParquetWriter:
-    """Row groups of about L{ROW_GROUP_BYTES}."""
+    """Row groups of about L{ROW_GROUP_BYTES}. Implements L{Writer}."""
 
     def __init__(self, path: Path, schema: pa.Schema, compression: str) -> None:
         self._path = path
@@ -79,7 +79,6 @@ class ParquetWriter:
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See L{Writer.write}."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
@@ -101,14 +100,12 @@ class ParquetWriter:
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> None:
-        """See L{Writer.close}."""
         if self._batches or self._writer is None:
             self._flush()
         assert self._writer is not None
         self._writer.close()
 
     def abandon(self) -> None:
-        """See L{Writer.abandon}."""
         self._batches = []
         if self._writer is not None:
             # Closing writes the footer, and writing may be the step that failed before.
@@ -200,7 +197,7 @@ def json_lines(batch: pa.RecordBatch) -> str:
 
 
 class JsonLinesWriter:
-    """UTF-8, buffered up to L{ROW_GROUP_BYTES} characters."""
+    """UTF-8, buffered up to L{ROW_GROUP_BYTES} characters. Implements L{Writer}."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -209,7 +206,6 @@ class JsonLinesWriter:
         self._is_begun = False
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See L{Writer.write}."""
         text = json_lines(batch)
         self._texts.append(text)
         self._characters += len(text)
@@ -226,11 +222,9 @@ class JsonLinesWriter:
         self._characters = 0
 
     def close(self) -> None:
-        """See L{Writer.close}."""
         self._flush()
 
     def abandon(self) -> None:
-        """See L{Writer.abandon}."""
         self._texts = []
 
 

@@ -81,6 +81,8 @@ class ArchiveLog:
 
     Invariant: C{_manifest} is the newest one that was seen, and has the segments of those before, except the
     first ones that retention has taken since.
+
+    Implements L{dledger.spark.basics.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions, where: str = "") -> None:
@@ -125,12 +127,10 @@ class ArchiveLog:
         return self._manifest if self._manifest is not None else self.manifest()
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
-        """See L{dledger.spark.basics.log.ScannedLog.extent}."""
         found = self.manifest()
         return Extent(begin=max(found.begin_index, 0), end=found.end_index + 1)
 
     def group_id(self) -> str:
-        """See L{dledger.spark.basics.log.ScannedLog.group_id}."""
         return self.seen().group_id
 
     def _piece(self, index: int) -> ArchivePiece | None:
@@ -142,7 +142,6 @@ class ArchiveLog:
         return [one for one in self.seen().pieces if one.first_index < end and begin <= one.last_index]
 
     def proof(self, offset: int) -> Proof:
-        """See L{dledger.spark.basics.log.ScannedLog.proof}."""
         facts, index = of_group(self.group_id()), offset - 1
         piece = self._piece(index)
         if piece is None:
@@ -201,7 +200,6 @@ class ArchiveLog:
         return piece.position + piece.size * (index - piece.first_index) // _count(piece)
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     def own_parts(self, begin: int, end: int) -> list[LogPart]:
@@ -479,7 +477,6 @@ class ArchiveLog:
         return _Walk(index=found[0], position=found[1], term=walk.term, chain_crc=None)
 
     def close(self) -> None:
-        """See L{dledger.spark.basics.log.ScannedLog.close}."""
         self._files.close()
 
 

@@ -42,7 +42,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_U
 
 
 class DirectoryLog:
-    """One member's directory. Offsets are indexes."""
+    """One member's directory. Offsets are indexes. Implements L{dledger.spark.basics.log.ScannedLog}."""
 
     def __init__(self, options: ScanOptions) -> None:
         """@raise ReadError: the path is not a member's directory, or it cannot be read."""
@@ -53,7 +53,6 @@ class DirectoryLog:
         self._lookup = RecordLookup(pread=self._files.data.pread, doubtful=self._doubtful)
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
-        """See L{dledger.spark.basics.log.ScannedLog.extent}."""
         files = self._files
         files.look()
         # Without a committed entry, too, a begin must not be passed over later.
@@ -63,11 +62,9 @@ class DirectoryLog:
         )
 
     def group_id(self) -> str:
-        """See L{dledger.spark.basics.log.ScannedLog.group_id}."""
         return self._files.group_id()
 
     def proof(self, offset: int) -> Proof:
-        """See L{dledger.spark.basics.log.ScannedLog.proof}."""
         files, index = self._files, offset - 1
         facts = of_group(files.group_id())
         if not files.begin_index <= index <= files.committed_index:
@@ -82,7 +79,6 @@ class DirectoryLog:
         return {**facts, **found}
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.position_of}."""
         files = self._files
         unit = files.unit(offset)
         if unit is not None and offset <= files.committed_index:
@@ -106,11 +102,9 @@ class DirectoryLog:
         return 0
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.basics.log.ScannedLog.chunks}."""
         await_end(self, self._options, end)
         index, unreadable = begin, 0
         while index < end:
@@ -250,5 +244,4 @@ class DirectoryLog:
         return f"{what}its unit and its record, {data.path(base)} at {unit[1] - base}, do not fit together"
 
     def close(self) -> None:
-        """See L{dledger.spark.basics.log.ScannedLog.close}."""
         self._files.close()

@@ -82,6 +82,8 @@ class MembersLog:
 
     Invariant: C{_pending} is the index of the pull whose answer has not been taken from C{_connection}, or
     -1.
+
+    Implements L{dledger.spark.basics.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions) -> None:
@@ -200,11 +202,9 @@ class MembersLog:
         return MemberConnection(member_id, address, options.group, timeout_s, tls, options.token_file)
 
     def group_id(self) -> str:
-        """See L{dledger.spark.basics.log.ScannedLog.group_id}."""
         return self._group_id
 
     def proof(self, offset: int) -> Proof:
-        """See L{dledger.spark.basics.log.ScannedLog.proof}."""
         facts, index = of_group(self._group_id), offset - 1
         if not self._extent.begin <= index < self._extent.end:
             return facts
@@ -240,13 +240,11 @@ class MembersLog:
         return self._looked[index]
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     # -- reading --------------------------------------------------------------------------------
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.basics.log.ScannedLog.chunks}."""
         for chunk in self._pull(begin, end, self._options.fetch_bytes):
             yield attrs.evolve(chunk, chain_before=0) if chunk.first == 0 else chunk
 
@@ -314,7 +312,6 @@ class MembersLog:
             self._connection = None
 
     def close(self) -> None:
-        """See L{dledger.spark.basics.log.ScannedLog.close}."""
         self._leave()
 
 

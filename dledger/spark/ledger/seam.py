@@ -45,6 +45,8 @@ class JoinedLog:
     An archive, and after it a ledger. Offsets are indexes.
 
     Invariant: C{_archived} is what the archive had when the two were compared last; None: they were not.
+
+    Implements L{dledger.spark.basics.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions, live: ScannedLog, reading: ScannedLog) -> None:
@@ -154,11 +156,9 @@ class JoinedLog:
                                 "of the archive, and one of the two does not know the id of its group")
 
     def group_id(self) -> str:
-        """See L{dledger.spark.basics.log.ScannedLog.group_id}."""
         return self._live.group_id() or self._archive.group_id()
 
     def proof(self, offset: int) -> Proof:
-        """See L{dledger.spark.basics.log.ScannedLog.proof}."""
         if offset <= self._live_begin and self._has(offset - 1):
             return self._archive.proof(offset)
         return self._live.proof(offset)
@@ -174,7 +174,6 @@ class JoinedLog:
         return self._live.position_of(offset)
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     def own_parts(self, begin: int, end: int) -> list[LogPart]:
@@ -210,7 +209,6 @@ class JoinedLog:
             index = older
 
     def close(self) -> None:
-        """See L{dledger.spark.basics.log.ScannedLog.close}."""
         self._live.close()
         self._reading.close()
         self._archive.close()

@@ -99,7 +99,7 @@ class _Walked:
 
 
 class SparkCommitLog:
-    """A broker's commit log."""
+    """A broker's commit log. Implements L{dledger.spark.basics.log.ScannedLog}."""
 
     def __init__(self, options: ScanOptions, directory: str) -> None:
         """@raise OptionError: an option makes no sense where offsets are bytes."""
@@ -130,7 +130,6 @@ class SparkCommitLog:
         self._files.show(offsets, file_size)
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
-        """See L{dledger.spark.basics.log.ScannedLog.extent}."""
         root = None if self._is_compared else store_root(self._files.directory)
         try:
             told = told_end(root) if root is not None else None  # before the log, which grows first
@@ -353,11 +352,9 @@ class SparkCommitLog:
             return -1
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.position_of}."""
         return offset
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.after}."""
         left, position = count, self._first_from(begin, end)
         while position < end:
             walked = self._walk(position, _BLOCK_BYTES)
@@ -429,7 +426,6 @@ class SparkCommitLog:
         return walked.end if walked.stop == "more" else end
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.basics.log.ScannedLog.chunks}."""
         self._list()
         if begin < self._files.offsets[0]:
             begin = lost(self._options, begin, self._files.offsets[0], end=end)
@@ -477,7 +473,6 @@ class SparkCommitLog:
         return min(base + self._files.file_size if base >= 0 else end, end)
 
     def close(self) -> None:
-        """See L{dledger.spark.basics.log.ScannedLog.close}."""
         if self._road is not None:
             self._road.close()
         self._files.close()

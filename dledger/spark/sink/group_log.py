@@ -48,7 +48,11 @@ class _NoOutcome(_Refused):
 
 
 class GroupLog:
-    """See L{dledger.spark.sink.sink_log.SinkLog}. The caller closes it."""
+    """
+    See L{dledger.spark.sink.sink_log.SinkLog}. The caller closes it.
+
+    Implements L{dledger.spark.sink.sink_log.SinkLog}.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         """@raise OptionError: C{bootstrap} makes no sense."""
@@ -60,7 +64,6 @@ class GroupLog:
     # -- appending ------------------------------------------------------------------------------
 
     def last_sequence(self, producer: str) -> int:
-        """See L{dledger.spark.sink.sink_log.SinkLog.last_sequence}."""
         answer = self._asked(producer, SEQUENCE_MAX, (b"",), ())  # (Its body is never taken.)
         if answer.code not in _ABOUT_LAST:
             raise SinkError(f"group {self._options.group!r} does not report what it knows of {producer!r}")
@@ -69,7 +72,6 @@ class GroupLog:
     def append(
         self, producer: str, sequence: int, bodies: Sequence[bytes], hidden: tuple[int, ...]
     ) -> PlacedBodies:
-        """See L{dledger.spark.sink.sink_log.SinkLog.append}."""
         answer = self._asked(producer, sequence, tuple(bodies), hidden)
         if answer.code in _ABOUT_LAST:
             raise OutOfStepError(
@@ -153,18 +155,15 @@ class GroupLog:
     # -- reading --------------------------------------------------------------------------------
 
     def first_index(self) -> int:
-        """See L{dledger.spark.sink.sink_log.SinkLog.first_index}."""
         return self._log.extent(needs_begin=True).begin
 
     def markers(self, begin: int, end: int) -> list[tuple[int, SinkMarker]]:
-        """See L{dledger.spark.sink.sink_log.SinkLog.markers}."""
         return [
             (chunk.first + at, marker)
             for chunk in self._log.chunks(begin, end, with_data=True) for at, marker in markers_in(chunk)
         ]
 
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
-        """See L{dledger.spark.sink.sink_log.SinkLog.rows_behind}."""
         rows: list[bytes] = []
         place, term, slot = Place(), -1, 0
         for chunk in self._log.chunks(index, min(index + 1 + count, end), with_data=True):

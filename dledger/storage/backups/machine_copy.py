@@ -20,17 +20,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.disk.disk import Disk
 from dledger.storage.files.reader import LogReader
 from dledger.storage.files.snapshot_file import (
     CHUNK_BYTES_MAX,
+    SnapshotBytes,
+    SnapshotData,
     SnapshotHead,
     SnapshotRefused,
     checked_bytes,
+    encoded_snapshot,
     head_of_snapshot,
-    read_pieces,
-    write_snapshot,
+    state_pieces,
 )
 from dledger.storage.files.state_file import STATE_NAME, StateFile, StoredState, decode_state, encode_state
 from dledger.storage.manifests.kept_snapshot import (
@@ -62,7 +63,7 @@ class MachineFiles:
     @ivar files: index and term by their names, and the files, by rising index.
     """
 
-    files: tuple[tuple[int, int, File], ...]
+    files: tuple[tuple[int, int, SnapshotData], ...]
 
     @classmethod
     def open(cls, disk: Disk, member: str) -> MachineFiles | None:
@@ -75,7 +76,7 @@ class MachineFiles:
         if not disk.exists(directory):
             return None
         found = sorted(filter(None, map(parsed_snapshot_name, disk.listdir(directory))))
-        files = []
+        files: list[tuple[int, int, SnapshotData]] = []
         for index, term in found[-_OPENED_MAX:]:
             try:
                 files.append((index, term, disk.open(f"{member}/{snapshot_name(index, term)}")))
@@ -99,17 +100,15 @@ def group_files(disk: Disk, member: str) -> MachineFiles | None:
     """
     if not disk.exists(f"{member}/{IDENTITY_NAME}"):
         return None
-    memory, files = MemoryDisk(), {}
+    files: dict[int, tuple[int, int, SnapshotData]] = {}
     for stored in StateFile(disk, f"{member}/{STATE_NAME}").read():
         index, term, _, chain_crc = stored.place
         if index >= 0 and index not in files:
             path = snapshot_name(index, term, is_of_group=True)
             data = encode_state(stored.state, stored.place)
             parts = (data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX))
-            memory.makedirs(MACHINE_DIRECTORY)
             head = SnapshotHead(index=index, term=term, chain_crc=chain_crc, machine="", machine_version=1)
-            write_snapshot(memory, path, head, parts, lambda: "")
-            files[index] = index, term, memory.open(path)
+            files[index] = index, term, SnapshotBytes(path, b"".join(encoded_snapshot(head, parts)))
     return MachineFiles(tuple(files[index] for index in sorted(files)))
 
 
@@ -119,15 +118,8 @@ def state_of_group(parts: Iterable[bytes]) -> StoredState:
 
     @raise StoreError: it is of a later version.
     """
-    memory, path = MemoryDisk(), "group"
-    file = memory.open(path, create=True)
-    size = 0
-    for part in parts:
-        file.pwrite(part, size)
-        size += len(part)
-    file.close()
     try:
-        return decode_state(b"".join(read_pieces(memory, path)))
+        return decode_state(b"".join(state_pieces(SnapshotBytes("group", b"".join(parts)))))
     except (SnapshotRefused, WireError) as error:
         raise StoreError(str(error)) from error
 
@@ -200,7 +192,7 @@ class SnapshotTaking:
         (batch,) = reader.batches(one.index, end_index=one.index)
         return not why_other_log(one, batch)
 
-    def _taken(self, index: int, term: int, file: File) -> KeptSnapshot | None:
+    def _taken(self, index: int, term: int, file: SnapshotData) -> KeptSnapshot | None:
         """A copy; None: the snapshot is not sound, or of another log."""
         try:
             try:
@@ -220,7 +212,7 @@ class SnapshotTaking:
         self._copied_bytes += size
         return attrs.evolve(kept, sha256=digest.hexdigest())
 
-    def _copied(self, file: File, digest: hashlib._Hash) -> Iterator[bytes]:
+    def _copied(self, file: SnapshotData, digest: hashlib._Hash) -> Iterator[bytes]:
         parts = checked_bytes(file)
         while True:
             try:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import attrs
 from construct import Int16ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
-from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.disk import Disk
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
@@ -87,51 +88,97 @@ class SnapshotHead:
         return header + _CRC.pack(crc32(header))
 
 
+class SnapshotData(Protocol):
+    """The bytes of a snapshot: an open L{dledger.base.disk.disk.File}, or L{SnapshotBytes}."""
+
+    @property
+    def path(self) -> str:
+        """For sentences."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Fewer bytes at the end."""
+
+    def size(self) -> int:
+        """In bytes."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+@attrs.frozen
+class SnapshotBytes:
+    """A snapshot in memory."""
+
+    path: str
+    data: bytes
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Fewer bytes at the end."""
+        return self.data[position : position + size]
+
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.data)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def encoded_snapshot(head: SnapshotHead, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """
+    The bytes of the file, part by part.
+
+    @raise SnapshotRefused: a piece is none.
+    """
+    yield head.encode()
+    crc = total = 0
+    for chunk in chunks:
+        if not isinstance(chunk, bytes) or len(chunk) > CHUNK_BYTES_MAX:
+            what = f"{len(chunk)} bytes" if isinstance(chunk, bytes) else f"a {type(chunk).__name__}"
+            raise SnapshotRefused(
+                f"snapshot() gave {what} as one piece: bytes objects of at most {CHUNK_BYTES_MAX} "
+                "bytes are allowed"
+            )
+        crc = crc32(chunk, crc)
+        total += len(chunk)
+        yield _PIECE.pack(len(chunk), crc) + chunk
+    yield _PIECE.pack(END, crc) + _TOTAL.pack(total)
+
+
 def write_snapshot(
     disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str]
 ) -> int:
     """
     Write a snapshot to a new file and make it durable. The caller gives it its name.
 
-    @param problem: asked between two pieces; a reason to give up, or empty.
+    @param problem: asked before each part; a reason to give up, or empty.
     @return: bytes of the file.
     @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
     @raise OSError: of the disk.
     """
     file = disk.open(path, create=True)
     try:
-        data = head.encode()
-        file.pwrite(data, 0)
-        at, crc, total = len(data), 0, 0
-        for chunk in chunks:
+        at = 0
+        for part in encoded_snapshot(head, chunks):
             reason = problem()
             if reason:
                 raise SnapshotRefused(reason)
-            if not isinstance(chunk, bytes) or len(chunk) > CHUNK_BYTES_MAX:
-                what = f"{len(chunk)} bytes" if isinstance(chunk, bytes) else f"a {type(chunk).__name__}"
-                raise SnapshotRefused(
-                    f"snapshot() gave {what} as one piece: bytes objects of at most {CHUNK_BYTES_MAX} "
-                    "bytes are allowed"
-                )
-            crc = crc32(chunk, crc)
-            total += len(chunk)
-            file.pwrite(_PIECE.pack(len(chunk), crc) + chunk, at)
-            at += _PIECE.size + len(chunk)
-        file.pwrite(_PIECE.pack(END, crc) + _TOTAL.pack(total), at)
+            file.pwrite(part, at)
+            at += len(part)
         file.datasync()
-        return at + _PIECE.size + _TOTAL.size
+        return at
     finally:
         file.close()
 
 
-def _read(file: File, size: int, at: int, what: str) -> bytes:
+def _read(file: SnapshotData, size: int, at: int, what: str) -> bytes:
     data = file.pread(size, at)
     if len(data) != size:
         raise SnapshotRefused(f"{file.path} is cut: its {what} at {at} has {len(data)} of {size} bytes")
     return data
 
 
-def _read_head(file: File) -> tuple[SnapshotHead, bytes]:
+def _read_head(file: SnapshotData) -> tuple[SnapshotHead, bytes]:
     """@return: the header, and its bytes, after which the first piece begins."""
     fixed = _read(file, _HEADER.size, 0, "header")
     magic, version, index, term, chain_crc, machine_version, length = _HEADER.unpack(fixed)
@@ -148,7 +195,7 @@ def _read_head(file: File) -> tuple[SnapshotHead, bytes]:
     ), fixed + rest
 
 
-def head_of_snapshot(file: File) -> SnapshotHead:
+def head_of_snapshot(file: SnapshotData) -> SnapshotHead:
     """Read the header only. @raise SnapshotRefused: it is damaged or cut. @raise OSError: of the disk."""
     return _read_head(file)[0]
 
@@ -162,7 +209,7 @@ def read_snapshot_head(disk: Disk, path: str) -> SnapshotHead:
         file.close()
 
 
-def checked_bytes(file: File) -> Iterator[bytes]:
+def checked_bytes(file: SnapshotData) -> Iterator[bytes]:
     """
     All bytes of the file, in parts of at most a piece; each part is checked before it is given.
 
@@ -172,22 +219,25 @@ def checked_bytes(file: File) -> Iterator[bytes]:
         yield part
 
 
-def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
+def state_pieces(file: SnapshotData) -> Iterator[bytes]:
     """
     The pieces of the state; each is checked before it is given.
 
     @raise SnapshotRefused: the file is damaged or cut here. @raise OSError: of the disk.
     """
+    return (part[_PIECE.size :] for part, is_piece in _parts(file) if is_piece)
+
+
+def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
+    """Open a file for L{state_pieces}, and close it after the last one."""
     file = disk.open(path)
     try:
-        for part, is_piece in _parts(file):
-            if is_piece:
-                yield part[_PIECE.size :]
+        yield from state_pieces(file)
     finally:
         file.close()
 
 
-def _parts(file: File) -> Iterator[tuple[bytes, bool]]:
+def _parts(file: SnapshotData) -> Iterator[tuple[bytes, bool]]:
     """The header, the pieces, the end; and whether it is a piece. See L{checked_bytes}."""
     path = file.path
     head = _read_head(file)[1]

@@ -70,14 +70,13 @@ class ArchivePlace(Protocol):
 
 
 class DirectoryPlace:
-    """A directory. Files get their names when they are on stable storage."""
+    """A directory. Files get their names when they are on stable storage. Implements L{ArchivePlace}."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.disk = disk
         self.directory = directory.rstrip("/") or "/"
 
     def hold(self) -> Callable[[], None]:
-        """See L{ArchivePlace.hold}."""
         self.disk.makedirs(f"{self.directory}/data")
         try:
             lock = self.disk.lock(f"{self.directory}/{_LOCK_NAME}")
@@ -113,7 +112,6 @@ class DirectoryPlace:
             return -1
 
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
-        """See L{ArchivePlace.put}."""
         part = f"{self.directory}/{name}{PART_SUFFIX}"
         if name.startswith(f"{MACHINE_DIRECTORY}/"):
             self.disk.makedirs(part.rpartition("/")[0])
@@ -128,7 +126,6 @@ class DirectoryPlace:
             file.close()
 
     def replace(self, name: str, data: bytes) -> None:
-        """See L{ArchivePlace.replace}."""
         self.disk.write_file(f"{self.directory}/{name}", data)
 
     def create(self, name: str, data: bytes) -> None:

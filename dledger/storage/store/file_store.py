@@ -71,6 +71,8 @@ class FileStore:
     """
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
+    Implements L{dledger.core.state.ports.LedgerView}, L{StoreReads}, L{StoreFlush}, L{StoreRoom}.
+
     @ivar parts: its files, with the readers and writers of them: to look at, or to damage, in tests.
     @ivar identity: whose ledger this is, and what is recorded about it.
     @ivar read_batch: see L{StoreReads.read_batch}.
@@ -192,7 +194,6 @@ class FileStore:
 
     @property
     def is_end_proven(self) -> bool:
-        """See L{dledger.core.state.ports.LedgerView.is_end_proven}."""
         return self._ledger.is_end_proven
 
     def look_again(self, index: int = -1) -> bool:
@@ -224,27 +225,21 @@ class FileStore:
         return self._ledger.end_position
 
     def term_of(self, index: int) -> int:
-        """See L{dledger.core.state.ports.LedgerView.term_of}."""
         return self._reads.term_of(index)
 
     def position_of(self, index: int) -> int:
-        """See L{dledger.core.state.ports.LedgerView.position_of}."""
         return self._reads.position_of(index)
 
     def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """See L{StoreReads.read_range}."""
         return self._reads.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
 
     def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """See L{StoreReads.read_unchecked}."""
         return self._reads.read_unchecked(first_index, end_index=end_index, max_bytes=max_bytes)
 
     def holds(self, entry: EntryBatch) -> bool:
-        """See L{dledger.core.state.ports.LedgerView.holds}."""
         return self._reads.holds(entry)
 
     def chunk_from(self, index: int) -> ChunkSum | None:
-        """See L{dledger.core.state.ports.LedgerView.chunk_from}."""
         return self._sums.behind(index, self._reads.position_of(index))
 
     def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
@@ -253,7 +248,6 @@ class FileStore:
 
     @property
     def membership(self) -> Membership | None:
-        """See L{dledger.core.state.ports.LedgerView.membership}."""
         return self._members.current
 
     @property
@@ -263,7 +257,6 @@ class FileStore:
 
     @property
     def group(self) -> GroupFold | None:
-        """See L{dledger.core.state.ports.LedgerView.group}."""
         return self._state.fold
 
     @property
@@ -430,21 +423,17 @@ class FileStore:
         self._flush.sync()
 
     def prepare_flush(self) -> LedgerFlush | None:
-        """See L{StoreFlush.prepare_flush}."""
         return self._state.with_file(self._flush.prepare_flush())
 
     def finish_flush(self, job: LedgerFlush) -> None:
-        """See L{StoreFlush.finish_flush}."""
         self._state.flush_ended()
         self._flush.finish_flush(job)
 
     def flush_failed(self, reason: str) -> StoreError:
-        """See L{StoreFlush.flush_failed}."""
         self._state.flush_ended()
         return self._flush.flush_failed(reason)
 
     def check_point(self, *, force: bool = False) -> None:
-        """See L{StoreFlush.check_point}."""
         self.identity.check_point()
         self._flush.check_point(force=force)
         self._state.check_point()
@@ -474,13 +463,11 @@ class FileStore:
         return self._room.disk_nearly_full
 
     def reread(self, config: DLedgerConfig) -> None:
-        """See L{StoreRoom.reread}."""
         self._room.reread(config)
 
     def house_keeping(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
-        """See L{StoreRoom.house_keeping}."""
         if self._ledger.holes.trouble:
             self._ledger.holes.write()  # There may be room now.
         deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)

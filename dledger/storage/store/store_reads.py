@@ -43,6 +43,8 @@ class StoreReads:
     Invariant: the remembered entries are entries of the ledger; its owner reports every change of the ledger
     to L{written}, L{cut} or L{begin_anew}.
 
+    Implements L{dledger.core.state.ports.LedgerView}.
+
     @ivar batches, recent: the batches, and the terms and places of entries, that are remembered.
     @ivar scanner: reads units of the index, and records.
     """
@@ -127,14 +129,12 @@ class StoreReads:
     # -- reads -----------------------------------------------------------------------------------
 
     def term_of(self, index: int) -> int:
-        """See L{dledger.core.state.ports.LedgerView.term_of}."""
         if index == self._ledger.end_index:
             return self._ledger.end_term
         term = self.recent.term(index)
         return term if term >= 0 else self._unit(index)[4]
 
     def position_of(self, index: int) -> int:
-        """See L{dledger.core.state.ports.LedgerView.position_of}."""
         if index == self._ledger.end_index + 1:
             return self._ledger.end_position
         position = self.recent.position(index)
@@ -197,7 +197,6 @@ class StoreReads:
             last_index = low - 1  # (Its unit was wrong, and is right now.)
 
     def holds(self, entry: EntryBatch) -> bool:
-        """See L{dledger.core.state.ports.LedgerView.holds}."""
         assert entry.count == 1
         if not self._ledger.begin_index <= entry.first_index <= self._ledger.end_index:
             return False

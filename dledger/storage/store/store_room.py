@@ -37,7 +37,6 @@ def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
     return ExpiryRules(
         full_ratio=config.disk_full_ratio,
         full_ratio_name="disk_full_ratio",
-        min_free_bytes=config.min_free_bytes,
         reserved_hours=config.file_reserved_hours,
         delete_hours=frozenset(int(hour) for hour in config.delete_when.split(";")),
         check_ratio=config.disk_space_ratio_to_check_expired,

@@ -119,7 +119,7 @@ class AskedTraffic(MoreTraffic):
 
 
 class QueueTools:
-    """B18, as a L{StoriesPart}: tools that look at queues and messages."""
+    """B18, as a L{StoriesPart}: tools that look at queues and messages. Implements L{StoriesPart}."""
 
     def __init__(self, world: TrafficWorld, traffic: AskedTraffic) -> None:
         self._world = world
@@ -129,17 +129,15 @@ class QueueTools:
         self._ends: dict[tuple[str, int], tuple[tuple[int, int], int]] = {}
 
     def stories(self) -> list[Story]:
-        """See L{StoriesPart}."""
         return [self._measure(), self._view()]
 
     def got(self, group: str, message: Message, sent: ProducedMessage) -> None:
-        """See L{StoriesPart}."""
+        ...
 
     def asked(self, command: RemotingCommand) -> None:
-        """See L{StoriesPart}."""
+        ...
 
     def why_unsettled(self) -> str:
-        """See L{StoriesPart}."""
         return ""
 
     def _life(self) -> tuple[int, int]:

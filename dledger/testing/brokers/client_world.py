@@ -61,6 +61,8 @@ class ClientWorld(PairFaults):
     """
     Brokers, and their clients.
 
+    Implements L{dledger.testing.brokers.traffic.TrafficWorld}.
+
     @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     @ivar traffic: all clients; a subclass makes them with L{clients_of}.
     @ivar bad_logs: pages of logs that cannot be read.
@@ -87,20 +89,16 @@ class ClientWorld(PairFaults):
         return f"{self._master}:{CLIENT_PORT}"
 
     def any_broker(self) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self.rng.choice(list(self.machines))}:{CLIENT_PORT}"
 
     def any_of(self, draws: random.Random) -> str:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{draws.choice(list(self.machines))}:{CLIENT_PORT}"
 
     def process_of(self, target: str) -> tuple[int, int]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         machine = self.machines[target.partition(":")[0]]
         return machine.disks, machine.boots
 
     def wall_ms(self) -> int:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
     def _spoil_log(self, machine: BrokerMachine) -> None:

@@ -77,7 +77,11 @@ VERSION = 317
 
 
 class GroupStories:
-    """They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+    """
+    They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}.
+
+    Implements L{dledger.testing.brokers.asked_traffic.StoriesPart}.
+    """
 
     def __init__(
         self, world: TrafficWorld, traffic: AskedTraffic, *, other: ClientMachine, draws: random.Random
@@ -95,7 +99,6 @@ class GroupStories:
         other.asked = traffic.client.asked
 
     def stories(self) -> list[Story]:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         traffic, graves = self._traffic, (DEAD_GROUP.name, GIVING_GROUP.name)
         kept = [(topic, queue_id) for topic in KEPT for queue_id in range(QUEUES)]
         return [
@@ -285,7 +288,6 @@ class GroupStories:
     # -- dead letters ----------------------------------------------------------------------------
 
     def got(self, group: str, message: Message, sent: ProducedMessage) -> None:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         if group == GIVING_GROUP.name and self._world.is_loaded and self._draws.random() < 0.1:
             self.client.begin(self._give_up(message, sent))
 
@@ -356,7 +358,6 @@ class GroupStories:
             at = following
 
     def asked(self, command: RemotingCommand) -> None:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         if command.code == RESET_CLIENT:
             self._was_reset = True
 

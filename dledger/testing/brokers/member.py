@@ -103,7 +103,6 @@ class SimBroker(BrokerMachine):
     # -- life ------------------------------------------------------------------------------------
 
     def event_ended(self) -> None:
-        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         death = self.disk.death
         super().event_ended()
         if death is not None:

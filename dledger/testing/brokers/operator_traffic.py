@@ -49,7 +49,11 @@ def _questions(group: str, topic: str, queue_id: int) -> tuple[tuple[int, _Field
 
 
 class OperatorStories:
-    """They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+    """
+    They are a L{dledger.testing.brokers.asked_traffic.StoriesPart}.
+
+    Implements L{dledger.testing.brokers.asked_traffic.StoriesPart}.
+    """
 
     def __init__(self, world: TrafficWorld, traffic: AskedTraffic, draws: random.Random) -> None:
         """@param traffic: all clients."""
@@ -60,17 +64,16 @@ class OperatorStories:
         self._draws = draws
 
     def stories(self) -> list[Story]:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
         return [
             self._change_tables(), self._change_options(), self._ask_tools(), self._send_as_before(),
             self._send_again(),
         ]
 
     def got(self, group: str, message: Message, sent: ProducedMessage) -> None:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+        ...
 
     def asked(self, command: RemotingCommand) -> None:
-        """See L{dledger.testing.brokers.asked_traffic.StoriesPart}."""
+        ...
 
     def why_unsettled(self) -> str:
         """See L{dledger.testing.brokers.asked_traffic.StoriesPart}: others wait for what is sent here."""
@@ -167,7 +170,7 @@ class OperatorStories:
     # -- other ways to send ------------------------------------------------------------------------
 
     async def _send_as_before(self) -> None:
-        """A producer of an earlier version, whose requests have long names."""
+        """A producer of RocketMQ with C{SEND_MESSAGE} of version 1, whose requests have long names."""
         while self._world.is_loaded:
             await self.client.pause(self._draws.expovariate(1 / 0.5) + 1e-6)
             sent = plain_message(self._world, self._draws, self._draws.choice(KEPT))

@@ -147,7 +147,6 @@ class PairWorld(ClientWorld):
     # -- what the stories ask --------------------------------------------------------------------
 
     def is_sound(self, target: str) -> bool:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         if target == self.master():
             return True
         follower = follower_of(self.machines[target.partition(":")[0]])
@@ -170,12 +169,10 @@ class PairWorld(ClientWorld):
         return 0
 
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.committing(target.partition(":")[0], key, offset)
         return lambda is_done: None
 
     def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.freed(key)
         return lambda is_done: None
 
@@ -184,7 +181,6 @@ class PairWorld(ClientWorld):
         return lambda offset: None
 
     def deleting(self, topic: str) -> None:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.deleting(topic)
 
     # -- life ------------------------------------------------------------------------------------
@@ -415,7 +411,7 @@ def _drawn_options(rng: random.Random, seed: int, *, has_groups: bool) -> dict[s
         "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
     }
     if has_groups or draws(seed, "more stories"):
-        # The names of topics for retries are those of earlier versions.
+        # The names of topics for retries are those of RocketMQ without C{enableRetryTopicV2}.
         found["enableRetryTopicV2"] = random.Random(f"{seed} retries").random() < 0.5
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
+from dledger.rocketmq.broker.ha.config import HAConfig
 from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
@@ -19,14 +20,24 @@ from dledger.testing.brokers.parts.machine import (
     MadeBroker,
     ProcessParts,
 )
+from dledger.values.option_fields import is_fixed
+from dledger.values.option_values import with_values
 
 #: No wait is longer than a part of a schedule.
 TIMING: Mapping[str, object] = {
-    "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 2500, "slaveTimeout": 1500,
+    "ha_send_heartbeat_interval": 500, "ha_housekeeping_interval": 2500, "slaveTimeout": 1500,
     "sync_flush_timeout": 2500, "ha_reconnect_min": 50, "ha_reconnect_max": 1000,
     "flushConsumerOffsetInterval": 1000, "transactionCheckInterval": 2000, "transactionTimeOut": 2000,
     "transactionCheckMax": 1000, "messageDelayLevel": "1s 2s 4s 5s", "stop_timeout": 2000,
 }
+
+
+def broker_of(values: Mapping[str, object]) -> BrokerConfig:
+    """Of options by any of their names, and of values that are fixed for operators, by ours."""
+    names = (one.name for one in attrs.fields(HAConfig) if is_fixed(one))
+    fixed = {name: values[name] for name in names if name in values}
+    config = broker_from_mapping({name: value for name, value in values.items() if name not in fixed})
+    return with_values(config, {"ha": with_values(config.ha, fixed)})
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +57,7 @@ class MakePlainBroker:
     def config(self, machine: BrokerMachine) -> BrokerConfig:
         """Its configuration on this machine."""
         follows = {"haMasterAddress": f"{self.master}:{SLAVE_PORT}"} if self.master else {}
-        return broker_from_mapping({
+        return broker_of({
             **SMALL, **TIMING, "brokerIP1": machine.name, "listen_port": CLIENT_PORT, "brokerRole": self.role,
             "haAllowedHosts": "*", "changeHosts": "*", **follows,
             "flushDiskType": "SYNC_FLUSH" if machine.world.is_sync else "ASYNC_FLUSH", **self.options,

@@ -134,21 +134,19 @@ class StoreActor:
 
 @attrs.frozen(eq=False)
 class BrokerStory:
-    """A workload of a broker. See L{Story}."""
+    """A workload of a broker. Implements L{Story}."""
 
     name: str
     work: Callable[[StoreActor], None]
     is_slave: bool
 
     def run(self, disk: CrashDisk, promised: Callable[[StorePromise], None]) -> None:
-        """See L{Story.run}."""
         promised(StorePromise(streams=(bytearray(),)))
         self.work(StoreActor(disk, promised, is_slave=self.is_slave))
 
     def check(
         self, disk: CrashDisk, promise: StorePromise, *, boots: int, goes_on: Callable[[], bool]
     ) -> None:
-        """See L{Story.check}."""
         running = check_store(disk, promise, is_slave=self.is_slave)
         if goes_on():
             check_store_goes_on(disk, running, is_slave=self.is_slave)

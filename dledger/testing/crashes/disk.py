@@ -76,7 +76,6 @@ class CrashInode(Inode):
             number = self._count()
 
     def sync(self, barrier: int = NO_BARRIER, since: int = NO_BARRIER) -> None:
-        """See L{Inode.sync}."""
         self.touch()
         self._length = None
         super().sync(barrier, since)
@@ -120,7 +119,6 @@ class CrashDirectory(SimDirectory):
         self._state = state
 
     def put(self, name: str, inode: Inode | None) -> None:
-        """See L{SimDirectory.put}."""
         self.put_after(name, inode, 0)
 
     def put_after(self, name: str, inode: Inode | None, after: int) -> int:
@@ -136,7 +134,6 @@ class CrashDirectory(SimDirectory):
         return change.number
 
     def sync(self) -> None:
-        """See L{SimDirectory.sync}."""
         super().sync()
         self._numbered.clear()
         self._state = None
@@ -238,7 +235,6 @@ class CrashDisk(SimVolume):
         return found
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
-        """See L{SimVolume.overwrite}."""
         super().overwrite(path, position, data)
         inode = self._inode(path)
         assert isinstance(inode, CrashInode)
@@ -254,7 +250,6 @@ class CrashDisk(SimVolume):
         self._recorded(head).put_after(tail, None, new)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """See L{dledger.base.disk.disk.Disk.write_file}."""
         aside = path + ".tmp"
         self.before_change(aside, "create")
         inode = self._new_inode(0)
@@ -269,14 +264,12 @@ class CrashDisk(SimVolume):
         self.sync_directory(head)
 
     def makedirs(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.makedirs}."""
         if path not in self._directories:
             self.makedirs(os.path.dirname(path))
             self.before_change(path, "mkdir")
             super().makedirs(path)
 
     def rename(self, path: str, to: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.rename}."""
         inode = self._inode(path)
         if self.exists(to):
             raise FileExistsError(errno.EEXIST, "File exists", to)

@@ -17,7 +17,7 @@ import attrs
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store import store_cuts
-from dledger.storage.store.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Story
 from dledger.testing.crashes.ledger_check import (
@@ -29,6 +29,7 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
@@ -252,7 +253,7 @@ class Leader:
 
     def __init__(self, follower: LedgerActor) -> None:
         self._follower = follower
-        self._store = MemoryStore.open(follower.config)
+        self._store = FileStore.open(follower.config, MemoryDisk())
         for index in range(follower.log.end + 1):
             self._store.append_entries(follower.entry(index))
 
@@ -279,21 +280,19 @@ class Leader:
 
 @attrs.frozen(eq=False)
 class LedgerStory:
-    """See L{Story}. C{work} does it."""
+    """See L{Story}. C{work} does it. Implements L{Story}."""
 
     name: str
     work: Callable[[LedgerActor], None]
     config: DLedgerConfig
 
     def run(self, disk: CrashDisk, promised: Callable[[LedgerPromise], None]) -> None:
-        """See L{Story.run}."""
         with _cuts_are_large():
             self.work(LedgerActor(self.config, disk, promised))
 
     def check(
         self, disk: CrashDisk, promise: LedgerPromise, *, boots: int, goes_on: Callable[[], bool]
     ) -> None:
-        """See L{Story.check}."""
         store, terms = check_ledger(self.config, disk, promise, boots=boots)
         if goes_on() and store.ledger_end_index >= 0:
             check_goes_on(self.config, disk, store, boots=boots)

@@ -188,9 +188,8 @@ def run_lying_schedule(
 def _options(seed: int, members: int | None) -> tuple[GroupOptions, Load]:
     """The seed's group; all its members may lead, and have files."""
     options, load = member_options(seed, members)
-    settings = {**options.settings, "store_type": "file"}
     return GroupOptions(
-        members=options.members, settings=settings, is_native=options.is_native,
+        members=options.members, settings=options.settings, is_native=options.is_native,
         hides_wire_version=options.hides_wire_version, flush_us=options.flush_us, delay_us=options.delay_us,
         spread_us=options.spread_us, clients_wire=options.clients_wire,
     ), load

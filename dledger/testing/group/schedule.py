@@ -77,7 +77,6 @@ class Focus:
         """The seed's options, overridden by those of this focus."""
         settings = {**options.settings, **self.settings}
         if self.faults:
-            settings["store_type"] = "file"  # a store in memory survives no kill
             # Appends with conditions are refused more often than taken.
             load = attrs.evolve(load, conditions=0.0, exact=0.0, single=0.0)
         narrowed = with_values(options, {"settings": settings, **self.group})
@@ -110,9 +109,7 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
         "max_queued_pushes": 64,
         "check_point_interval": rng.choice((1000, 3000, 10_000)),
     }
-    if not sync and rng.random() < 0.1:
-        settings["store_type"] = "memory"
-    elif rng.random() < 0.15:
+    if (not sync and rng.random() < 0.1) or rng.random() < 0.15:
         settings["retention_bytes"] = 4 * int(settings["mapped_file_size_for_entry_data"])  # type: ignore
     elif rng.random() < 0.15:
         settings["enable_disk_force_clean"] = True
@@ -178,7 +175,7 @@ def with_short_log(seed: int, options: GroupOptions, load: Load) -> tuple[GroupO
         return options, load
     size = rng.choice((1024, 1024, 2048))
     settings = {
-        **options.settings, "store_type": "file", "mapped_file_size_for_entry_data": size,
+        **options.settings, "mapped_file_size_for_entry_data": size,
         "retention_bytes": rng.choice((2, 3)) * size, "enable_disk_force_clean": False,
         "file_reserved_hours": 0, "check_point_interval": 1000,
     }

@@ -10,7 +10,7 @@ from dledger.testing.group.schedule import SECONDS, Focus, ScheduleOutcome, run_
 #: Small files and snapshots, a small quota, and faults that make members lack entries.
 SHORT_LOGS = Focus(
     settings={
-        "store_type": "file", "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
+        "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
         "machine_snapshot_entries": 10,
         "machine_keep_entries": 1, "peer_push_quota": 6000, "retention_bytes": 0,
         "enable_disk_force_clean": False, "file_reserved_hours": 0,

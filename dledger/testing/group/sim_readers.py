@@ -67,7 +67,6 @@ class WatchedCalls(ReaderCalls):
     rules: ReaderRules
 
     async def ask(self, request: ReaderRequest) -> ReaderResponse:
-        """See L{ReaderCalls.ask}."""
         asked_us, known, era = self.cluster.clock.now_us, self.rules.fold(), self.cluster.history.era
         if request.does in ("move", "forget"):
             self.rules.ordered(request.name)

@@ -149,7 +149,6 @@ class RaftClientsWorld(ClientWorld):
         require_pair(code == 0, 20, f"{sent.key} was answered with {code}")
 
     def reign(self) -> int:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         machine = self.master_machine
         parts, node = machine.parts, node_of(machine)
         if parts is None or node is None or parts.config.is_slave or machine.boots != self._boot:
@@ -162,17 +161,14 @@ class RaftClientsWorld(ClientWorld):
         return lambda is_done: setting(is_done and 0 <= reign == self.reign())
 
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         group, topic, queue_id = key
         self.logged.committing(target.partition(":")[0], f"{topic}@{group}", queue_id, offset)
         return self._sure(target, self.kept.setting(key, offset))
 
     def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return self.committing(target, key, offset)
 
     def asking(self, target: str, key: OffsetKey) -> Callable[[int], None]:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         reign = self.reign() if target == self.master() else -1
         answered = self.kept.asking(key)
 
@@ -183,7 +179,7 @@ class RaftClientsWorld(ClientWorld):
         return ended
 
     def deleting(self, topic: str) -> None:
-        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        ...
 
     # -- faults of a group -----------------------------------------------------------------------
 

@@ -410,7 +410,6 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     peers = others_of(core)
     state.last_heard_ms = dict.fromkeys(peers, NOW_MS)
     state.wire_versions = dict.fromkeys(peers, 1)
-    state.capable = dict.fromkeys(peers, True)
     state.refused_by.clear()  # nobody is informed that it was removed
     state.leader_committed_index = -1
     elector = core.elector

@@ -35,7 +35,6 @@ class BugWatch:
         self._first: BaseException | None = None
 
     def __call__(self, event: LogEvent) -> None:
-        """See L{ILogObserver}."""
         failure = event.get("log_failure")
         if failure is None or event.get("log_namespace") == _COLLECTED:
             return

@@ -176,7 +176,6 @@ class SimDisk(SimVolume):
             raise
 
     def space(self, path: str) -> DiskSpace:
-        """See L{dledger.base.disk.disk.Disk.space}."""
         room = 0 if self.is_full else int(TOTAL_BYTES * (1 - self.used_ratio))
         return DiskSpace(total=TOTAL_BYTES, free=room, usable=room)
 

@@ -208,7 +208,6 @@ class ProcessReactor:
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kw: object
     ) -> ProcessTimer:
-        """See L{IReactorTime.callLater}."""
         clock = self.process.clock
         when_us = clock.now_us + max(int(delay * self._us), self.turn_us)
         call = ProcessTimer(self, when_us - self.lost_us, callable, args, kw)

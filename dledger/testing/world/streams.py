@@ -530,7 +530,6 @@ class StreamClient:
         self._target = target
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
         return self._network.connect(self._source, self._process, self._target, protocolFactory)
 
 
@@ -564,7 +563,6 @@ class StreamServer:
         self._process = process
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """See L{IStreamServerEndpoint.listen}."""
         network, host, process = self._network, self._host, self._process
         network.listen(host, process, protocolFactory)
         listening: Deferred[IListeningPort] = Deferred()

@@ -26,7 +26,7 @@ TOTAL_BYTES = 1 << 40
 
 
 class SimFile:
-    """An open file. See L{dledger.base.disk.disk.File}."""
+    """An open file. Implements L{dledger.base.disk.disk.File}."""
 
     __slots__ = ("_disk", "_inode", "_life", "_locked", "path")
 
@@ -42,7 +42,6 @@ class SimFile:
             raise OSError(errno.EBADF, "closed, or of a process that has died", self.path)
 
     def pread(self, size: int, position: int) -> bytes:
-        """See L{dledger.base.disk.disk.File.pread}."""
         self._check()
         if self._disk.are_reads_armed:
             self._disk.before_read(self.path)
@@ -54,7 +53,6 @@ class SimFile:
         return bytes(inode.data[position : position + size])
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """See L{dledger.base.disk.disk.File.pwrite}."""
         self._check()
         disk = self._disk
         whole = bytes(data)
@@ -67,7 +65,6 @@ class SimFile:
         self._inode.modified_s = disk.now_s
 
     def reserve(self, position: int, size: int) -> None:
-        """See L{dledger.base.disk.disk.File.reserve}."""
         self._check()
         disk = self._disk
         assert position + size <= len(self._inode.data), "reserved beyond the end of the file"
@@ -78,7 +75,6 @@ class SimFile:
         self._inode.reserved = position + size
 
     def datasync(self) -> None:
-        """See L{dledger.base.disk.disk.File.datasync}."""
         self._check()
         disk = self._disk
         if disk.is_armed:
@@ -86,16 +82,13 @@ class SimFile:
         self._inode.sync(disk.barrier, disk.since)
 
     def size(self) -> int:
-        """See L{dledger.base.disk.disk.File.size}."""
         self._check()
         return len(self._inode.data)
 
     def modified_s(self) -> float:
-        """See L{dledger.base.disk.disk.File.modified_s}."""
         return self._inode.modified_s
 
     def close(self) -> None:
-        """See L{dledger.base.disk.disk.File.close}."""
         if self._locked and self._life == self._disk.life:
             self._disk.unlock(self.path)
             self._locked = False
@@ -105,6 +98,8 @@ class SimFile:
 class SimVolume:
     """
     See the module, and L{dledger.base.disk.disk.Disk}.
+
+    Implements L{dledger.base.disk.disk.Disk}.
 
     @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
     @ivar now_s: seconds, for modification times.
@@ -212,7 +207,6 @@ class SimVolume:
         return inode
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
-        """See L{dledger.base.disk.disk.Disk.open}."""
         if self.are_reads_armed:
             self.before_open(path)
         if not create:
@@ -229,7 +223,6 @@ class SimVolume:
         return SimFile(self, path, inode)
 
     def read_file(self, path: str) -> bytes:
-        """See L{dledger.base.disk.disk.Disk.read_file}."""
         inode = self._inode(path)
         if self.are_reads_armed:
             self.before_read(path, is_whole=True)
@@ -238,7 +231,6 @@ class SimVolume:
         return bytes(inode.data)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """See L{dledger.base.disk.disk.Disk.write_file}."""
         if self.are_reads_armed:
             self.before_open(path)
         head, tail = os.path.split(path)
@@ -261,30 +253,25 @@ class SimVolume:
         directory.sync()
 
     def exists(self, path: str) -> bool:
-        """See L{dledger.base.disk.disk.Disk.exists}."""
         head, tail = os.path.split(path)
         directory = self._directories.get(head)
         return path in self._directories or (directory is not None and tail in directory.entries)
 
     def listdir(self, path: str) -> list[str]:
-        """See L{dledger.base.disk.disk.Disk.listdir}."""
         names = list(self._directory(path).entries)
         names += [os.path.basename(other) for other in self._directories if other and other != path
                   and os.path.dirname(other) == path]
         return sorted(names)
 
     def file_size(self, path: str) -> int:
-        """See L{dledger.base.disk.disk.Disk.file_size}."""
         return len(self._inode(path).data)
 
     def makedirs(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.makedirs}."""
         while path not in self._directories:
             self._directories[path] = self._new_directory()
             path = os.path.dirname(path)
 
     def unlink(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.unlink}."""
         self._inode(path)
         if self.is_armed:
             self.before_change(path, "unlink")
@@ -292,7 +279,6 @@ class SimVolume:
         self._directory(head).put(tail, None)
 
     def rename(self, path: str, to: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.rename}."""
         if path in self._directories:
             self._rename_directory(path, to)
             return
@@ -322,7 +308,6 @@ class SimVolume:
             self._directories[to + one[len(path):]] = self._directories.pop(one)
 
     def sync_directory(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         directory = self._directory(path)
         if self.is_armed:
             self.before_change(path, "sync")
@@ -333,7 +318,6 @@ class SimVolume:
         return DiskSpace(total=TOTAL_BYTES, free=TOTAL_BYTES // 2, usable=TOTAL_BYTES // 2)
 
     def lock(self, path: str) -> File:
-        """See L{dledger.base.disk.disk.Disk.lock}."""
         head, tail = os.path.split(path)
         directory = self._directory(head)
         if path in self._locks:

@@ -87,35 +87,28 @@ class Consistency(StrEnum):
     COMMITTED = "committed"
 
 
-#: The version of native frames that this program speaks, reported to peers; 0: JSON messages only, as Java.
+#: The version of this program's messages between members, reported to peers; 0: Java. Members of ours with
+#: another version do not belong to the group.
 WIRE_VERSION = 1
 
-#: The lowest 8 bits of a C{wire_version} are the version. The bits above them are flags of our members. A
-#: member that does not know a flag sees a higher version, and speaks version 1.
+#: The lowest 8 bits of C{wire_version} are the version. The bits above them are flags, states of the sender.
 WIRE_VERSION_MASK = 0xFF
 
 # Flags in an answer to a heartbeat. Bits 16 to 21 are a flush time, see flush_time_flags.
 
 #: The disk of the sender is full, so it stores no entries now.
 WIRE_FLAG_DISK_FULL = 0x100
-#: The sender knows configuration entries.
-WIRE_FLAG_MEMBERSHIP = 0x400
 #: The state machine of the sender runs, and the sender may lead.
 WIRE_FLAG_MACHINE_RUNS = 1 << 24
-#: The C{wire_version} in every answer of this program to a heartbeat, without the flags that depend on its
-#: state.
-HEART_BEAT_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
 #: The place of the flush time of the sender in C{wire_version}, and the mask of its six bits.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F
 
-# Flags in answers to a vote and to a push.
+# A flag in an answer to a vote.
 
 #: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost entries that it had
 #: acknowledged. The vote counts only if every member of the group gives its vote.
 WIRE_FLAG_UNSURE_VOTE = 0x200
-#: In an answer to a push: the sender takes chunks of closed segments (L{EntryChunk}) in native pushes.
-WIRE_FLAG_CHUNKS = 0x800
 
 # Flags in an answer to METADATA.
 

@@ -61,7 +61,7 @@ def encode_told_machine(told: ToldMachine) -> str:
 
 def decode_told_machine(text: str) -> ToldMachine | None:
     """
-    From a text of another member; None: it is empty, the member runs no machine or an earlier version.
+    From a text of another member; None: it is empty, the member runs no machine.
 
     @raise BodyError: it is malformed.
     """

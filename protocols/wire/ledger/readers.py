@@ -110,7 +110,7 @@ class ReaderInfo:
     @ivar next_index: every entry before this one is done.
     @ivar lag: committed entries from there on, without those of readers themselves.
     @ivar holders: ids of the processes that have a lease, as far as the member knows.
-    @ivar lag_bytes: bytes of the entries from C{next_index} on; -1: of a member of an earlier version.
+    @ivar lag_bytes: bytes of the entries from C{next_index} on; -1: not known.
     """
 
     name: str

@@ -7,10 +7,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.admin.info import _room, broker_options, earliest_ms, java_name
 from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.option_fields import options_of
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 
@@ -39,7 +40,7 @@ class OptionTests(SynchronousTestCase):
         ):
             self.assertIn(name, shown)  # mqadmin exportConfigs fails without
         parts = (BrokerConfig, HAConfig, type(config.store), type(config.raft))
-        self.assertEqual(len(shown), sum(len(attrs.fields(one)) for one in parts) - 5 + 4)
+        self.assertEqual(len(shown), sum(len(options_of(one)) for one in parts) - 5 + 4)
 
 
 class EarliestTests(SynchronousTestCase):

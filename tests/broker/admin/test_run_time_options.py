@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.admin.commands import UPDATE_BROKER_CONFIG
 from dledger.rocketmq.broker.admin.run_time_options import (
@@ -26,6 +25,7 @@ from dledger.rocketmq.broker.common.config import (
 )
 from dledger.rocketmq.broker.metadata.changed_options import ChangedOption
 from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.admin.test_commands import Case
 
 

@@ -81,7 +81,6 @@ class FakeBroker:
         self.pairs: list[_Pair] = []
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint}."""
         done: Deferred[IProtocol] = Deferred(lambda _: None)
         if self.is_up is None:
             return done

@@ -11,13 +11,13 @@ from unittest.mock import Mock
 from twisted.internet.protocol import ServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.process.reactor_thread import Outcome, ReactorThread
 from dledger.rocketmq.broker.client.blocking import Broker
 from dledger.rocketmq.broker.client.producer import PutLimits
 from dledger.rocketmq.broker.client.values import PutRefused, PutUnknown
 from dledger.rocketmq.broker.store.log_reads import LogReads
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.rocketmq.commands import CommandConnection

@@ -189,7 +189,6 @@ class Endpoint:
         self.is_there = True
 
     def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
-        """See L{IStreamClientEndpoint.connect}."""
         if not self.is_there:
             return Deferred()
         self.protocol = factory.buildProtocol(None)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
+from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping, change_options
 from dledger.rocketmq.broker.ha.config import HAConfig
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.option_values import read_properties
@@ -45,6 +45,16 @@ class SpellingTests(SynchronousTestCase):
         self.assertEqual((config.store.file_reserved_time_h, config.store.delete_when), (48, "04"))
         self.assertEqual((config.ha.ha_max_gap_not_in_sync, config.ha.in_sync_replicas), (1000, 2))
         self.assertEqual(config.ignored, ("sendMessageThreadPoolNums",))
+
+    def test_a_fixed_value_is_ignored(self) -> None:
+        """Under any name; the log names it."""
+        config = configured(haSendHeartbeatInterval="1", ha_verify_size=1, registerBrokerTimeoutMills="9")
+        self.assertEqual(
+            config.ignored, ("haSendHeartbeatInterval", "ha_verify_size", "registerBrokerTimeoutMills")
+        )
+        self.assertEqual((config.ha, config.store), (HAConfig(), configured().store))
+        error = self.assertRaises(ValueError, change_options, config, {"haSendHeartbeatInterval": "1"})
+        self.assertIn("has no meaning here", str(error))
 
     def test_roles_and_flushes(self) -> None:
         """Our words and RocketMQ's."""

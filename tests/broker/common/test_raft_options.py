@@ -21,8 +21,8 @@ class RaftOptionsTests(SynchronousTestCase):
             "storePathDLedgerCommitLog": "d",
         })
         raft = config.raft
-        self.assertEqual((raft.dleger_group, raft.preferred_leader_id, raft.enable_batch_push, raft.slave_id),
-                         ("g", "n0", True, 2))
+        self.assertEqual((raft.dleger_group, raft.preferred_leader_id, raft.slave_id), ("g", "n0", 2))
+        self.assertEqual(config.ignored, ("enableBatchPush",))
         shown = broker_options(config)
         for name, value in {**RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "d"}.items():
             self.assertEqual(shown[name], value)

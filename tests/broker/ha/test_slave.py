@@ -171,7 +171,7 @@ class ConnectionTests(ClientCase):
 
     def test_a_refused_session_makes_a_pause(self) -> None:
         """A master that closes at once is not asked again and again without a pause."""
-        self.make()
+        self.make(ha_reconnect_max=5000)
         for _ in range(6):
             client, _ = self.endpoint.succeed()
             unplug(client)

@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.broker.support import Threads, inline
 

@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.slave_synchronize import (
     ITEMS,
@@ -23,6 +22,7 @@ from dledger.rocketmq.broker.metadata.slave_synchronize import (
     metadata_answer,
 )
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.metadata.test_tables import (

@@ -41,7 +41,7 @@ class NamesTests(PopCase):
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
 
     def test_earlier_names_lead_to_their_group(self) -> None:
-        """The joined names, of an earlier version or of RocketMQ: a retry is given to its own group."""
+        """The joined names, of RocketMQ: a retry is given to its own group."""
         self.again(enable_retry_topic_v2=False)
         self.send(b"private", topic="orders")
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
@@ -57,8 +57,7 @@ class NamesTests(PopCase):
 
     def test_no_group_told(self) -> None:
         """
-        A record of an earlier version does not name its group: it is given if there is only one that it may
-        be of.
+        A record of RocketMQ does not name its group: it is given if there is only one that it may be of.
         """
         name = pop_retry_topic("orders", "shop_eu", version=1)
         self.put(b"old", topic=name)

@@ -9,7 +9,6 @@ from unittest import mock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.delays import schedule
 from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
@@ -17,6 +16,7 @@ from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS, Writing
 from tests.broker.support import message, messages_in, plain

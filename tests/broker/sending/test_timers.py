@@ -9,7 +9,6 @@ from unittest import mock
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.answering.refusals import Code
 from dledger.rocketmq.broker.delays import timers
 from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
@@ -17,6 +16,7 @@ from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.puts.puts import Put
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Sending, send_of

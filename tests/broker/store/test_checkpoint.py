@@ -7,7 +7,6 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.records.checkpoint import (
     AbortFile,
     Checkpoint,
@@ -16,6 +15,7 @@ from dledger.rocketmq.broker.store.records.checkpoint import (
     read_small,
 )
 from dledger.testing.world.disk import SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 
 #: The first words of a file that a 4.9.7 broker wrote; zeroes follow up to 4096 bytes.
 JAVA = (1795265122382).to_bytes(8, "big") * 2 + bytes(4096 - 16)

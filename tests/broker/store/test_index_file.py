@@ -7,7 +7,6 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.index.index_file import (
     ENTRY,
     HEADER,
@@ -17,6 +16,7 @@ from dledger.rocketmq.broker.store.index.index_file import (
     IndexShape,
     header_problem,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 
 SHAPE = IndexShape(3, 6)

@@ -9,7 +9,6 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.index.indexing import (
     BEHIND_BYTES_MAX,
     BUSY_BYTES,
@@ -22,6 +21,7 @@ from dledger.rocketmq.broker.store.index.indexing import (
 )
 from dledger.rocketmq.broker.store.index.key_index import KeyIndex
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.support import HOST, NewMessage, Opened, config_of, message, messages_in, open_log
 

@@ -9,7 +9,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.index import key_index
 from dledger.rocketmq.broker.store.index.index_directory import index_file_name
 from dledger.rocketmq.broker.store.index.index_file import ENTRY, HEADER, IndexHeader
@@ -21,6 +20,7 @@ from dledger.rocketmq.broker.store.index.key_index import (
     decode_index_mark,
     encode_index_mark,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.support import config_of, inline
 
 ALL = (0, 2**62)

@@ -8,7 +8,6 @@ from zlib import crc32
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.rocketmq.broker.store.log.log_mark import (
     LOG_MARK_DECLARATION,
@@ -18,6 +17,7 @@ from dledger.rocketmq.broker.store.log.log_mark import (
     encode_log_mark,
     read_log_mark,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 
 MARK = LogMark(end_offset=4711, dispatched_offset=17, log_file_size=4096, queue_file_size=200,

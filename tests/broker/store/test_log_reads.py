@@ -8,10 +8,10 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store import log_reads
 from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.rocketmq.broker_frames import ReadAnswer, ReadRequest, decode_broker_frame, request_parts

@@ -7,11 +7,11 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME, read_log_mark
 from dledger.rocketmq.broker.store.records.checkpoint import AbortFile, Checkpoint, encode_checkpoint
 from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from tests.broker.support import (
     LOG_SIZE,

@@ -8,7 +8,6 @@ import random
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store import queries
 from dledger.rocketmq.broker.store.queries import (
     GetStatus,
@@ -18,6 +17,7 @@ from dledger.rocketmq.broker.store.queries import (
     record_at,
     stored_ms,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import decode_message, java_hash
 from tests.broker.support import LOG_SIZE, Opened, message

@@ -9,13 +9,13 @@ from zlib import crc32
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.queues.queue_list import (
     ListedQueue,
     QueueList,
     decode_queue_list,
     encode_queue_list,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.store.test_reput import expected
 from tests.broker.store.test_store import filled
 from tests.broker.support import QUEUE_SIZE, Opened, message, plain

@@ -9,7 +9,6 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.basics.events import Arrived
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.queues.consume_queues import UNWRITTEN_MAX, ConsumeQueues
@@ -24,6 +23,7 @@ from dledger.rocketmq.broker.store.queues.reput import (
     Dispatcher,
     ReputMessageService,
 )
+from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import tags_code_of
 from tests.broker.support import (

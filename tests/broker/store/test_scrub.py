@@ -9,9 +9,9 @@ from unittest import mock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.log.scrub import Scrub
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.support import LOG_SIZE, Threads, inline, message, messages_in, open_log
 
 LOG = "base/commitlog"

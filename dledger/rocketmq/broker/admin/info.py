@@ -8,8 +8,6 @@ Configuration.getAllConfigsFormatString (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-import attrs
-
 from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.base.disk.expiry import used_ratio
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
@@ -18,6 +16,7 @@ from dledger.rocketmq.broker.ha.service import HAStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.records.records import store_timestamp_of
 from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.option_fields import options_of
 from protocols.rocketmq.commands import VERSION
 
 #: The name of L{VERSION}.
@@ -60,9 +59,9 @@ def broker_options(config: BrokerConfig) -> dict[str, str]:
     """Every option by RocketMQ's name."""
     found: dict[str, str] = {}
     for part in (config.store, config.ha, config.raft, config):
-        for field in attrs.fields(type(part)):
-            if field.name not in ("store", "ha", "raft", "ignored", "role"):
-                found[java_name(field.name)] = _text(getattr(part, field.name))
+        for name in options_of(type(part)):
+            if name not in ("store", "ha", "raft", "ignored", "role"):
+                found[java_name(name)] = _text(getattr(part, name))
     role = {"brokerRole": config.role.name, "brokerId": str(config.role.broker_id)}
     return {**_FIXED_OPTIONS, **found, **role}
 

@@ -24,7 +24,14 @@ from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS, StoreConfig
 from dledger.values.addresses import Address, parse_address
 from dledger.values.hosts import ChangeHosts, host_list
-from dledger.values.option_fields import INT_MAX, flag_option, number_option, path_option, text_option
+from dledger.values.option_fields import (
+    INT_MAX,
+    flag_option,
+    number_option,
+    options_of,
+    path_option,
+    text_option,
+)
 from dledger.values.option_values import (
     converted,
     findings_of,
@@ -95,13 +102,12 @@ class BrokerConfig:
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
     @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
     @ivar auto_create_subscription_group: a consumer creates its group with its first request.
-    @ivar cluster_topic_enable, broker_topic_enable: clients may use the topic of that name.
+    @ivar cluster_topic_enable: clients may use the topic with the name of the cluster.
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
     @ivar connections_share: percent of the connections for clients that one address may have.
     @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
     @ivar register_name_server_period: time between two registrations with a name server.
-    @ivar register_broker_timeout_mills: time that a name server may take to answer.
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
@@ -111,8 +117,6 @@ class BrokerConfig:
     @ivar timer_max_delay_sec: the furthest such time.
     @ivar enable_retry_topic_v2: retries of POP have topics whose names say where the group ends; a broker
         of RocketMQ in the same raft group needs the same value.
-    @ivar init_pop_offset_by_check_msg_in_mem: a group that pops a queue for the first time, and asks for the
-        last message, begins at the first as long as all of the queue may be in memory.
     @ivar store_reply_message_enable: replies to requests are stored, besides being passed on.
     @ivar reject_transaction_message: half messages are refused.
     @ivar transaction_check_interval: time between two rounds of questions about half messages.
@@ -159,13 +163,11 @@ class BrokerConfig:
     auto_create_topic_enable: bool = flag_option(True)
     auto_create_subscription_group: bool = flag_option(True)
     cluster_topic_enable: bool = flag_option(True)
-    broker_topic_enable: bool = flag_option(True)
     default_topic_queue_nums: int = number_option(8, 1, 65535)
     topics_max: int = number_option(20_000, 1, 1_000_000)
     connections_share: int = number_option(50, 1, 100)
     broker_permission: int = number_option(6, 0, 7)
     register_name_server_period: int = number_option(30_000, 10_000, 60_000)
-    register_broker_timeout_mills: int = number_option(6_000, 100, 60_000)
     flush_consumer_offset_interval: int = number_option(5_000, 100, 3_600_000)
     long_polling_enable: bool = flag_option(True)
     store_reply_message_enable: bool = flag_option(True)
@@ -181,7 +183,6 @@ class BrokerConfig:
     timer_max_delay_sec: int = number_option(3 * 86_400, 1, 3_650 * 86_400)
     offset_check_in_slave: bool = flag_option(False)
     enable_retry_topic_v2: bool = flag_option(True)
-    init_pop_offset_by_check_msg_in_mem: bool = flag_option(True)
     region_id: str = text_option("DefaultRegion")
     trace_on: bool = flag_option(True)
     max_transfer_bytes_on_message_in_memory: int = number_option(256 * 1024, 1, 8 * 1024 * 1024)
@@ -372,13 +373,10 @@ _SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
 def _fields() -> dict[str, tuple[type, attrs.Attribute[object]]]:
     """Every option by name, with the class that has it."""
-    own = {name: (BrokerConfig, one) for name, one in attrs.fields_dict(BrokerConfig).items()
-           if name not in _OWN}
     return {
-        **{name: (StoreConfig, one) for name, one in attrs.fields_dict(StoreConfig).items()},
-        **{name: (HAConfig, one) for name, one in attrs.fields_dict(HAConfig).items()},
-        **{name: (RaftOptions, one) for name, one in attrs.fields_dict(RaftOptions).items()},
-        **own,
+        name: (kind, attrs.fields_dict(kind)[name])
+        for kind in (StoreConfig, HAConfig, RaftOptions, BrokerConfig) for name in options_of(kind)
+        if name not in _OWN
     }
 
 
@@ -387,14 +385,15 @@ _KNOWN: Mapping[str, tuple[type, attrs.Attribute[object]]] = _fields()
 
 def option_name(name: str) -> str | None:
     """
-    Our name of an option in any spelling; None for an option of RocketMQ that has no meaning here.
+    Our name of an option in any spelling; None for an option of RocketMQ that has no meaning here, and for a
+    value that is fixed.
 
     @raise ValueError: the name is unknown; the text contains the nearest known name.
     """
     target = our_name(name, ALIASES, _KNOWN)
     if target in _KNOWN:
         return target
-    if is_rocketmq_option(name):
+    if is_rocketmq_option(name) or target in attrs.fields_dict(HAConfig):
         return None
     raise unknown_option(name, target, _KNOWN)
 

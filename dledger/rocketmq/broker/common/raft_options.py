@@ -27,7 +27,6 @@ class RaftOptions:
         follows.
     @ivar store_path_dledger_commit_log: directory of the entries; empty: below the store's.
     @ivar preferred_leader_id: members that should lead, separated by semicolons; empty for none.
-    @ivar enable_batch_push: a leader sends several entries at once; RocketMQ has false, and understands it.
     """
 
     enable_dleger_commit_log: bool = flag_option(False)
@@ -36,7 +35,6 @@ class RaftOptions:
     dleger_self_id: str = text_option("")
     store_path_dledger_commit_log: str = path_option("")
     preferred_leader_id: str = text_option("")
-    enable_batch_push: bool = flag_option(True)
 
     def __attrs_post_init__(self) -> None:
         if not self.enable_dleger_commit_log:

@@ -152,7 +152,7 @@ _TEXTS = frozenset("""
     tieredMetadataServiceProvider tieredStorageLevel tieredStoreFilePath
 """.split())
 
-#: Properties of earlier versions that are still in many files.
+#: Properties of RocketMQ's earlier versions that are still in many files.
 _EARLIER = frozenset("""
     storePathIndex storePathConsumeQueue storeCheckpoint abortFile warmMappedFileEnable clusterName
     inBrokerContainer

@@ -25,7 +25,7 @@ def add_system_topics(metadata: Metadata, config: BrokerConfig, now_ms: int) -> 
     for name, queues, may_send in (
         (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, True),
         (config.broker_cluster_name, 16, config.cluster_topic_enable),
-        (config.broker_name, 1, config.broker_topic_enable),
+        (config.broker_name, 1, True),
     ):
         perm = PERM_INHERIT | (PERM_READ | PERM_WRITE if may_send else 0)
         topics.put(

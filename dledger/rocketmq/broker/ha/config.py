@@ -31,7 +31,8 @@ IN_SYNC_REPLICAS = "in_sync_replicas"
 @attrs.frozen(kw_only=True)
 class HAConfig:
     """
-    Replication options of one broker. Sizes in bytes, times in milliseconds.
+    Replication options of one broker. Sizes in bytes, times in milliseconds. Values that are fixed are no
+    options: tests alone set them.
 
     @ivar broker_role: C{ASYNC_MASTER}, C{SYNC_MASTER} or C{SLAVE}.
     @ivar flush_disk_type: C{SYNC_FLUSH}: a put waits for stable storage, and a slave reports only bytes
@@ -71,23 +72,23 @@ class HAConfig:
     ha_max_gap_not_in_sync: int = number_option(256 * 1024 * 1024, 1)
     slave_timeout: int = number_option(3_000, 1, 3_600_000)
     sync_flush_timeout: int = number_option(5_000, 1, 3_600_000)
-    pending_max: int = number_option(65_536, 1, 1_048_576)
-    ha_send_heartbeat_interval: int = number_option(5_000, 10, 3_600_000)
-    ha_housekeeping_interval: int = number_option(20_000, 20, 3_600_000)
-    ha_transfer_batch_size: int = number_option(TRANSFER_BATCH_SIZE, 1, BODY_SIZE_MAX)
+    pending_max: int = number_option(65_536, 1, 1_048_576, is_fixed=True)
+    ha_send_heartbeat_interval: int = number_option(5_000, 10, 3_600_000, is_fixed=True)
+    ha_housekeeping_interval: int = number_option(20_000, 20, 3_600_000, is_fixed=True)
+    ha_transfer_batch_size: int = number_option(TRANSFER_BATCH_SIZE, 1, BODY_SIZE_MAX, is_fixed=True)
     ha_start_at_first_file: bool = flag_option(False)
     ha_transfer_flushed_only: bool = flag_option(False)
     ha_slaves_max: int = number_option(64, 1, 10_000)
-    ha_slaves_per_host: int = number_option(1, 1, 10_000)
+    ha_slaves_per_host: int = number_option(1, 1, 10_000, is_fixed=True)
     ha_allowed_hosts: tuple[str, ...] = attrs.field(
         default=(), converter=tuple, validator=deep_iterable(instance_of(str))
     )
     ha_full_history: bool = flag_option(False)
-    ha_verify_size: int = number_option(64 * 1024, 1, 1 << 40)
-    ha_verify_size_at_start: int = number_option(16 * 1024 * 1024, 1, 1 << 40)
-    ha_flush_interval: int = number_option(500, 10, 3_600_000)
-    ha_reconnect_min: int = number_option(200, 1, 3_600_000)
-    ha_reconnect_max: int = number_option(5_000, 1, 3_600_000)
+    ha_verify_size: int = number_option(64 * 1024, 1, 1 << 40, is_fixed=True)
+    ha_verify_size_at_start: int = number_option(16 * 1024 * 1024, 1, 1 << 40, is_fixed=True)
+    ha_flush_interval: int = number_option(500, 10, 3_600_000, is_fixed=True)
+    ha_reconnect_min: int = number_option(200, 1, 3_600_000, is_fixed=True)
+    ha_reconnect_max: int = number_option(1_000, 1, 3_600_000, is_fixed=True)
 
     @min_in_sync_replicas.validator
     def _least_is_not_more(self, attribute: object, value: int) -> None:

@@ -105,6 +105,8 @@ class HAMaster(Factory):
 
     Invariant: C{_links} has every live connection, and C{acks} a mark for each of them.
 
+    Implements L{protocols.rocketmq.ha.HAMasterSink}.
+
     @ivar allowed: the hosts whose slaves are accepted.
     @ivar acks: acknowledged offsets of the slaves.
     @ivar transfers: puts that wait for slaves.
@@ -165,7 +167,6 @@ class HAMaster(Factory):
         return HAConnection(self, serial=self._last_serial)
 
     def connected(self, connection: HAConnection) -> None:
-        """See L{protocols.rocketmq.ha.HAMasterSink}."""
         refused = self.allowed.refusal(connection.host, connection.local_host)
         if refused:
             self._refuse(connection, refused)
@@ -176,7 +177,6 @@ class HAMaster(Factory):
         self.acks.add(connection.serial, connection.host)
 
     def reported(self, connection: HAConnection, offset: int) -> None:
-        """See L{protocols.rocketmq.ha.HAMasterSink}."""
         link = self._links[connection]
         is_first = link.view.request_offset < 0
         reason = link.view.reported(
@@ -220,11 +220,9 @@ class HAMaster(Factory):
                 )
 
     def drained(self, connection: HAConnection) -> None:
-        """See L{protocols.rocketmq.ha.HAMasterSink}."""
         self._pump(self._links[connection])
 
     def connection_lost(self, connection: HAConnection, reason: str) -> None:
-        """See L{protocols.rocketmq.ha.HAMasterSink}."""
         link = self._links.pop(connection, None)
         if link is None:
             return  # it was refused before it became a slave

@@ -102,6 +102,8 @@ class HAFollower(Factory):
 
     Invariant: at most one connection attempt, one connection or one wait is under way; at most one flush.
     With a C{_difference} there is none of the first three. One decision is carried out at a time.
+
+    Implements L{protocols.rocketmq.ha.HASlaveSink}.
     """
 
     log = Logger()
@@ -374,7 +376,6 @@ class HAFollower(Factory):
         return HAClient(self)
 
     def connected(self, client: HAClient) -> None:
-        """See L{protocols.rocketmq.ha.HASlaveSink}."""
         self._is_connecting = False
         self._client = client
         self._sessions += 1
@@ -399,7 +400,6 @@ class HAFollower(Factory):
         self._report(offset)
 
     def connection_lost(self, client: HAClient, reason: str) -> None:
-        """See L{protocols.rocketmq.ha.HASlaveSink}."""
         if client is not self._client:
             return
         self._client = None
@@ -426,7 +426,6 @@ class HAFollower(Factory):
     # -- the stream -----------------------------------------------------------------------------
 
     def transferred(self, client: HAClient, pieces: Sequence[Piece]) -> None:
-        """See L{protocols.rocketmq.ha.HASlaveSink}."""
         if client is not self._client:
             return
         self._heard_ms = self._now_ms()

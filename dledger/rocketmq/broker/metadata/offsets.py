@@ -48,6 +48,8 @@ class _Offsets:
     """
     Common base of the two tables of offsets: an optional version.
 
+    Implements L{dledger.rocketmq.broker.metadata.tables.LoggedTable}.
+
     @ivar changed: see L{dledger.rocketmq.broker.metadata.tables.LoggedTable}.
     """
 
@@ -79,11 +81,9 @@ class _Offsets:
         })
 
     def names(self) -> list[str]:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.names}."""
         return [str(name) for name in self._document()]
 
     def logged_version(self) -> object:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.logged_version}."""
         return None if self.version is None else self.version.document()
 
     def _changed(self, name: str, now_ms: int) -> None:
@@ -120,6 +120,8 @@ class ConsumerOffsets(_Offsets):
 
     Invariant: C{_ahead} holds the offsets that consumers have committed here beyond the master's last ones;
     C{_lives} has no topic without offsets.
+
+    Implements L{dledger.rocketmq.broker.metadata.tables.LoggedTable}.
 
     @ivar place_of: returns where a topic's last deletion is in the log, in bytes; 0: it was never deleted.
     """
@@ -229,7 +231,6 @@ class ConsumerOffsets(_Offsets):
         self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] not in set(gone)}
 
     def names(self) -> list[str]:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.names}."""
         self._renew_all()
         return super().names()
 
@@ -244,7 +245,6 @@ class ConsumerOffsets(_Offsets):
         return None if queues is None else {str(queue_id): offset for queue_id, offset in queues.items()}
 
     def apply(self, changes: JsonObject, version: object) -> None:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.apply}."""
         read = {
             key: None if value is None else _queues(value, f"offsets of {key}")
             for key, value in changes.items()
@@ -314,7 +314,11 @@ class ConsumerOffsets(_Offsets):
 
 
 class DelayOffsets(_Offsets):
-    """C{delayOffset.json}; answers request 45."""
+    """
+    C{delayOffset.json}; answers request 45.
+
+    Implements L{dledger.rocketmq.broker.metadata.tables.LoggedTable}.
+    """
 
     file_name: ClassVar[str] = "delayOffset.json"
 
@@ -336,11 +340,9 @@ class DelayOffsets(_Offsets):
         return dict(self._table)  # type: ignore[arg-type]
 
     def logged(self, name: str) -> object:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.logged}."""
         return self._table.get(int(name))
 
     def apply(self, changes: JsonObject, version: object) -> None:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.apply}."""
         read = _queues({key: value for key, value in changes.items() if value is not None}, "delay levels")
         self._applied(version)
         self._table.update(read)

@@ -220,6 +220,8 @@ class ConfigTable(Generic[_Entry]):
     """
     Entries by name, with a data version that rises with each change. See L{Table} and L{LoggedTable}.
 
+    Implements L{LoggedTable}, L{FileTable}.
+
     @ivar entries: read only for callers.
     @ivar kept: names of the entries that the last adopted table did not have.
     """
@@ -270,20 +272,16 @@ class ConfigTable(Generic[_Entry]):
         self.changed[name] = None
 
     def names(self) -> list[str]:
-        """See L{LoggedTable.names}."""
         return list(self.entries)
 
     def logged(self, name: str) -> object:
-        """See L{LoggedTable.logged}."""
         entry = self.entries.get(name)
         return None if entry is None else entry.document()
 
     def logged_version(self) -> object:
-        """See L{LoggedTable.logged_version}."""
         return self.version.document()
 
     def apply(self, changes: JsonObject, version: object) -> None:
-        """See L{LoggedTable.apply}."""
         read = {name: None if value is None else self._read(name, value) for name, value in changes.items()}
         self.version = DataVersion.read(version)
         for name, entry in read.items():
@@ -294,7 +292,6 @@ class ConfigTable(Generic[_Entry]):
         self.is_dirty = True
 
     def file_bytes(self) -> bytes:
-        """See L{FileTable.file_bytes}."""
         if len(self._texts) > 2 * len(self.entries):
             self._texts.clear()
         table = {name: self._text_of(name, entry) for name, entry in self.entries.items()}
@@ -341,7 +338,6 @@ class ConfigTable(Generic[_Entry]):
         return entry
 
     def load(self, data: bytes) -> None:
-        """See L{FileTable.load}."""
         self.version, self.entries, self._rest = self._parse(data)
         self.is_dirty = False
         self.file_bytes()  # keeps the texts: the first save is as fast as the later ones
@@ -447,6 +443,8 @@ class RequestModes:
     """
     C{messageRequestMode.json} of 5.x; answers request 402. By topic and group, whether its consumers pull or
     pop. See also L{LoggedTable}.
+
+    Implements L{FileTable}, L{Table}, L{LoggedTable}.
     """
 
     file_name: ClassVar[str] = "messageRequestMode.json"
@@ -479,20 +477,16 @@ class RequestModes:
         self.changed[topic] = None
 
     def file_bytes(self) -> bytes:
-        """See L{FileTable.file_bytes}."""
         return file_json({"messageRequestModeMap": self._map})
 
     def wire_bytes(self) -> bytes:
-        """See L{Table.wire_bytes}."""
         return wire_json({"messageRequestModeMap": self._map})
 
     def load(self, data: bytes) -> None:
-        """See L{FileTable.load}."""
         self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         self.is_dirty = False
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
-        """See L{Table.adopt}."""
         theirs = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         if theirs == self._map:
             return False
@@ -501,19 +495,15 @@ class RequestModes:
         return True
 
     def names(self) -> list[str]:
-        """See L{LoggedTable.names}."""
         return list(self._map)
 
     def logged(self, name: str) -> object:
-        """See L{LoggedTable.logged}."""
         return self._map.get(name)
 
     def logged_version(self) -> object:
-        """See L{LoggedTable.logged_version}."""
         return None
 
     def apply(self, changes: JsonObject, version: object) -> None:
-        """See L{LoggedTable.apply}."""
         read = {
             name: None if value is None else to_object(value, f"modes of {name}")
             for name, value in changes.items()

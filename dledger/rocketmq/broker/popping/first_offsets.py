@@ -49,7 +49,7 @@ class FirstOffsets:
 
     def _is_young(self, queue: ConsumeQueue, begin: int) -> bool:
         """Whether all its messages, from C{begin} on, may be in memory."""
-        if 0 < begin == queue.begin_index or not self._config.init_pop_offset_by_check_msg_in_mem:
+        if 0 < begin == queue.begin_index:
             return False
         units = queue.read(begin, 1)
         return not units or self._store.log.record_end - units[0].offset <= self._memory_bytes

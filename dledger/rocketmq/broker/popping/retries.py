@@ -3,7 +3,7 @@
 The topics of a group's retries, and what lies in them for it.
 
     %RETRY%group+topic    version 2 of the names: ours are written here
-    %RETRY%group_topic    version 1, of earlier versions, and of RocketMQ without C{enableRetryTopicV2}:
+    %RETRY%group_topic    version 1, of RocketMQ without C{enableRetryTopicV2}:
                           groups and topics have underscores, too, so the name may be that of several groups,
                           and of the topic for the retries of a group that pulls
 

@@ -110,7 +110,7 @@ class LogWriter(Protocol):
 
 
 class ReplicatedLog:
-    """The L{LogWriter} of a master's commit log, which slaves copy."""
+    """The L{LogWriter} of a master's commit log, which slaves copy. Implements L{LogWriter}."""
 
     always_waits = False
     topic_characters_max = TOPIC_CHARACTERS_MAX
@@ -122,7 +122,6 @@ class ReplicatedLog:
         self.together_bytes_max = store.log.file_size - MIN_BLANK_SIZE
 
     def refusal(self) -> NotPut | None:
-        """See L{LogWriter}."""
         if not self._is_master:
             return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "messages are put to the slave")
         status = self._ha.refusal()
@@ -131,11 +130,9 @@ class ReplicatedLog:
         return None
 
     def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
-        """See L{LogWriter}."""
         return self._store.log.check(messages, are_copies=are_copies)
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
-        """See L{LogWriter}."""
         placed = self._store.append_plain(messages, now_ms)
         return Put(placed, self._ha.submit(placed.end, waits=waits))
 

@@ -128,7 +128,7 @@ class MessageTrace(BoundedSpans):
 
 
 class TracedWriter:
-    """A L{LogWriter} that reports to a L{MessageTrace} what another one does."""
+    """A L{LogWriter} that reports to a L{MessageTrace} what another one does. Implements L{LogWriter}."""
 
     def __init__(self, writer: LogWriter, trace: MessageTrace) -> None:
         self._writer = writer
@@ -138,15 +138,12 @@ class TracedWriter:
         self.together_bytes_max = writer.together_bytes_max
 
     def refusal(self) -> NotPut | None:
-        """See L{LogWriter}."""
         return self._writer.refusal()
 
     def check(self, messages: Sequence[NewMessage], *, are_copies: bool = False) -> int:
-        """See L{LogWriter}."""
         return self._writer.check(messages, are_copies=are_copies)
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
-        """See L{LogWriter}."""
         trace = self._trace
         if not any(_is_kept(one.form.topic) for one in messages):
             return self._writer.append(messages, now_ms, waits=waits)

@@ -51,6 +51,8 @@ class ExamWorld(Protocol):
     """
     What the exam knows of the schedule.
 
+    A part of L{dledger.testing.brokers.admin_traffic.TrafficWorld}.
+
     @ivar has_copies: see L{dledger.testing.brokers.client_world.ClientWorld}.
     """
 
@@ -65,16 +67,16 @@ class ExamWorld(Protocol):
         """Ms since 1970."""
 
     def reign(self) -> int:
-        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+        ...
 
     def committing(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+        ...
 
     def resetting(self, target: str, key: OffsetKey, offset: int) -> Callable[[bool], None]:
-        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+        ...
 
     def deleting(self, topic: str) -> None:
-        """See L{dledger.testing.brokers.admin_traffic.TrafficWorld}."""
+        ...
 
     @property
     def master_machine(self) -> BrokerMachine:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dledger.core.replica import DLedgerCore
 from dledger.ledger.config import DLedgerConfig
-from dledger.node.run.store import Store
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 
 
@@ -26,7 +26,7 @@ class CheckedMember(Protocol):
     member_id: str
     config: DLedgerConfig
     core: DLedgerCore
-    ledger: Store
+    ledger: FileStore
     term_path: str
     twin_path: str
     persisted_term: int

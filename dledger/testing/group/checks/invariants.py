@@ -176,7 +176,7 @@ class GroupInvariants:
     def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all its entries."""
         seen = self.seen[member.member_id]
-        require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
+        require(member.persisted_term >= seen.saved_term, 1,
                 f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
         self._wiped.discard(member.member_id)
         seen.term = member.persisted_term
@@ -484,10 +484,9 @@ class GroupInvariants:
 
     def persisted(self, member: CheckedMember, term: int, voted_for: str | None) -> None:
         """Term and vote were saved: a power cut now must leave them."""
-        if member.config.store_type == "file":
-            stored = self._stored(member)
-            require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
-                    f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
+        stored = self._stored(member)
+        require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
+                f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
         member.persisted_term = term
         member.persisted_vote = voted_for
         self.seen[member.member_id].saved_term = term
@@ -515,8 +514,6 @@ class GroupInvariants:
         voter = member.member_id
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
-        if member.config.store_type == "memory":
-            return
         stored = self._stored(member)
         require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")

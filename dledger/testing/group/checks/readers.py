@@ -222,7 +222,8 @@ class ReaderRules:
         elif does == "commit":
             reached = max(reader.begins.get(request.token, [-1]))
             is_whole = any(  # (Beyond its part a process may leave out what was deleted.)
-                part.token == request.token and part.begin >= part.end for state in now for part in state.parts
+                part.token == request.token and part.begin >= part.end
+                for state in now for part in state.parts
             )
             require(reached > request.index or is_whole, 12,
                     f"{told}: {request.index} is done, the log says {reached}")

@@ -52,7 +52,6 @@ class Nemesis:
         changes = 0.9 if cluster.drops_log else 0.7
         self._changes_members = (
             not only and not cluster.options.hides_wire_version and rng.random() < changes
-            and all(member.config.store_type == "file" for member in cluster.members.values())
         ) or "change_members" in only
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(
@@ -83,14 +82,13 @@ class Nemesis:
             self._pause, self._suspend, self._starve, self._depose, self._spikes, self._transfer,
             self._cut_client, self._kill_client, self._twice, self._speak,
         ]
-        if self._members[0].config.store_type == "file":
-            kinds += [self._kill, self._kill_all, self._stop, self._kill_inside, self._disk_error,
-                      self._fill_disk, self._slow_disk, self._damage, self._rot, self._kill, self._hang_fsync,
-                      self._use_disk, self._few_descriptors, self._jump_clock, self._reconfigure]
+        kinds += [self._kill, self._kill_all, self._stop, self._kill_inside, self._disk_error,
+                  self._fill_disk, self._slow_disk, self._damage, self._rot, self._kill, self._hang_fsync,
+                  self._use_disk, self._few_descriptors, self._jump_clock, self._reconfigure]
         if self._cluster.is_sync:
             kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
                       self._lose_power_inside]
-        elif self._members[0].config.store_type == "file":
+        else:
             kinds += [self._cut_power, self._cut_power]
         kinds += [self.misfortunes.kind(name) for name in self.misfortunes.names]
         rng = self._rng

@@ -225,7 +225,7 @@ class Aftermath:
         """Something came to a member, see L{dledger.testing.group.checks.moments}."""
         cluster, rng = self._cluster, self._rng
         member = cluster.members[member_id]
-        if cluster.clock.now_us >= self._until_us or member.config.store_type != "file":
+        if cluster.clock.now_us >= self._until_us:
             return
         if rng.random() >= CRASHES:
             return

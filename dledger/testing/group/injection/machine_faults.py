@@ -72,8 +72,8 @@ class MachineTroubles:
         leader = self._cluster.leader
         member = leader if leader is not None and rng.random() < 0.4 else rng.choice(self._members())
         kind = rng.choice(("calls", "calls", "snapshots", "fails"))
-        if not member.is_up or (kind == "fails" and member.config.store_type == "memory"):
-            return  # (to be started again would cost such a member its ledger)
+        if not member.is_up:
+            return
         member.note(f"fault: its machine: {kind}")
         if kind == "fails":
             self._rules.frailties[member.member_id].is_due = True

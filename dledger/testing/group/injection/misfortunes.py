@@ -72,15 +72,14 @@ class Misfortunes:
         self._away = damage.away
         is_whole = not any(member.config.never_lead for member in self.members)
         self.names: tuple[str, ...] = ("limp",)
-        if self.members[0].config.store_type == "file":
-            self.names += ("exchange", "misconfigure")
-            is_sound = not (damage.minority or cluster.options.hides_wire_version)
-            if is_sound and is_whole:
-                self.names += ("wipe", "wipe")
-                if not (cluster.is_sync or changes_members):
-                    self.names += ("black_out",)
-            elif damage.rots_small:
-                self.names += ("copy_back", "copy_back")
+        self.names += ("exchange", "misconfigure")
+        is_sound = not (damage.minority or cluster.options.hides_wire_version)
+        if is_sound and is_whole:
+            self.names += ("wipe", "wipe")
+            if not (cluster.is_sync or changes_members):
+                self.names += ("black_out",)
+        elif damage.rots_small:
+            self.names += ("copy_back", "copy_back")
 
     @property
     def members(self) -> list[SimMember]:
@@ -299,8 +298,6 @@ class Misfortunes:
         elif chance < 0.5:
             member.pause()
             self._clock.after(int(1.5 * SECOND_US * rng.random()), self._go_on, member, member.boots)
-        elif member.config.store_type != "file":
-            network.break_between(other, member.member_id)
         elif chance < 0.6:
             death = PowerLoss if self._cluster.is_sync and rng.random() < 0.5 else ProcessKilled
             disk.arm(die_in=1 + int(rng.random() * 9), death=death)

@@ -189,7 +189,7 @@ class SimCluster:
         settings = self.options.settings
         is_short = settings.get("retention_bytes") or (
             self.world.machines is not None and settings.get("machine_keep_entries"))
-        return bool(is_short) and self.members["n0"].config.store_type == "file"
+        return bool(is_short)
 
     @property
     def active(self) -> list[SimMember]:
@@ -428,7 +428,7 @@ class SimCluster:
         rng = self.random("last start")
         self.restarts_us = None
         for member in self.members.values():
-            if member.is_up and not member.is_paused and member.config.store_type == "file":
+            if member.is_up and not member.is_paused:
                 (member.lose_power if rng.random() < 0.5 else member.kill)()
                 if not member.start():
                     raise NotLive(f"{member.member_id} does not start again: {member.start_error}")

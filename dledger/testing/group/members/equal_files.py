@@ -67,7 +67,7 @@ class FileJudge:
 
     def compare(self) -> None:
         """@raise InvariantError: they differ, or damage is shown or not repaired."""
-        members = [member for member in self._cluster.active if member.config.store_type == "file"]
+        members = self._cluster.active
         sound = [member for member in members if not member.damaged]
         invariants = self._cluster.invariants
         first = max([invariants.mirror(member.member_id).begin_index for member in sound], default=0)

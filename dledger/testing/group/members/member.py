@@ -19,10 +19,10 @@ from dledger.driver.driver import Ledger, Surroundings, Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
-from dledger.node.run.store import Store
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.group_folds import GroupRules
 from dledger.testing.group.checks.invariants import GroupInvariants
@@ -141,7 +141,7 @@ class SimMember:
         self._data_path = config.data_store_path or f"{config.self_path}/data"
         self._is_stopping = False
         self.core: DLedgerCore
-        self.ledger: Store
+        self.ledger: FileStore
         self.process: SimProcess
         self.reactor: ProcessReactor
         self.thread: ProcessThread
@@ -437,7 +437,7 @@ class SimMember:
     @property
     def known_lineage(self) -> tuple[int, int] | None:
         """Incarnation and starts of the directory of the running process; None: it reports none."""
-        lineage = self.ledger.identity.lineage if self.is_up and self.config.store_type == "file" else None
+        lineage = self.ledger.identity.lineage if self.is_up else None
         return None if lineage is None else (lineage.incarnation, lineage.starts)
 
     @property
@@ -447,7 +447,7 @@ class SimMember:
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether C{size} bytes at C{offset} of the data stream would survive a power cut now."""
-        if self.config.store_type == "memory" or self.is_away:
+        if self.is_away:
             return True  # an acknowledgement may be under way while the directory is elsewhere
         file_size = self.config.mapped_file_size_for_entry_data
         start = offset % file_size

@@ -90,8 +90,8 @@ class RecordRules:
     @property
     def _is_judged(self) -> bool:
         member = self._member
-        return not (isinstance(self._invariants, ApartInvariants) or member.config.store_type == "memory"
-                    or member.is_small_damaged or member.damaged)
+        return not (isinstance(self._invariants, ApartInvariants) or member.is_small_damaged
+                    or member.damaged)
 
     def _path(self, name: str) -> str:
         return f"{self._member.config.self_path}/{name}"

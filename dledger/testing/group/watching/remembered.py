@@ -69,7 +69,7 @@ class MemoryRules:
     @property
     def _is_judged(self) -> bool:
         is_apart = isinstance(self.world.invariants, ApartInvariants)
-        return not (is_apart or self.member.config.store_type == "memory" or self.member.damaged)
+        return not (is_apart or self.member.damaged)
 
     def asks(self, peer_id: str, request_id: int, request: Request) -> None:
         """

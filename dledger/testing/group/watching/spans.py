@@ -40,6 +40,8 @@ class SpanRules:
     """
     The spans of one process of a member, see L{dledger.base.tracing.spans.Spans}.
 
+    Implements L{dledger.base.tracing.spans.Spans}.
+
     @ivar open: those that have not ended.
     @ivar results: number of spans that ended, by name and result.
     """
@@ -53,7 +55,6 @@ class SpanRules:
     def begin(
         self, name: str, facts: Facts, parent: object | None, links: Sequence[SpanContext] = ()
     ) -> object:
-        """See L{dledger.base.tracing.spans.Spans.begin}."""
         above = parent.name if isinstance(parent, SeenSpan) else ""
         require(above in _PARENTS[name], SPANS, f"{self._member_id} has {name} under {above or 'nothing'}")
         span = SeenSpan(name, dict(facts))
@@ -62,7 +63,6 @@ class SpanRules:
         return span
 
     def end(self, span: object, facts: Facts) -> None:
-        """See L{dledger.base.tracing.spans.Spans.end}."""
         assert isinstance(span, SeenSpan)
         span.ended += 1
         span.facts |= facts

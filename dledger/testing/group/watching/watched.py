@@ -17,7 +17,7 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.node import Node
-from dledger.node.run.store import Store
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.group_folds import GroupRules
@@ -113,7 +113,7 @@ class WatchedDriver(Driver):
         self._listeners: dict[int, Callable[[Response], None]] = {}
         # (the store of a node has the ledger)
         member.core = core
-        member.ledger = cast("Store", ledger)
+        member.ledger = cast("FileStore", ledger)
         super().__init__(self, ledger, WatchedTerms(terms, member), WatchedAround(around, self))
 
     def listen_for(self, request: Request, done: Callable[[Response], None]) -> None:
@@ -243,24 +243,26 @@ class WatchedDriver(Driver):
 
 
 class WatchedTerms:
-    """The real term file; its last durable term is recorded in the member."""
+    """The real term file; its last durable term is recorded in the member. Implements L{Terms}."""
 
     def __init__(self, terms: Terms, member: Watcher) -> None:
         self._terms = terms
         self._member = member
 
     def save(self, term: int, voted_for: str | None) -> None:
-        """See L{Terms.save}."""
         self._terms.save(term, voted_for)
         self._member.world.invariants.persisted(self._member, term, voted_for)
 
     def check_point(self) -> None:
-        """See L{Terms.check_point}."""
         self._terms.check_point()
 
 
 class WatchedAround:
-    """The real surroundings of a driver; requests and answers are checked before they go out."""
+    """
+    The real surroundings of a driver; requests and answers are checked before they go out.
+
+    Implements L{Surroundings}.
+    """
 
     def __init__(self, around: Surroundings, driver: WatchedDriver) -> None:
         self._around = around
@@ -275,13 +277,11 @@ class WatchedAround:
         self.start_flush = around.start_flush
 
     def report(self, report: fx.Report) -> None:
-        """See L{Surroundings.report}."""
         if not self._member.is_dying:
             self._member.world.words.reports(self._member, report)
         self._around.report(report)
 
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
-        """See L{Surroundings.send_request}."""
         if not self._member.is_dying:
             self._member.world.invariants.asks(self._member, request)
             self._member.world.chunks.asks(self._member, request)
@@ -293,7 +293,6 @@ class WatchedAround:
         self._around.send_request(peer_id, request_id, request)
 
     def reply(self, token: int, response: Response) -> None:
-        """See L{Surroundings.reply}."""
         request = self._driver.asked.pop(token, None)
         if request is not None and not self._member.is_dying:
             world = self._member.world
@@ -309,13 +308,11 @@ class WatchedAround:
         self._around.reply(token, response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
-        """See L{Surroundings.answer_append}."""
         if not self._member.is_dying:
             self._driver.answered_append(answer)
         self._around.answer_append(answer)
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
-        """See L{Surroundings.answer_read}."""
         if not self._member.is_dying:
             self._driver.answered_read(answer)
         self._around.answer_read(answer)

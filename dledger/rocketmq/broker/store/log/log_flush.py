@@ -41,6 +41,8 @@ class LogFlusher:
     Invariant: C{flushed_record_end <= flushed_offset <= log.end}; C{_job} is the flush that is under way, or
     None. While a checkpoint is being noted (C{_is_noting}), the mark is written durably, or not at all.
 
+    Implements L{dledger.base.process.group_flush.Flushable}.
+
     @ivar flushed_offset: every byte below it is on stable storage.
     @ivar flushed_record_end: end of the last whole record on stable storage.
     @ivar doubtful: the bytes that a slave's start found by parsing after the mark, after a crash, and that
@@ -75,7 +77,6 @@ class LogFlusher:
         return self._group.idle()
 
     def prepare_flush(self) -> LogFlush | None:
-        """See L{dledger.base.process.group_flush.Flushable.prepare_flush}."""
         assert self._job is None, "a flush is under way"
         log = self._log
         log.guard.check()
@@ -90,7 +91,6 @@ class LogFlusher:
         return job
 
     def finish_flush(self, job: LogFlush) -> None:
-        """See L{dledger.base.process.group_flush.Flushable.finish_flush}."""
         assert job is self._job, "not the flush that is under way"
         self._release()
         self._mark_file.synced(job.mark_generation)
@@ -100,7 +100,6 @@ class LogFlusher:
         self._write_mark()
 
     def flush_failed(self, reason: str) -> StoreError:
-        """See L{dledger.base.process.group_flush.Flushable.flush_failed}."""
         self._release()
         self._log.guard.fail(reason)
         return StoreError(f"the commit log has failed: {self._log.guard.broken}")

@@ -78,16 +78,16 @@ class DispatchedLog(Protocol):
 
 class Puts(Protocol):
     """
-    The part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues} that dispatching fills.
+    A part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues}: dispatching fills them.
     """
 
     unwritten: int
 
     def put(self, topic: str, queue_id: int, index: int, offset: int, size: int, tags_code: int) -> bool:
-        """See L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues.put}."""
+        ...
 
     def write(self) -> None:
-        """See L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues.write}."""
+        ...
 
 
 class Dispatcher:

@@ -152,7 +152,6 @@ class StoreConfig:
         return ExpiryRules(
             full_ratio=self.disk_space_warning_level_ratio,
             full_ratio_name="disk_space_warning_level_ratio",
-            min_free_bytes=0,
             reserved_hours=self.file_reserved_time_h,
             delete_hours=frozenset(int(hour) for hour in self.delete_when.split(";")),
             check_ratio=self.disk_max_used_space_ratio / 100,

@@ -53,7 +53,7 @@ class SkipAnswer(Protocol):
 
 class StatusSource(Protocol):
     """
-    The part of a node that this module needs.
+    A part of L{dledger.node.node.Node}.
 
     @ivar dialling: with which it connects to other members; None without TLS.
     """
@@ -65,10 +65,10 @@ class StatusSource(Protocol):
 
     @property
     def has_times(self) -> bool:
-        """See L{dledger.node.node.Node.has_times}."""
+        ...
 
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
-        """See L{dledger.node.node.Node.read_committed}."""
+        ...
 
     def transfer(self, transferee_id: str) -> Deferred[TransferAnswer]:
         """Hand leadership over. @return: fires with the answer to such a request, with any code."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_disk -*-
 """
-A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
+A file system in memory: no durability, no faults. For tests and fuzzing.
 
 A file is made with a length and grows when it is written beyond it. Only bytes after the last written one
 take no memory.
@@ -24,7 +24,7 @@ class _Content:
 
 
 class MemoryFile:
-    """An open file; see L{dledger.base.disk.disk.File}."""
+    """An open file. Implements L{dledger.base.disk.disk.File}."""
 
     def __init__(
         self, path: str, content: _Content, locked: set[str] | None = None, modified_s: float = math.inf
@@ -35,14 +35,12 @@ class MemoryFile:
         self._modified_s = modified_s
 
     def pread(self, size: int, position: int) -> bytes:
-        """See L{dledger.base.disk.disk.File.pread}."""
         content = self._content
         end = min(position + size, content.size)
         data = bytes(content.data[position:end])
         return data if len(data) >= end - position else data + bytes(max(end - position - len(data), 0))
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """See L{dledger.base.disk.disk.File.pwrite}."""
         content = self._content
         if len(content.data) < position:
             content.data.extend(bytes(position - len(content.data)))
@@ -56,7 +54,6 @@ class MemoryFile:
         """Nothing to do."""
 
     def size(self) -> int:
-        """See L{dledger.base.disk.disk.File.size}."""
         return self._content.size
 
     def modified_s(self) -> float:
@@ -64,7 +61,6 @@ class MemoryFile:
         return self._modified_s
 
     def close(self) -> None:
-        """See L{dledger.base.disk.disk.File.close}."""
         if self._locked is not None:
             self._locked.discard(self.path)
             self._locked = None
@@ -73,6 +69,8 @@ class MemoryFile:
 class MemoryDisk:
     """
     A file system; see L{dledger.base.disk.disk.Disk}.
+
+    Implements L{dledger.base.disk.disk.Disk}.
 
     @ivar locked: paths of the files that are locked; the end of a process releases all of its own.
     """
@@ -95,7 +93,6 @@ class MemoryDisk:
         return found
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
-        """See L{dledger.base.disk.disk.Disk.open}."""
         if create:
             if path in self.files:
                 raise FileExistsError(errno.EEXIST, "exists", path)
@@ -103,20 +100,16 @@ class MemoryDisk:
         return MemoryFile(path, self._find(path), modified_s=self._modified_s)
 
     def read_file(self, path: str) -> bytes:
-        """See L{dledger.base.disk.disk.Disk.read_file}."""
         content = self._find(path)
         return bytes(content.data).ljust(content.size, b"\0")
 
     def write_file(self, path: str, data: bytes) -> None:
-        """See L{dledger.base.disk.disk.Disk.write_file}."""
         self.files[path] = _Content(bytearray(data), len(data))
 
     def exists(self, path: str) -> bool:
-        """See L{dledger.base.disk.disk.Disk.exists}."""
         return path in self.files or path in self.directories
 
     def listdir(self, path: str) -> list[str]:
-        """See L{dledger.base.disk.disk.Disk.listdir}."""
         if path not in self.directories:
             number = errno.ENOTDIR if path in self.files else errno.ENOENT
             raise OSError(number, os.strerror(number), path)
@@ -125,11 +118,9 @@ class MemoryDisk:
         return sorted(name for name in names if "/" not in name)
 
     def file_size(self, path: str) -> int:
-        """See L{dledger.base.disk.disk.Disk.file_size}."""
         return self._find(path).size
 
     def makedirs(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.makedirs}."""
         while path not in self.directories:
             if path in self.files:
                 raise FileExistsError(errno.EEXIST, "exists", path)
@@ -137,12 +128,10 @@ class MemoryDisk:
             path = os.path.dirname(path)
 
     def unlink(self, path: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.unlink}."""
         self._find(path)
         del self.files[path]
 
     def rename(self, path: str, to: str) -> None:
-        """See L{dledger.base.disk.disk.Disk.rename}."""
         if to in self.files or to in self.directories:
             raise FileExistsError(errno.EEXIST, "exists", to)
         if path in self.directories:
@@ -167,7 +156,6 @@ class MemoryDisk:
         return DiskSpace(total=1 << 50, free=1 << 50, usable=1 << 50)
 
     def lock(self, path: str) -> File:
-        """See L{dledger.base.disk.disk.Disk.lock}."""
         if path in self.locked:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
         self.locked.add(path)

@@ -1,0 +1,230 @@
+# -*- test-case-name: tests.spark.test_export_engine -*-
+"""
+Runs an export: once, continuously beside a member, or as jobs of Spark.
+
+    plan = ExportPlan.of("store/dledger-n0", "out", {}, follows=False)
+    with plan.open() as run:
+        run.turn(now_ms=0)
+        run.end()
+        print(run.report(seconds=1.0).sentence)
+
+Knows nothing of clocks, threads, signals and terminals.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+import attrs
+
+from dledger.spark.basics.log import ReadError
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import options_of_tls
+from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
+from dledger.spark.export.files import ExportError
+from dledger.spark.export.follow import Follower
+from dledger.spark.export.tables import TableExporter, open_export
+from dledger.values.addresses import is_url, parse_members
+from dledger.values.exports import ExportProgress, ExportReport, RunningExport, read_options
+from dledger.values.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Errors with a sentence for people: the log, the place, or an option is wrong, not this program.
+EXPECTED = (ExportError, ReadError, OptionError, OSError)
+
+
+def source_options(
+    source: str, group: str = "default", tls: TlsFiles | None = None, token_file: str = ""
+) -> dict[str, str]:
+    """
+    Options of the Spark source for a directory, the URL of an archive, or members of a group.
+
+    @param tls, token_file: keys and token for members; a directory needs none.
+    @raise OptionError: C{source} is none of these.
+    """
+    # (Path.is_dir would raise for a list of members as long as no name may be.)
+    if is_url(source) or os.path.isdir(source):
+        return {"path": source}
+    try:
+        members = parse_members(source, "SOURCE")
+    except ValueError as error:
+        raise OptionError(
+            f"{source!r} is neither a directory, nor a URL of an archive, nor a list of members: {error}"
+        ) from None
+    bootstrap = ";".join(f"{member_id}-{address}" for member_id, address in members.items())
+    options = {"bootstrap": bootstrap, "group": group}
+    if tls is not None:
+        options |= options_of_tls(tls)
+    if token_file:
+        options["tokenFile"] = token_file
+    return options
+
+
+@attrs.frozen(kw_only=True)
+class ExportPlan:
+    """
+    A log, a directory, and how one comes into the other.
+
+    @ivar interval_ms: between two reads of a log that is followed; 0: the export has an end.
+    """
+
+    out: Path
+    source: ExportSource
+    settings: ExportSettings
+    interval_ms: int
+    engine: str = ARROW
+    master: str | None = None
+    conf: Mapping[str, str] = attrs.Factory(dict)
+    compacts: bool = False
+    expire_days: int | None = None
+
+    @classmethod
+    def of(
+        cls, source: str, out: str | os.PathLike[str], given: Mapping[str, Iterable[str]], *, follows: bool,
+        group: str = "default", tls: TlsFiles | None = None, token_file: str = "",
+    ) -> ExportPlan:
+        """
+        @param given: texts of L{dledger.values.exports.EXPORT_OPTIONS}, by their keys.
+        @param group, tls, token_file: for members.
+        @raise OptionError: an option makes no sense, or not together with another one.
+        @raise ExportError: the columns cannot be partitioned so.
+        """
+        try:
+            values = read_options(given)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+        _check_together(values, follows=follows)
+        columns = sum(cast("tuple[tuple[str, ...], ...]", values["columns"]), ())
+        partition_by = sum(cast("tuple[tuple[str, ...], ...]", values["partition_by"]), ())
+        settings = ExportSettings(
+            to=cast("str | None", values["to"]) or "", format=cast("str", values["format"]), columns=columns,
+            partition_by=partition_by, compression=cast("str", values["compression"]),
+            part_bytes=cast("int", values["part_bytes"]),
+            max_delay_ms=round(cast("float", values["max_delay"]) * 1000),
+        )
+        options = {
+            **source_options(source, group, tls, token_file),
+            **dict(cast("tuple[tuple[str, str], ...]", values["option"])),
+        }
+        if values["from"] is not None:
+            options["startingOffsets"] = str(values["from"])
+        engine = cast("str", values["engine"])
+        return cls(
+            out=Path(out), settings=settings, engine=engine,
+            source=ExportSource.of(options, columns, partition_by, engine=engine, follows=follows),
+            interval_ms=max(1, round(cast("float", values["interval"]) * 1000)) if follows else 0,
+            master=cast("str | None", values["master"]),
+            conf=dict(cast("tuple[tuple[str, str], ...]", values["conf"])),
+            compacts=bool(values["compact"]), expire_days=cast("int | None", values["expire_snapshots"]),
+        )
+
+    def open(self) -> ExportRun:
+        """
+        @raise ExportError, ReadError: see L{open_export}.
+        @raise ImportError: PySpark is missing.
+        """
+        if self.engine == ARROW:
+            return ExportRun(self, open_export(self.out, self.source, self.settings))
+        from dledger.spark.export.spark_exporter import SparkExporter
+
+        return ExportRun(self, SparkExporter.of(self.out, self._session(), self.source, self.settings))
+
+    def _session(self) -> SparkSession:
+        from dledger.spark.session import session
+
+        return session("dledger export", master=self.master or "local[*]", config=dict(self.conf))
+
+
+def _check_together(values: Mapping[str, object], *, follows: bool) -> None:
+    """@raise OptionError: options that do not go together."""
+    is_spark = values["engine"] != ARROW
+    if is_spark and follows:
+        raise OptionError("--follow needs --engine arrow; a Spark stream can follow a log, too")
+    if is_spark and values["to"]:
+        raise OptionError("--to needs --engine arrow")
+    if not is_spark and (values["master"] or values["conf"]):
+        raise OptionError("--master and --conf need --engine spark")
+    if not values["compact"] and values["expire_snapshots"] is None:
+        return
+    if not values["to"]:
+        raise OptionError("--compact and --expire-snapshots need --to: files are never changed")
+    if follows:
+        raise OptionError("--compact and --expire-snapshots come at the end, which --follow has not")
+
+
+class ExportRun(RunningExport):
+    """An open export."""
+
+    def __init__(self, plan: ExportPlan, exporter: Exporter) -> None:
+        self.on_progress: Callable[[ExportProgress], None] = lambda progress: None
+        self.on_part: Callable[[int, int, int], None] = lambda first, last, rows: None
+        self.on_trouble: Callable[[Exception, int], None] = lambda error, wait_ms: None
+        self.should_stop: Callable[[], bool] = lambda: False
+        exporter.on_progress = lambda progress: self.on_progress(progress)
+        exporter.on_part = lambda part: self.on_part(part.first, part.last, part.rows)
+        exporter.should_stop = lambda: self.should_stop()
+        self._exporter = exporter
+        self._plan = plan
+        self._maintained = ""
+        self._follower: Follower | None = None
+        if plan.interval_ms:
+            self._follower = Follower(exporter, interval_ms=plan.interval_ms)
+            self._follower.on_trouble = lambda error, wait_ms: self.on_trouble(error, wait_ms)
+
+    def turn(self, now_ms: int) -> int | None:
+        """
+        @param now_ms: monotonic.
+        @raise ReadError, ExportError, OSError: as L{Exporter.step} and L{Follower.turn}.
+        """
+        try:
+            if self._follower is not None:
+                return self._follower.turn(now_ms)
+            self._exporter.step(now_ms, is_last=True)
+        except OSError as error:
+            raise self._explained(error) from error
+        plan = self._plan
+        if (plan.compacts or plan.expire_days is not None) and not self.should_stop():
+            assert isinstance(self._exporter, TableExporter), "files alone were refused before"
+            self._maintained = self._exporter.table.maintain(
+                compacts=plan.compacts, expire_days=plan.expire_days, now_s=time.time()
+            )
+        return None
+
+    def _explained(self, error: OSError) -> Exception:
+        # (Arrow's own sentence names neither the place nor, at its begin, the reason.)
+        if error.errno is None:
+            return error
+        return ExportError(f"{self._plan.out} cannot be written: {os.strerror(error.errno)}")
+
+    def end(self) -> None:
+        """@raise ExportError, OSError: it is not visible."""
+        if self._follower is not None:
+            self._follower.end()
+
+    def report(self, seconds: float) -> ExportReport:
+        progress, directory = self._exporter.progress, self._exporter.directory
+        return ExportReport(
+            out=str(self._plan.out), rows=progress.rows, log_bytes=progress.log_bytes,
+            seconds=round(seconds, 3), begin=progress.begin, next=directory.next_index,
+            end=progress.end, total_rows=directory.rows, maintained=self._maintained,
+        )
+
+    def close(self) -> None:
+        self._exporter.close()
+
+    def __enter__(self) -> Self:
+        """This run."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()

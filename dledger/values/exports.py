@@ -1,0 +1,241 @@
+# -*- test-case-name: tests.spark.test_export_engine -*-
+"""
+The options of an export, and its report. C{dledger export}, its C{--follow}, C{twistd dledger-export} and
+jobs of Spark have their options from this table; L{dledger.spark.export.engine} runs all of them.
+
+Needs neither Arrow nor Spark, so that a command line can show its help without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+#: The largest number of bytes, and of seconds.
+_WHOLE_MAX = 2**63 - 1
+_SECONDS_MAX = 1e9
+
+#: The line about a part that has become visible.
+PART_TOLD = "exported {first} to {last}: {rows} rows"
+
+
+@attrs.frozen(kw_only=True)
+class ExportOption:
+    """
+    One option.
+
+    @ivar name: without its dashes.
+    @ivar read: from a text to its value. @raise ValueError: it is none; the sentence says what is allowed.
+    @ivar default: as a text; None: not given.
+    @ivar kind: what the text is, for help.
+    @ivar is_repeated: each time it is given counts.
+    @ivar is_flag: it has no text on a command line.
+    @ivar once: belongs to an export that ends.
+    """
+
+    name: str
+    read: Callable[[str], object]
+    help: str
+    default: str | None = None
+    kind: str = ""
+    is_repeated: bool = False
+    is_flag: bool = False
+    once: bool = False
+
+    @property
+    def key(self) -> str:
+        """In the values of L{read_options}."""
+        return self.name.replace("-", "_")
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    return read
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if not least <= value <= _WHOLE_MAX:
+            raise ValueError(f"{text} must be at least {least}, of 64 bits")
+        return value
+
+    return read
+
+
+def _seconds(least: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not least <= value <= _SECONDS_MAX:
+            raise ValueError(f"{text} must be at least {least:g}, and at most {_SECONDS_MAX:g}")
+        return value
+
+    return read
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"{text!r}: write name=value")
+    return name.strip(), value.strip()
+
+
+EXPORT_OPTIONS = (
+    ExportOption(name="format", read=_one_of("parquet", "jsonl"), default="parquet",
+                 help="Of the files: parquet or jsonl."),
+    ExportOption(name="to", read=_one_of("delta", "iceberg"), kind="TABLE",
+                 help="Into a table in the directory: delta, or iceberg with its catalog; else files alone."),
+    ExportOption(name="columns", read=_names, kind="NAME,...", default="", is_repeated=True,
+                 help="Columns, in this order; not given: all."),
+    ExportOption(name="partition-by", read=_names, kind="NAME,...", default="", is_repeated=True,
+                 help="One folder for each value of these columns, as in Hive."),
+    ExportOption(name="compression", read=_one_of("snappy", "zstd", "gzip", "none"), default="snappy",
+                 help="Of Parquet: snappy, zstd, gzip or none."),
+    ExportOption(name="part-bytes", read=_whole(1), default=str(128 * 1024 * 1024), kind="BYTES",
+                 help="Approximate maximum of log bytes in one file."),
+    ExportOption(name="from", read=_whole(0), kind="INDEX",
+                 help="First index of a new export; not given: the first one of the log."),
+    ExportOption(name="option", read=_pair, kind="NAME=VALUE", is_repeated=True,
+                 help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md."),
+    ExportOption(name="interval", read=_seconds(0.001), default="1", kind="SECONDS",
+                 help="Seconds between two reads of a log that is followed."),
+    ExportOption(name="max-delay", read=_seconds(0), default="60", kind="SECONDS",
+                 help="Seconds after which a file of a log that is followed ends even if it is not full; "
+                      "0: only where it is full, or its segment ends."),
+    ExportOption(name="compact", read=bool, is_flag=True, once=True,
+                 help="With --to: write small files of the table together afterwards."),
+    ExportOption(name="expire-snapshots", read=_whole(1), kind="DAYS", once=True,
+                 help="With --to: forget older versions of the table afterwards, and delete files that only "
+                      "they need."),
+    ExportOption(name="engine", read=_one_of("arrow", "spark"), default="arrow", once=True,
+                 help="arrow: in this process; spark: as jobs of a Spark session."),
+    ExportOption(name="master", read=str, kind="URL", once=True,
+                 help="With --engine spark: the Spark master; not given: local[*]."),
+    ExportOption(name="conf", read=_pair, kind="NAME=VALUE", is_repeated=True, once=True,
+                 help="With --engine spark: Spark's settings."),
+)
+
+
+def read_options(given: Mapping[str, Iterable[str]]) -> dict[str, object]:
+    """
+    The value of each option, by its key: of a repeated one a tuple, of others one value or None.
+
+    @param given: key to the texts on the command line; what is missing has its default.
+    @raise ValueError: a text is not allowed; the sentence names the option.
+    """
+    found: dict[str, object] = {}
+    for option in EXPORT_OPTIONS:
+        texts = tuple(given.get(option.key, ())) or (() if option.default is None else (option.default,))
+        try:
+            values = tuple(option.read(text) for text in texts)
+        except ValueError as error:
+            raise ValueError(f"--{option.name}: {error}") from None
+        found[option.key] = values if option.is_repeated else values[-1] if values else None
+    return found
+
+
+@attrs.frozen(kw_only=True)
+class ExportProgress:
+    """
+    How far this run is.
+
+    @ivar begin, next, end: offsets: the first of this run, the next to read, and the end when last looked at.
+    @ivar rows, log_bytes: written in this run, visible or not; bytes of the log.
+    """
+
+    begin: int
+    next: int
+    end: int
+    rows: int
+    log_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class ExportReport:
+    """
+    What a run has done.
+
+    @ivar rows, log_bytes, begin, end: as of L{ExportProgress}.
+    @ivar next: where the next run continues; None: nothing was begun.
+    @ivar total_rows: in the directory.
+    @ivar maintained: a sentence about a table; empty: nothing was asked for.
+    """
+
+    out: str
+    rows: int
+    log_bytes: int
+    seconds: float
+    begin: int
+    next: int | None
+    end: int
+    total_rows: int
+    maintained: str = ""
+
+    @property
+    def document(self) -> dict[str, object]:
+        """For programs."""
+        return attrs.asdict(self, filter=lambda field, _: field.name not in ("out", "maintained"))
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        last = (self.next or 0) - 1
+        if not self.rows:
+            return f"nothing new: {self.out} holds {self.total_rows:,} rows, up to offset {last}"
+        rate = self.log_bytes / max(self.seconds, 1e-9) / 1e6
+        return (
+            f"exported {self.rows:,} rows in {self.seconds:.1f} s ({rate:,.1f} MB/s of log); "
+            f"{self.out} holds {self.total_rows:,}, up to offset {last}"
+        )
+
+
+class RunningExport(Protocol):
+    """
+    An open export, as its callers see it: L{dledger.spark.export.engine.ExportRun}, whose packages may be
+    missing.
+
+    @ivar on_progress: called after every batch.
+    @ivar on_part: called with the first and the last index, and the rows, of every part that is visible now.
+    @ivar on_trouble: called with the error, and the milliseconds until the next attempt.
+    @ivar should_stop: asked before every batch.
+    """
+
+    on_progress: Callable[[ExportProgress], None]
+    on_part: Callable[[int, int, int], None]
+    on_trouble: Callable[[Exception, int], None]
+    should_stop: Callable[[], bool]
+
+    def turn(self, now_ms: int) -> int | None:
+        """Export what is committed now. @return: milliseconds until the next turn; None: there is none."""
+
+    def end(self) -> None:
+        """Make visible what was read of a log that is followed."""
+
+    def report(self, seconds: float) -> ExportReport:
+        """@param seconds: since the run began."""
+
+    def close(self) -> None:
+        """Release the directory; the visible files remain."""
+
+
+class PlannedExport(Protocol):
+    """An export that can be opened: L{dledger.spark.export.engine.ExportPlan}."""
+
+    def open(self) -> RunningExport:
+        """Lock the directory, and read the begin of the log."""
