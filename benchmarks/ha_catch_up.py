@@ -34,11 +34,11 @@ from benchmarks.ha_brokers import (
     wait_for_rest,
 )
 from dledger.base.disk.disk import OsDisk
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_start import inspect_log
-from dledger.rocketmq.broker.store.records.records import NewMessage
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_start import inspect_log
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.records import NewMessage
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host
 from tests.interop.ha import BrokerError
 from tests.processes.children import ChildError, wait_until

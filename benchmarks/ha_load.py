@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-The load of L{benchmarks.ha} by our own producer: L{dledger.rocketmq.broker.client.producer.BrokerProducer},
+The load of L{benchmarks.ha} by our own producer: L{dledger.rocketmq.client.producer.BrokerProducer},
 native frames.
 
     python -m benchmarks.ha_load --address 127.0.0.1:10911 --window 64 --body-bytes 100
@@ -23,9 +23,9 @@ import click
 from benchmarks.client_load import CALLS
 from benchmarks.load import LoadError, Meter, Sample
 from dledger.base.serving.endpoints import tcp_endpoints
-from dledger.rocketmq.broker.client.link import BrokerLink
-from dledger.rocketmq.broker.client.producer import BrokerProducer
-from dledger.rocketmq.broker.client.values import PutError, Stored
+from dledger.rocketmq.client.link import BrokerLink
+from dledger.rocketmq.client.producer import BrokerProducer
+from dledger.rocketmq.client.values import PutError, Stored
 
 
 class _Load:

@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any
 
 from dledger.rocketmq.broker import parts as parts_module
-from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import LogKind
+from dledger.rocketmq.store.records.events import BrokerEvents
 from tests.import_graph import ROOT, module_names
 from tests.sources import text_of, tree_of
 
@@ -33,7 +33,7 @@ BEGIN, END = "<!-- events: begin -->", "<!-- events: end -->"
 NOT_EVENTS = frozenset({"keep_metadata"})
 EVENTS = tuple(name for name in vars(BrokerEvents) if not name.startswith("_") and name not in NOT_EVENTS)
 #: Where the senders are.
-_ROOMS = ("dledger/rocketmq/broker", "dledger/raft_broker")
+_ROOMS = ("dledger/rocketmq", "dledger/raft_broker")
 #: Names of the attributes that hold the interface.
 _HOLDERS = frozenset({"_events", "events", "_tell"})
 

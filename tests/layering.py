@@ -32,10 +32,8 @@ ATTRS = ("attr", "attrs")
 TWISTED = (*ATTRS, "twisted", "zope.interface")
 #: What every room of brokers and name servers may use.
 BROKER = (*VALUES, "dledger.base", "dledger.rocketmq.answering", "protocols.rocketmq", *ROCKETMQ_WIRE)
-
-
-def _broker(*rooms: str) -> tuple[str, ...]:
-    return tuple(f"dledger.rocketmq.broker.{room}" for room in rooms)
+#: What a broker is made of, besides its own room.
+BROKER_ROOMS = ("dledger.rocketmq.metadata", "dledger.rocketmq.replication", "dledger.rocketmq.store")
 
 
 @attrs.frozen(kw_only=True)
@@ -238,110 +236,37 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
-    # Below all rooms of the broker: each of them may report events.
-    Layer(
-        name="broker basics",
-        covers=("dledger.rocketmq.broker.basics",),
-        ours=("protocols.wire.rocketmq",),
-        third=TWISTED,
-        refused=PURE,
-    ),
     Layer(
         name="broker store",
-        covers=("dledger.rocketmq.broker.store",),
-        ours=(*BROKER, "dledger.rocketmq.broker.basics", "protocols.turn"),
+        covers=("dledger.rocketmq.store",),
+        ours=(*BROKER, "protocols.turn"),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker replication",
-        covers=("dledger.rocketmq.broker.ha",),
-        ours=(*BROKER, "dledger.rocketmq.broker.basics"),
+        covers=("dledger.rocketmq.replication",),
+        ours=(*BROKER, "dledger.rocketmq.store.records.events"),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker metadata",
-        covers=("dledger.rocketmq.broker.metadata",),
+        covers=("dledger.rocketmq.metadata",),
         ours=BROKER,
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
-        name="broker common",
-        covers=("dledger.rocketmq.broker.common",),
-        ours=(*BROKER, *_broker("basics", "ha.config", "metadata", "store")),
-        third=TWISTED,
-        refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker puts",
-        covers=("dledger.rocketmq.broker.puts",),
-        ours=(*BROKER, *_broker("basics", "common", "ha", "metadata", "store")),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker delays",
-        covers=("dledger.rocketmq.broker.delays",),
-        ours=(*BROKER, *_broker("basics", "common", "ha", "metadata", "puts", "store")),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker sending",
-        covers=("dledger.rocketmq.broker.sending",),
-        ours=(*BROKER, *_broker("basics", "common", "delays", "ha", "metadata", "puts", "store")),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker consuming",
-        covers=("dledger.rocketmq.broker.consuming",),
-        ours=(*BROKER, *_broker("basics", "common", "metadata", "store")),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker transactions",
-        covers=("dledger.rocketmq.broker.transactions",),
-        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
-        third=TWISTED,
-        refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
-        name="broker popping",
-        covers=("dledger.rocketmq.broker.popping",),
-        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
-        third=TWISTED,
-        refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
-    ),
-    # Administrators ask about everything, so this room sees puts and consuming; they never see it.
-    Layer(
-        name="broker administration",
-        covers=("dledger.rocketmq.broker.admin",),
-        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
-    Layer(
         name="broker verification",
-        covers=("dledger.rocketmq.broker.verify",),
-        ours=(*BROKER, *_broker("metadata", "store")),
+        covers=("dledger.rocketmq.verify",),
+        ours=(*BROKER, "dledger.rocketmq.metadata", "dledger.rocketmq.store"),
         third=ATTRS,
         refused=("twisted", "logging", "asyncio"),
     ),
     Layer(
-        name="broker access",
-        covers=("dledger.rocketmq.broker.access",),
-        ours=(*VALUES, "protocols.rocketmq", *ROCKETMQ_WIRE),
-        third=(*ATTRS, "yaml"),
-        refused=("twisted.web", "logging", "asyncio"),
-        late=("yaml",),
-    ),
-    Layer(
         name="broker client",
-        covers=("dledger.rocketmq.broker.client",),
+        covers=("dledger.rocketmq.client",),
         ours=(*VALUES, "dledger.base", "protocols", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.base.disk", "protocols.ledger", "logging", "asyncio"),
@@ -349,9 +274,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="broker",
         covers=("dledger.rocketmq.broker",),
-        ours=(*BROKER, "protocols"),
-        third=TWISTED,
-        refused=("dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
+        ours=(*BROKER, *BROKER_ROOMS, "protocols"),
+        third=(*TWISTED, "yaml"),
+        refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
+        late=("yaml",),
     ),
     # -- the name server: nothing of the broker, which registers with it -----------------------------
     Layer(
@@ -368,11 +294,11 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.raft_broker",),
         ours=(
             *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.node", "dledger.rocketmq.broker",
-            "protocols.wire.layout", "protocols.wire.errors",
+            *BROKER_ROOMS, "protocols.wire.layout", "protocols.wire.errors",
         ),
         third=(*TWISTED, "construct"),
         refused=(
-            "dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio",
+            "dledger.rocketmq.client", "protocols.ledger", "twisted.web", "logging", "asyncio",
         ),
     ),
     # -- files of ours on stores that are far away --------------------------------------------------
@@ -409,8 +335,9 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.admin",),
         ours=(
             "dledger", *LEDGER, *CODES, "dledger.base", "dledger.node", "dledger.client",
-            "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status",
-            "dledger.rocketmq.broker.basics.operators", "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
+            "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.showing.status",
+            "dledger.rocketmq.broker.options.operators", "dledger.rocketmq.broker.showing.shown",
+            *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.base.disk", "logging", "asyncio"),
@@ -451,8 +378,8 @@ LAYERS: tuple[Layer, ...] = (
         name="commands of RocketMQ",
         covers=("dledger.cli.rocketmq",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
-            "dledger.rocketmq.broker.store.records.store_config", "dledger.rocketmq.broker.verify",
+            *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.client",
+            "dledger.rocketmq.store.records.store_config", "dledger.rocketmq.verify",
             "dledger.storage.files", "dledger.storage.start.verify", *LEDGER_WIRE,
             "protocols.rocketmq.signing", "protocols.wire.rocketmq",
         ),
@@ -471,7 +398,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.cli",),
         ours=(
             "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
-            "dledger.rocketmq.broker.client", *LEDGER_WIRE,
+            "dledger.rocketmq.client", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),
@@ -508,7 +435,7 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.admin",
         ),
         third=TWISTED,
-        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.client", "logging", "asyncio"),
     ),
     Layer(
         name="daemons of the ledger",
@@ -543,26 +470,26 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="simulated brokers",
         covers=("dledger.testing.brokers",),
-        ours=("dledger.testing.world", *BROKER, "dledger.rocketmq.broker", "protocols.turn"),
+        ours=("dledger.testing.world", *BROKER, "dledger.rocketmq.broker", *BROKER_ROOMS, "protocols.turn"),
         third=(*TWISTED, "click", "rich"),
-        refused=("dledger.rocketmq.broker.client", "twisted.internet.reactor", "logging", "asyncio"),
+        refused=("dledger.rocketmq.client", "twisted.internet.reactor", "logging", "asyncio"),
     ),
     Layer(
         name="simulated raft brokers",
         covers=("dledger.testing.raft_brokers",),
         ours=(
-            *LEDGER, *BROKER, "dledger.raft_broker", "dledger.rocketmq.broker", "dledger.node",
+            *LEDGER, *BROKER, "dledger.raft_broker", "dledger.rocketmq.broker", *BROKER_ROOMS, "dledger.node",
             "dledger.testing.brokers", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
-        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.client", "logging", "asyncio"),
     ),
     Layer(
         name="crashes",
         covers=("dledger.testing.crashes",),
         ours=(
-            *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.rocketmq.broker.basics",
-            "dledger.rocketmq.broker.store", "dledger.testing.world",
+            *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.rocketmq.broker.options",
+            "dledger.rocketmq.store", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),

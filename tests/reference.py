@@ -34,13 +34,13 @@ from dledger.daemons.rocketmq.broker import Options as BrokerOptions
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.option_help import OPTION_HELP
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.raft_options import RaftOptions
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, Waiting
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.raft_options import RaftOptions
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus, Waiting
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.namesrv.status import NameServerStatus
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.values.option_fields import is_fixed
 from protocols.wire.code_help import CODE_HELP
 from tests.admin.fakes import MACHINE, picture

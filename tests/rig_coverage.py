@@ -25,7 +25,7 @@ from coverage import Coverage
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "build" / "rigs.coverage"
 #: Folders of the report.
-ROOMS = ("core", "machine", "node", "raft_broker", "storage", "rocketmq/broker")
+ROOMS = ("core", "machine", "node", "raft_broker", "storage", "rocketmq")
 
 
 def _group(seed: int) -> None:

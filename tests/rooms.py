@@ -43,10 +43,8 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "state machines": (1, ("state machines",)),
     "clients": (1, ("client", "client for asyncio", "front door")),
     "brokers, name server": (2, (
-        "RocketMQ", "RocketMQ answers", "name server", "broker", "broker access", "broker administration",
-        "broker basics", "broker client", "broker common", "broker consuming", "broker delays",
-        "broker metadata", "broker popping", "broker puts", "broker replication", "broker sending",
-        "broker store", "broker transactions", "broker verification",
+        "RocketMQ", "RocketMQ answers", "name server", "broker", "broker client", "broker metadata",
+        "broker replication", "broker store", "broker verification",
     )),
     "raft broker": (3, ("raft broker",)),
     "Spark, archives": (3, ("spark", "spark export", "spark by name", "remote stores")),

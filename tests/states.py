@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.rocketmq.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
+from dledger.rocketmq.replication.slave_session import Diverged, SessionEnded, SlaveSession
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import VoteRequest, VoteResponse

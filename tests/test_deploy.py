@@ -26,7 +26,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.process.descriptors import WANTED
 from dledger.node.service import CLOSE_TIME_OUT_S, LINGER_S, STOP_TIME_OUT_S
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import CLOSE_TIME_OUT_S as BROKER_CLOSE_S
 from dledger.rocketmq.namesrv.service import CLOSE_TIME_OUT_S as NAME_SERVER_CLOSE_S
 from dledger.values.addresses import parse_members

@@ -80,8 +80,8 @@ from dledger.admin.metrics import MemberStatusSource, NodeCollector
 from dledger.admin.openapi import searched_pages, service_document, status_schema
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
-from dledger.rocketmq.broker.basics.operators import NotDone
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
+from dledger.rocketmq.broker.options.operators import NotDone
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from protocols.wire.fastjson import JsonObject

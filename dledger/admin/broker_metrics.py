@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 import dledger
 from dledger.admin.exporter_metrics import exporter_metrics
 from dledger.admin.metrics import histogram_family
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 
 _PREFIX = "dledger_broker_"
 #: Consumer groups in topics that have a metric of their own; the largest lags come first.

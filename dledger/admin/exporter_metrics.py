@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, GroupMeasure
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus, GroupMeasure
 
 _RETRY, _DLQ = "%RETRY%", "%DLQ%"
 _VERSION = "V5_3_3"

@@ -60,7 +60,7 @@ from dledger.cli.tools.context import context_command
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
 from dledger.client.answers.values import AppendError, Entry
 from dledger.rocketmq.broker.access.accounts import read_credentials
-from dledger.rocketmq.broker.client.native_tail import From
+from dledger.rocketmq.client.native_tail import From
 from dledger.values.client_token import ClientToken, read_token
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import tls_files

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from construct import Int32ub, Int64sb, Struct
 
 from dledger.raft_broker.raft_log import RaftLog
-from dledger.rocketmq.broker.store.checkpoints import DispatchFlush, run_steps
-from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
+from dledger.rocketmq.store.checkpoints import DispatchFlush, run_steps
+from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
 from dledger.values.errors import StoreError
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
@@ -76,7 +76,7 @@ def units_of(queues: ConsumeQueues) -> int:
 
 class RaftCheckpoints:
     """
-    A L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints}.
+    A L{dledger.rocketmq.store.checkpoints.StoreCheckpoints}.
 
     @ivar settled_offset: the units of all messages before this offset are on stable storage.
     """
@@ -90,7 +90,7 @@ class RaftCheckpoints:
         self._events = around.events
 
     async def write(self) -> None:
-        """See L{dledger.rocketmq.broker.store.checkpoints.StoreCheckpoints.write}."""
+        """See L{dledger.rocketmq.store.checkpoints.StoreCheckpoints.write}."""
         opened, root = self._opened, self._root
         dispatched = DispatchFlush(opened, self._run_in_thread)
         units = units_of(opened.queues)  # now: those before dispatched.offset

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
-from dledger.rocketmq.broker.store.queues.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher, Puts
-from dledger.rocketmq.broker.store.records.records import read_plain_record, read_record
+from dledger.rocketmq.store.queues.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher, Puts
+from dledger.rocketmq.store.records.events import Arrived, BrokerEvents
+from dledger.rocketmq.store.records.records import read_plain_record, read_record
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC

@@ -9,7 +9,7 @@ Source: DLedgerCommitLog.checkMessageAndReturnSize, IndexService.buildIndex (4.9
 
 from __future__ import annotations
 
-from dledger.rocketmq.broker.store.index.indexing import FIXED_SIZE, SCARCE_S, KeyIndexing
+from dledger.rocketmq.store.index.indexing import FIXED_SIZE, SCARCE_S, KeyIndexing
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.rocketmq.layout import INDEXED_PART, START_SIZE

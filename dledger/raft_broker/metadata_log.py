@@ -41,8 +41,8 @@ from dledger.raft_broker.queue_ends import TABLE_NAME, QueueEnds
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import LoggedTable
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import LoggedTable
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.documents import to_object

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, to_int
 
@@ -25,7 +25,7 @@ TABLE_NAME = "queueEnds"
 
 class QueueEnds:
     """
-    A L{dledger.rocketmq.broker.metadata.tables.LoggedTable} without changes: it is only written as a whole.
+    A L{dledger.rocketmq.metadata.tables.LoggedTable} without changes: it is only written as a whole.
     Its names are C{TOPIC@QUEUEID}, its entries the offset of the queue's next message.
     """
 
@@ -52,7 +52,7 @@ class QueueEnds:
 
     def apply(self, changes: JsonObject, version: object) -> None:
         """
-        See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.apply}.
+        See L{dledger.rocketmq.metadata.tables.LoggedTable.apply}.
 
         @raise OSError: the files of a queue could not be deleted.
         """

@@ -22,7 +22,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
 from dledger.ledger.config import DLedgerConfig
 from dledger.raft_broker.stamps import MessageStamps
-from dledger.rocketmq.broker.store.records.records import problem_of
+from dledger.rocketmq.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError

@@ -29,11 +29,11 @@ from dledger.raft_broker.store import RaftStore
 from dledger.raft_broker.topic_offers import TopicOffers
 from dledger.raft_broker.writer import RaftWriter
 from dledger.rocketmq.answering.refusals import CommandGroup
-from dledger.rocketmq.broker.basics.role import MASTER_ID
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog, SlaveSynchronize
-from dledger.rocketmq.broker.puts.puts import LogWriter
+from dledger.rocketmq.broker.options.role import MASTER_ID
+from dledger.rocketmq.broker.producing.puts import LogWriter
 from dledger.rocketmq.broker.surroundings import ReplicationNeeds
+from dledger.rocketmq.metadata.slave_synchronize import OwnLog, SlaveSynchronize
+from dledger.rocketmq.replication.service import HAStatus
 from dledger.values.errors import StoreError
 
 #: The role of a leader for name servers and tools, as in RocketMQ.

@@ -31,12 +31,12 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
-from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
-from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.store_config import EXPIRY_OPTIONS
+from dledger.rocketmq.store.store import MessageStore
 from protocols.wire.ledger.messages import Response
 
 #: Seconds that a follower may take to become the leader when this broker stops.

@@ -32,20 +32,20 @@ from dledger.raft_broker.checkpoints import (
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.raft_broker.raft_log import RaftLog
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.index.key_index import KeyIndex
-from dledger.rocketmq.broker.store.opened_files import OpenedFiles, StoreSurroundings, has_files, lock_store
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
-from dledger.rocketmq.broker.store.records.checkpoint import (
+from dledger.rocketmq.store.index.key_index import KeyIndex
+from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings, has_files, lock_store
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.unit_check import TornUnits
+from dledger.rocketmq.store.records.bad_records import BadRecords
+from dledger.rocketmq.store.records.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
     decode_checkpoint,
     read_small,
 )
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import DirectoryError, StoreError
 
 

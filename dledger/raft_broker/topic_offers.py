@@ -23,9 +23,9 @@ from twisted.logger import Logger
 
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS, UPDATE_AND_CREATE_TOPIC
 from dledger.rocketmq.broker.lost_topics import lost_topics
-from dledger.rocketmq.broker.metadata.slave_synchronize import TIMEOUT_S, MasterAsker
-from dledger.rocketmq.broker.metadata.tables import TopicConfig, Topics
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.metadata.slave_synchronize import TIMEOUT_S, MasterAsker
+from dledger.rocketmq.metadata.tables import TopicConfig, Topics
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.remoting import RemotingCommand

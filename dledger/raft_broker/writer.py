@@ -22,10 +22,10 @@ from twisted.python.failure import Failure
 from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.puts import NotPut, Put
-from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
-from dledger.rocketmq.broker.store.records.records import NewMessage, size_of
+from dledger.rocketmq.broker.producing.puts import NotPut, Put
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage
+from dledger.rocketmq.store.records.records import NewMessage, size_of
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode

@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.admin.broker import KEPT_S, BrokerPages, make_broker_pages
 from dledger.admin.broker_metrics import BROKER_COUNTERS, BROKER_GAUGES, GROUPS_MEASURED
 from dledger.admin.dashboard.broker_page import GROUPS_SHOWN
-from dledger.rocketmq.broker.basics.operators import NotDone
-from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, ConsumerLag, SlaveLag
+from dledger.rocketmq.broker.options.operators import NotDone
+from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus, ConsumerLag, SlaveLag
 from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject
 
@@ -62,7 +62,7 @@ class FakeBrowser:
         self.asked: list[tuple[object, ...]] = []
 
     def queues(self, topic: str = "") -> tuple[tuple[ShownQueue, ...], bool]:
-        """As of a L{dledger.rocketmq.broker.browsing.MessageBrowser}, as the others."""
+        """As of a L{dledger.rocketmq.broker.showing.browsing.MessageBrowser}, as the others."""
         return ((QUEUE,) if topic in ("", QUEUE.topic) else ()), not topic
 
     def queue(self, topic: str, queue_id: int) -> ShownQueue:

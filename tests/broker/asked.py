@@ -11,11 +11,11 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from dledger.rocketmq.answering.refusals import CommandGroup
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
-from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.config import SLAVE, HAConfig
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.support import Made, config_of

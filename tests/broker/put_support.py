@@ -11,10 +11,10 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.service import TICK_MS
-from dledger.rocketmq.broker.store.queues.reput import DEFERRED_S
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.service import TICK_MS
+from dledger.rocketmq.store.queues.reput import DEFERRED_S
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.ha import encode_report
 from tests.broker.ha.fakes import plug

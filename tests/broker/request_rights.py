@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.broker.test_request_rights -*-
 """
 The table of docs/security.md that says what each request to a broker with access control needs, made from
-L{dledger.rocketmq.broker.door.request_rights}.
+L{dledger.rocketmq.broker.access.request_rights}.
 
     python -m tests.broker.request_rights            say whether docs/ is current
     python -m tests.broker.request_rights --write    bring it up to date
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dledger.rocketmq.broker.door.request_rights import RULES, Answered
+from dledger.rocketmq.broker.access.request_rights import RULES, Answered
 from tests.import_graph import ROOT
 
 PAGE = ROOT / "docs" / "security.md"

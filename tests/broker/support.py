@@ -14,19 +14,19 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from dledger.rocketmq.broker.producing.tracing import MessageTrace
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_start import inspect_log
-from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
-from dledger.rocketmq.broker.store.records.plain_records import PlainMessage, lay_out, plain_batch
-from dledger.rocketmq.broker.store.records.records import NewMessage
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_start import inspect_log
+from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.plain_records import PlainMessage, lay_out, plain_batch
+from dledger.rocketmq.store.records.records import NewMessage
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties, make_message
 
 #: Files so small that every test meets blanks and new files.

@@ -9,9 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker import browsing
-from dledger.rocketmq.broker.browsing import STEPS_TURN, MessageBrowser
-from dledger.rocketmq.broker.shown import NotShown, ShownMessages
-from dledger.rocketmq.broker.store.index.indexing import DELAY_S
+from dledger.rocketmq.broker.showing.browsing import STEPS_TURN, MessageBrowser
+from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessages
+from dledger.rocketmq.store.index.indexing import DELAY_S
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dledger.rocketmq.broker.describing import consumer_lags
-from dledger.rocketmq.broker.status import ConsumerLag
+from dledger.rocketmq.broker.showing.status import ConsumerLag
 from tests.broker.send_support import send_of
 from tests.broker.test_service import WALL_S, ServiceCase
 

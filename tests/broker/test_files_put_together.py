@@ -16,7 +16,7 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.store.queries import get_messages
+from dledger.rocketmq.store.queries import get_messages
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from protocols.wire.remoting import RemotingCommand

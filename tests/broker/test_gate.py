@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.address import IPv4Address
 from twisted.logger import capturedLogs
 
-from dledger.rocketmq.broker.door.gate import CHANGES, broker_change
+from dledger.rocketmq.broker.access.gate import CHANGES, broker_change
 from protocols.rocketmq.signing import Credentials, signed
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.broker_frames import (

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from dledger.rocketmq.broker import measuring
-from dledger.rocketmq.broker.metadata.order_info import OrderInfo
-from dledger.rocketmq.broker.status import BrokerMeasures
+from dledger.rocketmq.broker.showing.status import BrokerMeasures
+from dledger.rocketmq.metadata.order_info import OrderInfo
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import send_of
 from tests.broker.test_service import WALL_S, ServiceCase

@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata.tables import TopicConfig, Topics
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
+from dledger.rocketmq.metadata.tables import TopicConfig, Topics
 from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
 

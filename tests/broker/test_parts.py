@@ -9,9 +9,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication, Replication
+from dledger.rocketmq.store.records.events import BrokerEvents
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests import broker_events
 from tests.broker.put_support import Writing

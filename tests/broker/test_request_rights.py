@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from dledger.rocketmq.broker.door.request_rights import RULES, SIGNED_CODES, topics_of
+from dledger.rocketmq.broker.access.request_rights import RULES, SIGNED_CODES, topics_of
 from protocols.rocketmq.signing import Credentials, signed
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.message import decode_message, encode_properties

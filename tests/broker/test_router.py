@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.client_places import ClientPlaces
 from dledger.rocketmq.answering.refusals import CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import READS_S

@@ -16,13 +16,13 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.rocketmq.broker.following import Following
-from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.ha.slave_session import Difference
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
+from dledger.rocketmq.replication.slave import LogRange
+from dledger.rocketmq.replication.slave_session import Difference
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.remoting import RemotingCommand, encode_command

@@ -16,8 +16,8 @@ from twisted.test.iosim import FakeTransport, connect
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls.ports import SecuredPort
-from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
-from dledger.rocketmq.broker.door.tls_ports import BrokerTls
+from dledger.rocketmq.broker.access.tls_ports import BrokerTls
+from dledger.rocketmq.broker.options.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.service import KEYS_TICKS, TICK_S
 from dledger.values.rights import ClientRole
 from dledger.values.tls_files import TlsFiles

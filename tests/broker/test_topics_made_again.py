@@ -10,12 +10,12 @@ from twisted.internet.defer import succeed
 from twisted.logger import capturedLogs
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
-from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
-from dledger.rocketmq.broker.transactions.ends import COMMIT
-from dledger.rocketmq.broker.transactions.ends_reading import first_place
+from dledger.rocketmq.broker.consuming.popping.check_points import pop_retry_topic
+from dledger.rocketmq.broker.producing.halves import HALF_TOPIC
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT
+from dledger.rocketmq.broker.producing.transactions.ends_reading import first_place
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.transactions.rig import TransactionCase

@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-import dledger.rocketmq.broker.client
+import dledger.rocketmq.client
 from tests.import_graph import ROOT
 
 #: A program with one mistake on each line that ends with C{# code}.
@@ -22,7 +22,7 @@ import dledger
 import dledger.aio
 from dledger import Entry, Log
 from dledger.client.client import LogClient
-from dledger.rocketmq.broker.client import Broker, PutUnknown
+from dledger.rocketmq.client import Broker, PutUnknown
 from protocols.wire.ledger.messages import AppendRequest
 
 
@@ -64,7 +64,7 @@ CORRECT = '''
 from collections.abc import Iterator
 
 import dledger
-import dledger.rocketmq.broker.client as client
+import dledger.rocketmq.client as client
 from dledger import AppendError, AppendFailed, DLedgerError, ResponseCode, UnknownOutcome
 
 
@@ -103,11 +103,11 @@ def put(address: str) -> str:
 
 
 class FrontDoorTests(SynchronousTestCase):
-    """What C{dledger} and C{dledger.rocketmq.broker.client} export."""
+    """What C{dledger} and C{dledger.rocketmq.client} export."""
 
     def test_every_exported_name_exists(self) -> None:
         """Every name is there, is listed, and is a class or a function of this project."""
-        for module in (dledger, dledger.rocketmq.broker.client):
+        for module in (dledger, dledger.rocketmq.client):
             for name in module.__all__:
                 value = getattr(module, name)
                 self.assertIn(name, dir(module))

@@ -22,7 +22,7 @@ import dledger
 from dledger.base.process.reactor_thread import Outcome as PendingOutcome
 from dledger.base.process.reactor_thread import ReactorThread
 from dledger.client.blocking import Log
-from dledger.rocketmq.broker.client.blocking import Broker
+from dledger.rocketmq.client.blocking import Broker
 from dledger.values.errors import DLedgerError
 from tests.client.test_blocking import LiveGroup, interrupted_at
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.main import cli
 from dledger.cli.rocketmq.broker import record_line
-from dledger.rocketmq.broker.client.blocking import Broker
+from dledger.rocketmq.client.blocking import Broker
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.broker.client.test_blocking import LiveBroker
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.cli.rocketmq import ha as cli_ha
 from dledger.cli.rocketmq.ha import fetch_reports
-from dledger.rocketmq.broker.client.ha_status import HAReport, HASlave, read_ha_info
+from dledger.rocketmq.client.ha_status import HAReport, HASlave, read_ha_info
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from tests.broker.client.test_ha_status import JAVA_CLUSTER, JAVA_MASTER, JAVA_SLAVE, RUNTIME, Brokers

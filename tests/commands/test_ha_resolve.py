@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.cli.rocketmq import ha_resolve as cli_resolve
-from dledger.rocketmq.broker.client.ha_resolve import read_stopped
+from dledger.rocketmq.client.ha_resolve import read_stopped
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.client.test_ha_resolve import ADDRESS, SHOWN
 from tests.broker.client.test_ha_status import Brokers

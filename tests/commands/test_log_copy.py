@@ -15,10 +15,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.rocketmq import log_copy
 from dledger.cli.rocketmq.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
-from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_NAME
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
-from dledger.rocketmq.broker.store.opened_files import COPY_NAME
-from dledger.rocketmq.broker.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
+from dledger.rocketmq.store.index.index_mark import INDEX_MARK_NAME
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.store.opened_files import COPY_NAME
+from dledger.rocketmq.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
 from dledger.values.errors import DirectoryError
 from tests.broker.send_support import Sending
 from tests.broker.test_files_put_together import SERVED, Files, FilesCase, disk_of, served

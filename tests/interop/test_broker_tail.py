@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dledger.rocketmq.broker.client.blocking import Broker as Client
+from dledger.rocketmq.client.blocking import Broker as Client
 from protocols.wire.rocketmq.message import decode_message
 from tests.interop.ha_story import TOPIC, Story
 from tests.interop.rocketmq import PATIENCE

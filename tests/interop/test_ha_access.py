@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.rocketmq.broker.client import Broker, Credentials, PutError
+from dledger.rocketmq.client import Broker, Credentials, PutError
 from tests.interop.ha import Client, OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, class_path

@@ -34,10 +34,10 @@ from benchmarks.ha_brokers import ASYNC_MASTER, KINDS, SYNC_MASTER, parse_sample
 from benchmarks.ha_catch_up import Copied, bare_copy, poll_s, write_store
 from benchmarks.load import LoadError, Sample
 from dledger.base.disk.disk import OsDisk
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_start import inspect_log
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_start import inspect_log
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.store_config import StoreConfig
 
 CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)
 

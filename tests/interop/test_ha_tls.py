@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from dledger.rocketmq.broker.client import Broker, PutError
+from dledger.rocketmq.client import Broker, PutError
 from dledger.values.rights import ClientRole
 from dledger.values.tls_files import TlsFiles
 from protocols.wire.rocketmq.ha import encode_report

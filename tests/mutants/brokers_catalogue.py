@@ -9,38 +9,38 @@ from __future__ import annotations
 from tests.mutants.history_catalogue import HistoryRow
 from tests.mutants.patching import Patch
 
-ACKS = "dledger.rocketmq.broker.popping.acks"
+ACKS = "dledger.rocketmq.broker.consuming.popping.acks"
 ADMIN = "dledger.rocketmq.broker.admin.commands"
 COMMITS = "dledger.rocketmq.broker.consuming.commits"
-DELETED = "dledger.rocketmq.broker.store.deleted_topics"
-OFFSET_TABLE = "dledger.rocketmq.broker.metadata.offsets"
+DELETED = "dledger.rocketmq.store.deleted_topics"
+OFFSET_TABLE = "dledger.rocketmq.metadata.offsets"
 PULLS = "dledger.rocketmq.broker.consuming.pulls"
-SCHEDULE = "dledger.rocketmq.broker.delays.schedule"
-STORE = "dledger.rocketmq.broker.store.commit_log_store"
-BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
+SCHEDULE = "dledger.rocketmq.broker.producing.delays.schedule"
+STORE = "dledger.rocketmq.store.commit_log_store"
+BEGINS = "dledger.rocketmq.broker.consuming.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
-COMMANDS = "dledger.rocketmq.broker.transactions.commands"
-COPY = "dledger.rocketmq.broker.metadata.slave_synchronize"
+COMMANDS = "dledger.rocketmq.broker.producing.transactions.commands"
+COPY = "dledger.rocketmq.metadata.slave_synchronize"
 CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
-ENDS = "dledger.rocketmq.broker.transactions.ends"
-FILES = "dledger.rocketmq.broker.metadata.files"
-HALVES = "dledger.rocketmq.broker.puts.halves"
-INDEX = "dledger.rocketmq.broker.store.index.key_index"
-JUDGE = "dledger.rocketmq.broker.transactions.half_judge"
+ENDS = "dledger.rocketmq.broker.producing.transactions.ends"
+FILES = "dledger.rocketmq.metadata.files"
+HALVES = "dledger.rocketmq.broker.producing.halves"
+INDEX = "dledger.rocketmq.store.index.key_index"
+JUDGE = "dledger.rocketmq.broker.producing.transactions.half_judge"
 LOST = "dledger.rocketmq.broker.lost_topics"
-LONG = "dledger.rocketmq.broker.sending.long_sends"
-MASTER = "dledger.rocketmq.broker.ha.master"
-IN_ORDER = "dledger.rocketmq.broker.popping.in_order"
+LONG = "dledger.rocketmq.broker.producing.sending.long_sends"
+MASTER = "dledger.rocketmq.replication.master"
+IN_ORDER = "dledger.rocketmq.broker.consuming.popping.in_order"
 OFFSETS = "dledger.rocketmq.broker.consuming.offset_commands"
-ORDER_INFO = "dledger.rocketmq.broker.metadata.order_info"
-POPPED = "dledger.rocketmq.broker.popping.popped"
-POPS = "dledger.rocketmq.broker.popping.pops"
-PROPERTIES = "dledger.rocketmq.broker.puts.send_properties"
-RETRIES = "dledger.rocketmq.broker.popping.retries"
-REVIVE = "dledger.rocketmq.broker.popping.revive"
-RULES = "dledger.rocketmq.broker.puts.rules"
-TAKING = "dledger.rocketmq.broker.popping.taking"
-TIMERS = "dledger.rocketmq.broker.delays.timers"
+ORDER_INFO = "dledger.rocketmq.metadata.order_info"
+POPPED = "dledger.rocketmq.broker.consuming.popping.popped"
+POPS = "dledger.rocketmq.broker.consuming.popping.pops"
+PROPERTIES = "dledger.rocketmq.broker.producing.send_properties"
+RETRIES = "dledger.rocketmq.broker.consuming.popping.retries"
+REVIVE = "dledger.rocketmq.broker.consuming.popping.revive"
+RULES = "dledger.rocketmq.broker.producing.rules"
+TAKING = "dledger.rocketmq.broker.consuming.popping.taking"
+TIMERS = "dledger.rocketmq.broker.producing.delays.timers"
 
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
@@ -55,7 +55,8 @@ _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
 BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("delay-level-of-lost-messages", "a new master passes over what has the numbers of lost messages", (
-        Patch("dledger.rocketmq.broker.delays.schedule", "            known = index_at(queue, self._bound)\n",
+        Patch("dledger.rocketmq.broker.producing.delays.schedule",
+              "            known = index_at(queue, self._bound)\n",
               ""),
     ), {"test": "tests.broker.sending.test_schedule"}),
     ("pop-begins-at-the-end", "a group that asks for the last message passes over a young queue", (
@@ -108,7 +109,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(TIMERS, "            if self._recalled.has(key, unit.offset):\n                continue\n", ""),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("timer-too-far", "a message waits for longer than its file of the log is kept", (
-        Patch("dledger.rocketmq.broker.delays.timed", "    if at_ms - now_ms > most_ms:\n",
+        Patch("dledger.rocketmq.broker.producing.delays.timed", "    if at_ms - now_ms > most_ms:\n",
               "    if False:\n"),
     ), {"test": "tests.broker.sending.test_timed"}),
     ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
@@ -132,7 +133,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(TAKING, "retries = () if pop.in_order else ", "retries = "),
     ), _ORDER_TESTS),
     ("order-forgotten", "the next run of a broker does not know what was given in order", (
-        Patch("dledger.rocketmq.broker.metadata.files", "self.changed_options, self.order_info,",
+        Patch("dledger.rocketmq.metadata.files", "self.changed_options, self.order_info,",
               "self.changed_options,"),
     ), _ORDER_TESTS),
     ("order-info-stays", "a group whose offset is set waits for what it held before", (
@@ -144,7 +145,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "if mark.offset <= log.ledger_end:"),
     ), {"test": "tests.raft_broker.test_store.StoreTests.test_a_mark_of_another_log"}),
     ("start-in-a-copy", "a broker begins with an empty log while its own is set aside", (
-        Patch("dledger.rocketmq.broker.store.opened_files", 'if disk.exists(f"{root}/{COPY_NAME}"):',
+        Patch("dledger.rocketmq.store.opened_files", 'if disk.exists(f"{root}/{COPY_NAME}"):',
               "if False:"),
     ), {"test": "tests.commands.test_log_copy.KillTests"}),
     ("queues-without-a-word", "queues are complete although nothing says that the last run ended in order", (
@@ -155,23 +156,23 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(STORE, "known = min(log.start_after_crash(safe), end)", "known = end"),
     ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
     ("queue-file-without-a-byte", "a file that a crash left empty keeps a broker from starting", (
-        Patch("dledger.rocketmq.broker.store.queues.consume_queue",
+        Patch("dledger.rocketmq.store.queues.consume_queue",
               "if listing.unfinished_size and not crashed:", "if listing.unfinished and not crashed:"),
     ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
     ("offsets-of-a-former-life", "the offsets of a deleted topic are written to the log after its deletion", (
-        Patch("dledger.rocketmq.broker.metadata.offsets",
+        Patch("dledger.rocketmq.metadata.offsets",
               "        if self.place_of(topic) > self._lives.get(topic, 0):\n", "        if False:\n"),
     ), {"test": "tests.sim.test_logged_tables.SlaveTests.test_offsets_of_a_deleted_topic"}),
     ("recall-too-late", "a message is delivered while the note of its recall is being stored", (
-        Patch("dledger.rocketmq.broker.delays.timers",
+        Patch("dledger.rocketmq.broker.producing.delays.timers",
               "if self._recalled.is_unsure(self._open.key(one[1])):", "if False:"),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("check-point-of-nobody", "a check point that the former master took for lost gives a message again", (
-        Patch("dledger.rocketmq.broker.popping.popped", "        if self._holders is None:\n",
+        Patch("dledger.rocketmq.broker.consuming.popping.popped", "        if self._holders is None:\n",
               "        if True:\n"),
     ), {"test": "tests.broker.popping.test_popped"}),
     ("log-without-abort", "a log whose marks are gone is taken for durable", (
-        Patch("dledger.rocketmq.broker.store.log.commit_log", "        segments.touch(offset, offset + 1)\n",
+        Patch("dledger.rocketmq.store.log.commit_log", "        segments.touch(offset, offset + 1)\n",
               "        pass\n"),
     ), {"test": "tests.broker.store.test_commit_log.OnSimulatedDisk.test_killed_without_marks"}),
     ("raft-queues-without-abort", "names of queues of a killed raft broker are taken for durable", (
@@ -179,11 +180,12 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "crashed = abort.is_there"),
     ), {"test": "tests.raft_broker.test_store.StoreTests.test_killed_without_marks"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
-        Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
+        Patch("dledger.rocketmq.broker.producing.transactions.commands",
+              "        if named_id and named_id not in",
               "        if False and named_id not in"),
     ), {"test": "tests.broker.transactions.test_commands"}),
     ("recall-refused-barely", "a refused recall has neither region nor trace switch", (
-        Patch("dledger.rocketmq.broker.delays.recalls",
+        Patch("dledger.rocketmq.broker.producing.delays.recalls",
               "            self._answers.refuse(connection, request, error.code, error.remark)\n"
               "            return\n", "            raise\n"),
     ), {"test": "tests.broker.sending.test_recalls"}),
@@ -207,7 +209,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ENDS, "        if before is not None:\n", "        if False:\n"),
     ), _END_TESTS),
     ("ends-forgotten", "the next master does not know which transactions have ended", (
-        Patch("dledger.rocketmq.broker.transactions.ends_reading",
+        Patch("dledger.rocketmq.broker.producing.transactions.ends_reading",
               "            self._ends.add(self._firsts.get(offset, offset), known)\n",
               "            del known\n"),
     ), _END_TESTS),
@@ -264,11 +266,11 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(PULLS, "        if self.commits.is_former(*reader):\n", "        if False:\n"),
     ), _COMMIT_TESTS),
     ("recall-of-another", "a recall takes the same message with another time", (
-        Patch("dledger.rocketmq.broker.delays.timed", "    return topic, key, at_ms\n",
+        Patch("dledger.rocketmq.broker.producing.delays.timed", "    return topic, key, at_ms\n",
               "    return topic, key, 0\n"),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("delay-ahead", "a delay that began while the clock was ahead waits for the clock", (
-        Patch("dledger.rocketmq.broker.delays.waiting", "return now_ms if delay_ms is not None and",
+        Patch("dledger.rocketmq.broker.producing.delays.waiting", "return now_ms if delay_ms is not None and",
               "return now_ms if False and"),
     ), _TIMER_TESTS),
     ("query-before-the-index", "a query by key does not see what was stored before it", (

@@ -12,17 +12,17 @@ from typing import TypeAlias
 
 from tests.mutants.patching import Patch
 
-ACKS = "dledger.rocketmq.broker.ha.acks"
-CLIENT = "dledger.rocketmq.broker.ha.slave"
-FOLLOWER = "dledger.rocketmq.broker.ha.slave_session"
-LOG = "dledger.rocketmq.broker.store.log.commit_log"
-MENDING = "dledger.rocketmq.broker.store.log.log_mending"
+ACKS = "dledger.rocketmq.replication.acks"
+CLIENT = "dledger.rocketmq.replication.slave"
+FOLLOWER = "dledger.rocketmq.replication.slave_session"
+LOG = "dledger.rocketmq.store.log.commit_log"
+MENDING = "dledger.rocketmq.store.log.log_mending"
 JOB = "dledger.base.disk.flush_job"
-TRANSFER = "dledger.rocketmq.broker.ha.group_transfer"
-MASTER = "dledger.rocketmq.broker.ha.master"
-SERVICE = "dledger.rocketmq.broker.ha.service"
-VIEW = "dledger.rocketmq.broker.ha.slave_view"
-STATUS = "dledger.rocketmq.broker.ha.put_status"
+TRANSFER = "dledger.rocketmq.replication.group_transfer"
+MASTER = "dledger.rocketmq.replication.master"
+SERVICE = "dledger.rocketmq.replication.service"
+VIEW = "dledger.rocketmq.replication.slave_view"
+STATUS = "dledger.rocketmq.replication.put_status"
 
 Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[str, ...]]
 

@@ -13,25 +13,25 @@ from tests.mutants.ha_catalogue import Row
 from tests.mutants.patching import Patch
 
 BROKER = "dledger.rocketmq.broker"
-COPY = f"{BROKER}.metadata.slave_synchronize"
-ENDS = f"{BROKER}.transactions.ends"
+COPY = "dledger.rocketmq.metadata.slave_synchronize"
+ENDS = f"{BROKER}.producing.transactions.ends"
 EXPIRY = "dledger.base.disk.expiry"
-FILES = f"{BROKER}.store.queues.queue_files"
+FILES = "dledger.rocketmq.store.queues.queue_files"
 LOCKS = f"{BROKER}.consuming.queue_locks"
-INDEX = f"{BROKER}.store.index.key_index"
-OFFSETS = f"{BROKER}.metadata.offsets"
+INDEX = "dledger.rocketmq.store.index.key_index"
+OFFSETS = "dledger.rocketmq.metadata.offsets"
 MARKS = "dledger.raft_broker.checkpoints"
 METADATA_LOG = "dledger.raft_broker.metadata_log"
-POPPED = f"{BROKER}.popping.popped"
+POPPED = f"{BROKER}.consuming.popping.popped"
 PULLS = f"{BROKER}.consuming.pull_reading"
-LOSSES = f"{BROKER}.store.queues.queue_losses"
-QUEUE = f"{BROKER}.store.queues.consume_queue"
-QUEUES = f"{BROKER}.store.queues.consume_queues"
-REVIVE = f"{BROKER}.popping.revive"
-SCHEDULE = f"{BROKER}.delays.schedule"
-SERVICE = f"{BROKER}.ha.service"
-DELETED = f"{BROKER}.store.deleted_topics"
-UNITS = f"{BROKER}.store.queues.unit_mending"
+LOSSES = "dledger.rocketmq.store.queues.queue_losses"
+QUEUE = "dledger.rocketmq.store.queues.consume_queue"
+QUEUES = "dledger.rocketmq.store.queues.consume_queues"
+REVIVE = f"{BROKER}.consuming.popping.revive"
+SCHEDULE = f"{BROKER}.producing.delays.schedule"
+SERVICE = "dledger.rocketmq.replication.service"
+DELETED = "dledger.rocketmq.store.deleted_topics"
+UNITS = "dledger.rocketmq.store.queues.unit_mending"
 WRITER = "dledger.raft_broker.writer"
 
 _NOTHING = ("nothing",)
@@ -116,7 +116,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(f"{BROKER}.parts", "        restore_options(config, metadata.changed_options)\n", ""),
     ), _GROUPS, ("stop",)),
     ("pair-search-one-later", "a search by time passes over the message of that time", (
-        Patch(f"{BROKER}.store.queries", "stored_ms(store, unit) < timestamp_ms:",
+        Patch("dledger.rocketmq.store.queries", "stored_ms(store, unit) < timestamp_ms:",
               "stored_ms(store, unit) <= timestamp_ms:"),
     ), {}, _NOTHING),
     ("pair-end-too-low", "an answer to a pull says that its queue ends one message earlier", (
@@ -124,7 +124,8 @@ PAIR_MUTANTS: tuple[Row, ...] = (
               '"maxOffset": str(got.end_offset - 1),\n        })'),
     ), {}, _NOTHING),
     ("pair-native-by-its-queue", "a delayed native message waits in the queue of its topic's number", (
-        Patch(f"{BROKER}.sending.native", "like.form, like.queue_id, like", "like.form, queue_id, like"),
+        Patch(f"{BROKER}.producing.sending.native",
+              "like.form, like.queue_id, like", "like.form, queue_id, like"),
     ), {}, _NOTHING),
     ("pair-gone-member-counts", "a group keeps the subscriptions of a member that has left", (
         Patch(f"{BROKER}.consuming.consumers", "        group.left(gone)\n", ""),
@@ -134,10 +135,11 @@ PAIR_MUTANTS: tuple[Row, ...] = (
               "and commit >= 0\n"),
     ), {}, _NOTHING),
     ("pair-numbers-go-on", "a topic that is made again goes on with the numbers of the deleted one", (
-        Patch(f"{BROKER}.store.store", "            del self.log.queue_offsets[key]", "            pass"),
+        Patch("dledger.rocketmq.store.store",
+              "            del self.log.queue_offsets[key]", "            pass"),
     ), {}, _NOTHING),
     ("pair-index-not-cut", "the index by key keeps its place when the log is cut", (
-        Patch(f"{BROKER}.store.commit_log_store",
+        Patch("dledger.rocketmq.store.commit_log_store",
               "        if self.indexing is not None:\n            self.indexing.log_was_cut(end)\n", ""),
     ), _SYNC, ("lose_power", "lose_power_in_write", "promote")),
     ("pair-resets-not-copied", "an offset of a slave does not go back when its master's was reset", (
@@ -148,7 +150,7 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(LOCKS, "        found.asked_ms = now_ms\n", ""),
     ), {}, _NOTHING),
     ("pair-no-former-table", "the former content of a table's file is not kept", (
-        Patch(f"{BROKER}.metadata.files",
+        Patch("dledger.rocketmq.metadata.files",
               '                if before:\n                    disk.write_file(path + ".bak", before)\n',
               "                del before\n"),
     ), {}, _NOTHING),
@@ -156,19 +158,20 @@ PAIR_MUTANTS: tuple[Row, ...] = (
         Patch(OFFSETS, "            if offset >= ahead:\n", "            if True:\n"),
     ), {}, _NOTHING),
     ("pair-end-not-written", "a stop writes no checkpoint", (
-        Patch(f"{BROKER}.store.store", "        await self.checkpoint()\n        await self.log.idle()",
+        Patch("dledger.rocketmq.store.store",
+              "        await self.checkpoint()\n        await self.log.idle()",
               "        self._is_checkpointed = True\n        await self.log.idle()"),
     ), {}, ("stop",)),
     ("pair-note-too-soon", "the note of a recall goes while the message may be read again", (
-        Patch(f"{BROKER}.delays.timers", "last = self._read_at - 1\n", "last = first - 1\n"),
+        Patch(f"{BROKER}.producing.delays.timers", "last = self._read_at - 1\n", "last = first - 1\n"),
     ), {}, _NOTHING),
     ("pair-end-without-copy", "the end of a transaction does not report its newest copy", (
-        Patch(f"{BROKER}.transactions.commands",
+        Patch(f"{BROKER}.producing.transactions.commands",
               "offsets = {half.queue_offset, half.queue_offset if copy is None else copy}",
               "offsets = {half.queue_offset}"),
     ), {}, _NOTHING),
     ("pair-order-time-forgotten", "after a start a message in order has the time of its pop again", (
-        Patch(f"{BROKER}.metadata.order_info", 'visible_ms=_numbers(document.get("ot"), "ot"), tries',
+        Patch("dledger.rocketmq.metadata.order_info", 'visible_ms=_numbers(document.get("ot"), "ot"), tries',
               "visible_ms={}, tries"),
     ), {}, _NOTHING),
     ("pair-lost-units-passed", "units of a queue that cannot be read are passed over", (

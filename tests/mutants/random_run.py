@@ -99,7 +99,7 @@ def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
         from dledger.testing.brokers.pair_schedule import run_pair_schedule
         from dledger.testing.brokers.schedule import run_ha_schedule
 
-        is_replication = module.startswith("dledger.rocketmq.broker.ha.")
+        is_replication = module.startswith("dledger.rocketmq.replication.")
         return [run_pair_schedule, run_ha_schedule] if is_replication else [run_pair_schedule]
     if module.startswith("dledger.raft_broker"):
         from dledger.testing.raft_brokers.client_schedule import run_raft_clients

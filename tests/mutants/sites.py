@@ -22,9 +22,9 @@ import attrs
 
 #: Rooms, by name, and their modules.
 ROOMS = (
-    "core", "storage", "machine", "node", "raft_broker", "rocketmq/broker/ha", "rocketmq/broker/store",
-    "rocketmq/broker/metadata", "rocketmq/broker/sending", "rocketmq/broker/consuming",
-    "rocketmq/broker/popping", "rocketmq/broker/delays", "rocketmq/broker/transactions",
+    "base", "core", "storage", "machine", "node", "client", "admin", "raft_broker", "rocketmq/replication",
+    "rocketmq/store", "rocketmq/metadata", "rocketmq/namesrv", "rocketmq/broker/producing",
+    "rocketmq/broker/consuming",
 )
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {

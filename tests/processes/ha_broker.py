@@ -30,14 +30,14 @@ from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.protocols.basic import LineOnlyReceiver
 
 from dledger.base.disk.disk import OsDisk
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.ha.service import HAService
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_start import inspect_log
-from dledger.rocketmq.broker.store.records.records import NewMessage
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_start import inspect_log
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.records import NewMessage
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host
 
 FILE_SIZE = 65536

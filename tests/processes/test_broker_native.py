@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any
 
-from dledger.rocketmq.broker.client.blocking import Broker as Client
-from dledger.rocketmq.broker.client.values import PutError
+from dledger.rocketmq.client.blocking import Broker as Client
+from dledger.rocketmq.client.values import PutError
 from protocols.wire.rocketmq.message import decode_message
 from tests.processes.children import wait_until
 from tests.processes.members import ROOT

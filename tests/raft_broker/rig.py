@@ -21,9 +21,9 @@ from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.raft_broker.writer import unplaced
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk

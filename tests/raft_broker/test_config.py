@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.raft_broker.config import member_config
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 
 RAFT = {"store": "s", "enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:20911;n1-b:20911",
         "dLegerSelfId": "n1"}

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.stamps import unseen_record
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.records.events import BrokerEvents
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from tests.broker.support import config_of, message, some_message
 from tests.raft_broker.rig import LedgerOfMessages

@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.unreadable import FILLER
 from dledger.raft_broker.entry_indexing import EntryIndexing
-from dledger.rocketmq.broker.store.index.indexing import SCARCE_S
-from dledger.rocketmq.broker.store.index.key_index import KeyIndex
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.index.indexing import SCARCE_S
+from dledger.rocketmq.store.index.key_index import KeyIndex
+from dledger.rocketmq.store.records.key_hash import hash_of_key
 from protocols.wire.rocketmq.message import decode_properties
 from tests.broker.store.test_indexing import entries_of, keyed
 from tests.broker.support import config_of, message

@@ -15,10 +15,10 @@ from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
 from dledger.raft_broker.queue_ends import QueueEnds
 from dledger.raft_broker.stamps import MessageStamps, UnplacedRecord, unseen_record
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.order_info import OrderInfo
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.order_info import OrderInfo
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

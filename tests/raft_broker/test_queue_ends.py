@@ -8,8 +8,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.raft_broker.queue_ends import QueueEnds
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.unit_check import TornUnits
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.errors import BodyError
 from protocols.wire.rocketmq.layout import METADATA_TOPIC

@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
-from dledger.rocketmq.broker.common.config import broker_from_mapping
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.puts.puts import Put
-from dledger.rocketmq.broker.store.records.plain_records import Placed
+from dledger.rocketmq.broker.options.config import broker_from_mapping
+from dledger.rocketmq.broker.producing.puts import Put
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.plain_records import Placed
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.raft_broker.stamps import MessageStamps, term_start_record, unseen_record
-from dledger.rocketmq.broker.store.records.records import read_record
+from dledger.rocketmq.store.records.records import read_record
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import SysFlag

@@ -17,8 +17,8 @@ from dledger.raft_broker.checkpoints import (
     encode_dispatched,
 )
 from dledger.raft_broker.store import RaftStore
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.values.errors import DirectoryError, StoreError
 from tests.base.test_unreadable import BadFile
 from tests.broker.support import QUEUE_SIZE, config_of, inline, message

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.logger import capturedLogs
 
-from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog
+from dledger.rocketmq.metadata.slave_synchronize import OwnLog
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
@@ -28,7 +28,7 @@ class _Master:
         self.copies = 0
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.rocketmq.broker.metadata.slave_synchronize.MasterAsker}."""
+        """See L{dledger.rocketmq.metadata.slave_synchronize.MasterAsker}."""
         if command.code == 17:
             self.asked.append(command)
             if self.is_lost:

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.writer import RaftWriter
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from tests.broker.support import message, plain

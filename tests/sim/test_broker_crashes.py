@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.two_slots import SlotFile
-from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.queues.unit_check import TornUnits
 from dledger.testing.crashes.__main__ import main
 from dledger.testing.crashes.broker_stories import broker_stories
 from dledger.testing.crashes.engine import CrashTally, Enumeration

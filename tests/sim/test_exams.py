@@ -10,19 +10,19 @@ from unittest import mock
 from dledger.rocketmq.broker.admin import reset_offsets
 from dledger.rocketmq.broker.consuming import key_queries, offset_commands, queue_locks
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.popping.in_order import InOrder
+from dledger.rocketmq.broker.consuming.popping.popped import PoppedTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
-from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets
-from dledger.rocketmq.broker.metadata.order_info import OrderInfos
-from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.popped import PoppedTable
-from dledger.rocketmq.broker.sending import long_sends, send_back
-from dledger.rocketmq.broker.store import log_reads
-from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
-from dledger.rocketmq.broker.store.queries import offset_at
-from dledger.rocketmq.broker.store.store import MessageStore
-from dledger.rocketmq.broker.transactions import half_judge
-from dledger.rocketmq.broker.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.producing.sending import long_sends, send_back
+from dledger.rocketmq.broker.producing.transactions import half_judge
+from dledger.rocketmq.broker.producing.transactions.ends import TransactionEnds
+from dledger.rocketmq.metadata.offsets import ConsumerOffsets
+from dledger.rocketmq.metadata.order_info import OrderInfos
+from dledger.rocketmq.store import log_reads
+from dledger.rocketmq.store.log_reads import LogReads, read_records
+from dledger.rocketmq.store.queries import offset_at
+from dledger.rocketmq.store.store import MessageStore
 from dledger.testing.brokers.exams.exam import LAST_PAPERS, PAPERS, Exam, examine
 from dledger.testing.brokers.exams.examiner import Examiner
 from dledger.testing.brokers.exams.lasting_papers import Loan

@@ -10,9 +10,9 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha import slave_session
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.replication import slave_session
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
 from dledger.testing.brokers.schedule import (
@@ -136,7 +136,7 @@ class ScheduleTests(HACase):
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""
-        name = "dledger.rocketmq.broker.ha.slave_view.SlaveView.reported"
+        name = "dledger.rocketmq.replication.slave_view.SlaveView.reported"
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_ha_schedule(1, seconds=5)
         self.assertIn("ZeroDivisionError", outcome.failure)

@@ -7,10 +7,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.replication import RaftReplication
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.store.records.plain_records import plain_batch
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.store.records.plain_records import plain_batch
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.brokers.parts.accounts import PairBroken
 from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.raft_brokers.logged_tables import LoggedTables, look_at_tables

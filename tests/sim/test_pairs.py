@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
-from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.store.log_checkpoints import LogCheckpoints
-from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.broker.producing.halves import HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.store.log_checkpoints import LogCheckpoints
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.__main__ import main
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import MAX_OFFSET, MIN_OFFSET, PUSH_REPLY, SEARCH_OFFSET

@@ -78,8 +78,8 @@ class SitesTests(SynchronousTestCase):
         """Modules of brokers are judged by whole pairs; those of replication by its own rig, too."""
         played = set()
         for module, rigs in (
-            ("dledger.rocketmq.broker.popping.acks", ["run_pair_schedule"]),
-            ("dledger.rocketmq.broker.ha.acks", ["run_pair_schedule", "run_ha_schedule"]),
+            ("dledger.rocketmq.broker.consuming.popping.acks", ["run_pair_schedule"]),
+            ("dledger.rocketmq.replication.acks", ["run_pair_schedule", "run_ha_schedule"]),
             ("dledger.raft_broker.marks", ["run_raft_brokers", "run_raft_clients"]),
             ("dledger.core.replica", ["run_drawn_schedule"]),
         ):
@@ -106,7 +106,7 @@ class SitesTests(SynchronousTestCase):
             self.assertTrue((ROOT / "dledger" / room).is_dir(), room)
         self.assertEqual(tests_of("dledger.core.replication.appends"), ["tests.core.test_appends"])
         self.assertEqual(package_tests("dledger.core.replication.appends"), ["tests.core"])
-        self.assertEqual(package_tests("dledger.rocketmq.broker.ha.acks"), ["tests.broker.ha"])
+        self.assertEqual(package_tests("dledger.rocketmq.replication.acks"), ["tests.broker.ha"])
         for splice in drawn(ROOT, ROOMS, 300, 1):
             for name in (*tests_of(splice.module), *package_tests(splice.module)):
                 path = ROOT / name.replace(".", "/")

@@ -31,7 +31,7 @@ from dledger.daemons.tracing.opentelemetry_spans import OpenTelemetrySpans, make
 from dledger.driver.driver import Driver
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.raft_broker.service import RaftBrokerService
-from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from dledger.rocketmq.broker.producing.tracing import MessageTrace
 from tests.broker.send_support import Sending, send_of
 from tests.node.rig import Rig
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
-from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_DECLARATION
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_DECLARATION
-from dledger.rocketmq.broker.store.queues.queue_files import UNIT_DECLARATION
-from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_DECLARATION
+from dledger.rocketmq.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
+from dledger.rocketmq.store.index.index_mark import INDEX_MARK_DECLARATION
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_DECLARATION
+from dledger.rocketmq.store.queues.queue_files import UNIT_DECLARATION
+from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_DECLARATION
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.files.state_file import (
     STATE_DECLARATION,

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 from dledger.admin.actions.effects import Effects
 from dledger.admin.actions.table import FLUSH, Action
 from dledger.admin.browsing.query import Query
-from dledger.rocketmq.broker.basics.operators import NotDone
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.options.operators import NotDone
+from dledger.rocketmq.broker.showing.status import BrokerStatus
 from protocols.wire.fastjson import JsonObject
 
 

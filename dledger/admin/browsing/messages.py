@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import DeferredLock
 
 from dledger.admin.browsing.query import Query, QueryProblem, preview_of
-from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
+from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
 
 NAMES = ("topic", "queue", "from", "count", "as", "time", "key", "position")
 TOPIC_NAMES = ("topic",)
@@ -18,7 +18,7 @@ _WAYS = "topic and queue, with from or time; topic and key; or position"
 
 
 class MessageSource(Protocol):
-    """The part of a broker that this module needs; see L{dledger.rocketmq.broker.browsing.MessageBrowser}."""
+    """What this module needs of L{dledger.rocketmq.broker.showing.browsing.MessageBrowser}."""
 
     def queues(self, topic: str = "") -> tuple[tuple[ShownQueue, ...], bool]:
         """The queues, and whether these are all."""

@@ -15,7 +15,7 @@ from dledger.admin.dashboard.frame import (
     table_section,
     text_cell,
 )
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.showing.status import BrokerStatus
 from protocols.wire.fastjson import JsonObject
 
 #: Consumer groups that the page lists; C{/status} has more.

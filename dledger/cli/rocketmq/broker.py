@@ -16,8 +16,8 @@ import click
 
 from dledger.cli.basics.common import say, shown_body
 from dledger.cli.rocketmq.rocketmq import body_json, field_columns, fields_of
-from dledger.rocketmq.broker.client.blocking import Broker
-from dledger.rocketmq.broker.client.native_tail import From
+from dledger.rocketmq.client.blocking import Broker
+from dledger.rocketmq.client.native_tail import From
 from dledger.values.tls_files import TlsFiles
 from protocols.rocketmq.signing import Credentials
 from protocols.wire.errors import WireError

@@ -22,9 +22,9 @@ from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
 from dledger.client.answers.values import Entry
 from dledger.client.links.chain_marks import diverging
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.verify.report import StoreReport
-from dledger.rocketmq.broker.verify.store_check import is_store, store_document, verify_store
+from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.rocketmq.verify.report import StoreReport
+from dledger.rocketmq.verify.store_check import is_store, store_document, verify_store
 from dledger.storage.start.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
     BLANK,

@@ -21,7 +21,7 @@ from dledger.cli.basics.common import EXIT_FAILED, write_json
 from dledger.cli.basics.contexts import FromContext
 from dledger.cli.basics.failures import complain, remark
 from dledger.cli.basics.target import Target
-from dledger.rocketmq.broker.client.ha_status import (
+from dledger.rocketmq.client.ha_status import (
     Ask,
     BrokerAsker,
     HAReport,
@@ -30,7 +30,7 @@ from dledger.rocketmq.broker.client.ha_status import (
     sentence,
     with_lack,
 )
-from dledger.rocketmq.broker.client.link import broker_endpoints
+from dledger.rocketmq.client.link import broker_endpoints
 from dledger.values.addresses import parse_address
 
 #: mqadmin's own widths.

@@ -23,8 +23,8 @@ from dledger.cli.basics.local_paths import LocalPath
 from dledger.cli.basics.target import Target
 from dledger.cli.rocketmq.ha import asker_of, broker_address
 from dledger.cli.rocketmq.log_copy import CopyRefused, copy_log
-from dledger.rocketmq.broker.client.ha_resolve import StoppedReplication, show_stopped, take_master, try_again
-from dledger.rocketmq.broker.client.ha_status import Ask
+from dledger.rocketmq.client.ha_resolve import StoppedReplication, show_stopped, take_master, try_again
+from dledger.rocketmq.client.ha_status import Ask
 from dledger.values.errors import DLedgerError
 
 _Result = TypeVar("_Result")

@@ -50,17 +50,17 @@ from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.daemons.basics.tracing import make_spans
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
-from dledger.rocketmq.broker.common.config import (
+from dledger.rocketmq.broker.options.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
     all_options,
     broker_from_mapping,
     option_name,
 )
-from dledger.rocketmq.broker.ha.allowed import ANYONE
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
 from dledger.rocketmq.namesrv.config import NAME_SERVER_PORT, NameServerConfig
 from dledger.rocketmq.namesrv.service import NameServerService
+from dledger.rocketmq.replication.allowed import ANYONE
 from dledger.values.addresses import Address
 from dledger.values.option_values import listed, read_properties, settings_of
 

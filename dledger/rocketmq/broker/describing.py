@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.ha.service import HAStatus
+from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.status import BrokerStatus, ConsumerLag, SlaveLag
+from dledger.rocketmq.broker.showing.status import BrokerStatus, ConsumerLag, SlaveLag
+from dledger.rocketmq.replication.service import HAStatus
 from dledger.values.option_values import with_values
 
 #: Queues whose consumers are looked at for one status: the reactor does nothing else meanwhile.

@@ -19,12 +19,12 @@ from twisted.logger import Logger
 from dledger.rocketmq.answering.java_json import to_long
 from dledger.rocketmq.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.ha.offers import OfferRefused, RecordOffers
-from dledger.rocketmq.broker.ha.ports import LogPort
-from dledger.rocketmq.broker.ha.service import HAService
-from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.metadata.slave_synchronize import OwnLog, SlaveSynchronize
 from dledger.rocketmq.broker.surroundings import ReplicationNeeds
+from dledger.rocketmq.metadata.slave_synchronize import OwnLog, SlaveSynchronize
+from dledger.rocketmq.replication.offers import OfferRefused, RecordOffers
+from dledger.rocketmq.replication.ports import LogPort
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.replication.slave import LogRange
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode

@@ -4,7 +4,7 @@ Topics that have messages and are not in the table of topics.
 
 The table is written once a second, and a message in a new topic is answered before; the file may be lost, or
 be that of another log: an empty broker that got the log of its slave, a backup. So a start adds each topic
-that has a message which no deletion covers (L{dledger.rocketmq.broker.store.deleted_topics}), and so does a
+that has a message which no deletion covers (L{dledger.rocketmq.store.deleted_topics}), and so does a
 delayed, timed or half message that goes to one. How old the table is says nothing about what is in the log.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection
 
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.puts.topic_checks import is_own
-from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics
-from dledger.rocketmq.broker.store.queries import offset_at
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.producing.topic_checks import is_own
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.store.deleted_topics import DeletedTopics
+from dledger.rocketmq.store.queries import offset_at
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dledger.rocketmq.broker.admin.topic_rates import QUEUES_MAX, TopicCount, topic_counts
 from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
-from dledger.rocketmq.broker.status import BrokerMeasures, GroupMeasure, TopicMeasure, Waiting
+from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, GroupMeasure, TopicMeasure, Waiting
 
 #: Topics, groups in topics, and groups with dead letters that have metrics of their own.
 MEASURED_MAX = 500

@@ -35,7 +35,7 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import DataVersion, wire_json
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
+from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.checksums import crc32
 from protocols.wire.fastjson import JsonObject, as_int, as_object

@@ -31,6 +31,9 @@ from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
 from dledger.rocketmq.answering.changes import ChangeGate
 from dledger.rocketmq.answering.refusals import CommandGroup, RefusalCounts
 from dledger.rocketmq.broker.access.accounts import read_credentials
+from dledger.rocketmq.broker.access.gate import AccessGate, GuardedNatives, broker_change
+from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.access.stored_topics import stored_topics
 from dledger.rocketmq.broker.admin.cleaning import Cleaning
 from dledger.rocketmq.broker.admin.client_queries import ClientQueries
 from dledger.rocketmq.broker.admin.commands import AdminCommands, AdminParts
@@ -39,70 +42,67 @@ from dledger.rocketmq.broker.admin.refused import RefusedCommands
 from dledger.rocketmq.broker.admin.reset_offsets import ResetOffsets
 from dledger.rocketmq.broker.admin.run_time_options import change_by_configuration, restore_options
 from dledger.rocketmq.broker.admin.stats import StatsCommands, TableCommands
-from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
-from dledger.rocketmq.broker.browsing import MessageBrowser
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.own_address import OwnAddress, bracketed
-from dledger.rocketmq.broker.common.system_topics import add_system_topics
 from dledger.rocketmq.broker.consuming.assignments import Assignments
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
 from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
 from dledger.rocketmq.broker.consuming.offset_commands import OffsetCommands
+from dledger.rocketmq.broker.consuming.popping.acks import PopAcks
+from dledger.rocketmq.broker.consuming.popping.check_points import popped_places
+from dledger.rocketmq.broker.consuming.popping.giving import PopGiving
+from dledger.rocketmq.broker.consuming.popping.group_end import GroupEnds
+from dledger.rocketmq.broker.consuming.popping.in_order import InOrder
+from dledger.rocketmq.broker.consuming.popping.pop_requests import PopReading
+from dledger.rocketmq.broker.consuming.popping.pops import PopCommands
+from dledger.rocketmq.broker.consuming.popping.retries import RetryTopics
+from dledger.rocketmq.broker.consuming.popping.revive import ReviveService
+from dledger.rocketmq.broker.consuming.popping.taking import PopTaking
 from dledger.rocketmq.broker.consuming.producers import ProducerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
 from dledger.rocketmq.broker.consuming.visible import all_visible
-from dledger.rocketmq.broker.delays.recalls import RecallCommands
-from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
-from dledger.rocketmq.broker.delays.timers import TimerService
-from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
-from dledger.rocketmq.broker.door.router import CommandRouter, SendDoors
-from dledger.rocketmq.broker.door.stored_topics import stored_topics
-from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.lost_topics import LostTopics
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.name_server import BrokerIdentity, MasterSearch, NameServerRegistrar
-from dledger.rocketmq.broker.popping.acks import PopAcks
-from dledger.rocketmq.broker.popping.check_points import popped_places
-from dledger.rocketmq.broker.popping.giving import PopGiving
-from dledger.rocketmq.broker.popping.group_end import GroupEnds
-from dledger.rocketmq.broker.popping.in_order import InOrder
-from dledger.rocketmq.broker.popping.pop_requests import PopReading
-from dledger.rocketmq.broker.popping.pops import PopCommands
-from dledger.rocketmq.broker.popping.retries import RetryTopics
-from dledger.rocketmq.broker.popping.revive import ReviveService
-from dledger.rocketmq.broker.popping.taking import PopTaking
-from dledger.rocketmq.broker.puts.answers import SendAnswers
-from dledger.rocketmq.broker.puts.puts import Put, PutPipeline
-from dledger.rocketmq.broker.puts.rules import PutRules
-from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
-from dledger.rocketmq.broker.puts.tracing import traced
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.own_address import OwnAddress, bracketed
+from dledger.rocketmq.broker.options.system_topics import add_system_topics
+from dledger.rocketmq.broker.producing.answers import SendAnswers
+from dledger.rocketmq.broker.producing.delays.recalls import RecallCommands
+from dledger.rocketmq.broker.producing.delays.schedule import ScheduleMessageService
+from dledger.rocketmq.broker.producing.delays.timers import TimerService
+from dledger.rocketmq.broker.producing.puts import Put, PutPipeline
+from dledger.rocketmq.broker.producing.rules import PutRules
+from dledger.rocketmq.broker.producing.sending.long_sends import LongSends
+from dledger.rocketmq.broker.producing.sending.native import NativeCommands
+from dledger.rocketmq.broker.producing.sending.plain_sends import PlainSends
+from dledger.rocketmq.broker.producing.sending.send_back import SendBack
+from dledger.rocketmq.broker.producing.sending.sends import Sends
+from dledger.rocketmq.broker.producing.topic_checks import TopicChecks
+from dledger.rocketmq.broker.producing.tracing import traced
+from dledger.rocketmq.broker.producing.transactions.check import TransactionCheckService
+from dledger.rocketmq.broker.producing.transactions.commands import TransactionCommands
+from dledger.rocketmq.broker.producing.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.producing.transactions.half_judge import HalfJudge
+from dledger.rocketmq.broker.producing.transactions.half_progress import HalfProgress
+from dledger.rocketmq.broker.producing.transactions.questions import ProducerQuestions
+from dledger.rocketmq.broker.producing.unique_ids import UniqueIds
 from dledger.rocketmq.broker.replication import CommitLogKind, LogKind
 from dledger.rocketmq.broker.replies import ReplyCommands
 from dledger.rocketmq.broker.route_questions import RouteQuestions
-from dledger.rocketmq.broker.sending.long_sends import LongSends
-from dledger.rocketmq.broker.sending.native import NativeCommands
-from dledger.rocketmq.broker.sending.plain_sends import PlainSends
-from dledger.rocketmq.broker.sending.send_back import SendBack
-from dledger.rocketmq.broker.sending.sends import Sends
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics, deletion_note
-from dledger.rocketmq.broker.store.log_reads import LogReads
-from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
+from dledger.rocketmq.broker.showing.browsing import MessageBrowser
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
-from dledger.rocketmq.broker.transactions.check import TransactionCheckService
-from dledger.rocketmq.broker.transactions.commands import TransactionCommands
-from dledger.rocketmq.broker.transactions.ends import TransactionEnds
-from dledger.rocketmq.broker.transactions.half_judge import HalfJudge
-from dledger.rocketmq.broker.transactions.half_progress import HalfProgress
-from dledger.rocketmq.broker.transactions.questions import ProducerQuestions
 from dledger.rocketmq.broker.upkeep import MetadataSaver
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.deleted_topics import DeletedTopics, deletion_note
+from dledger.rocketmq.store.log_reads import LogReads
+from dledger.rocketmq.store.queues.consume_queues import open_queues_max
+from dledger.rocketmq.store.records.events import Arrived, BrokerEvents
 from dledger.values.hosts import ChangeHosts
 from protocols.turn import Turn
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
@@ -350,7 +350,7 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
         )
 
-    # -- events: see dledger.rocketmq.broker.basics.events -------------------------------------------------
+    # -- events: see dledger.rocketmq.store.records.events -------------------------------------------------
 
     def grown(self) -> None:
         defers = self.replication.grown()

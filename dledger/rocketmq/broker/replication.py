@@ -19,16 +19,16 @@ from dledger.rocketmq.answering.refusals import CommandGroup
 from dledger.rocketmq.broker.admin.damaged_records import DamagedRecords
 from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
 from dledger.rocketmq.broker.admin.log_acts import LogActs
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.following import Following
-from dledger.rocketmq.broker.ha.service import HAService, HAStatus
-from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.producing.puts import LogWriter, ReplicatedLog
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.upkeep import HouseKeeping
+from dledger.rocketmq.replication.service import HAService, HAStatus
+from dledger.rocketmq.replication.slave import LogRange
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.store import MessageStore
 
 
 class Replication(Protocol):

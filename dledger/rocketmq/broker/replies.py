@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.consuming.producers import ProducerRights, ProducerTable, reads
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.answers import put_refusal
-from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
-from dledger.rocketmq.broker.sending.long_sends import SEND_REPLY, SEND_REPLY_V2, LongSends
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.producing.answers import put_refusal
+from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
+from dledger.rocketmq.broker.producing.sending.long_sends import SEND_REPLY, SEND_REPLY_V2, LongSends
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand

@@ -38,16 +38,16 @@ from dledger.base.process.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
 from dledger.base.tracing.spans import Spans
+from dledger.rocketmq.broker.access.tls_ports import BrokerTls
 from dledger.rocketmq.broker.admin.log_acts import LogActs
-from dledger.rocketmq.broker.browsing import MessageBrowser
-from dledger.rocketmq.broker.common.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.describing import describe
-from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
+from dledger.rocketmq.broker.options.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from dledger.rocketmq.broker.producing.tracing import MessageTrace
 from dledger.rocketmq.broker.replication import HAReplication, LogKind
-from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
+from dledger.rocketmq.broker.showing.browsing import MessageBrowser
+from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError

@@ -12,12 +12,12 @@ from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndp
 from dledger.base.disk.disk import Disk
 from dledger.base.process.reactor import Reactor
 from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.command_client import CommandClient
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.puts.tracing import MessageTrace
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.producing.tracing import MessageTrace
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.store.records.events import BrokerEvents
 from protocols.turn import Turn
 
 

@@ -18,9 +18,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.broker.ha.service import HAService
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
 from dledger.values.errors import StoreError
 
 

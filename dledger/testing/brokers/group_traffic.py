@@ -15,7 +15,7 @@ import json
 import random
 from collections.abc import Sequence
 
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.testing.brokers.admin_traffic import (
     DELETE_GROUP,
     DELETE_TOPIC,

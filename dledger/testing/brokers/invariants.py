@@ -26,8 +26,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.broker.ha.config import ANY_SLAVE, HAConfig
-from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.replication.config import ANY_SLAVE, HAConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.testing.brokers.member import FILE_SIZE, SimBroker
 from dledger.testing.brokers.parts.slave_knowledge import SlaveKnowledge
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE

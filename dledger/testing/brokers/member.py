@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.service import HAService
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.records.set_aside import directories
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.records.set_aside import directories
 from dledger.testing.brokers.pairs import MakePlainBroker
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.world.host import MachineDisk

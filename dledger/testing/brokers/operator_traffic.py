@@ -13,7 +13,7 @@ import json
 import random
 from collections.abc import Mapping
 
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX
+from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
 from dledger.testing.brokers.admin_traffic import DELETE_GROUP, KEPT, MAKE_TOPIC, QUEUES, TrafficWorld
 from dledger.testing.brokers.asked_traffic import AskedTraffic, Story
 from dledger.testing.brokers.group_traffic import DEAD_GROUP, MEMBER_GROUP, POPPED_TOPIC, plain_message

@@ -10,7 +10,7 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
+from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine

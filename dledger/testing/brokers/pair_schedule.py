@@ -22,9 +22,9 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.broker.admin.ha_resolve import RESOLVE_HA
-from dledger.rocketmq.broker.ha.slave import HAFollower
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import HAReplication
+from dledger.rocketmq.replication.slave import HAFollower
 from dledger.testing.brokers.admin_traffic import KEPT, REMADE
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (

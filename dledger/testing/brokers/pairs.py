@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.slave import HAFollower
+from dledger.rocketmq.broker.options.config import BrokerConfig, broker_from_mapping
 from dledger.rocketmq.broker.replication import HAReplication
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess, BrokerService
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.slave import HAFollower
 from dledger.testing.brokers.parts.machine import (
     CLIENT_PORT,
     SLAVE_PORT,

@@ -19,10 +19,10 @@ import attrs
 from twisted.python.failure import Failure
 
 from dledger.base.serving.endpoints import connect_with
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
-from dledger.rocketmq.broker.puts.puts import NotPut
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, LOG_PATH, SimBroker, copied_disk
 from dledger.testing.brokers.pair_faults import NAMES, PairFaults

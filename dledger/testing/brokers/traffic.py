@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
+from dledger.rocketmq.broker.consuming.popping.check_points import pop_retry_topic
 from dledger.testing.brokers.admin_traffic import (
     KEPT,
     MAKE_TOPIC,

@@ -16,14 +16,14 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.index.indexing import DELAY_S, keys_of
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.rocketmq.broker.store.records.plain_records import plain_batch
-from dledger.rocketmq.broker.store.records.records import NewMessage, keyed_part_of, read_record
-from dledger.rocketmq.broker.store.records.set_aside import directories
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.index.indexing import DELAY_S, keys_of
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.records.plain_records import plain_batch
+from dledger.rocketmq.store.records.records import NewMessage, keyed_part_of, read_record
+from dledger.rocketmq.store.records.set_aside import directories
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, demand
 from dledger.values.errors import DLedgerError

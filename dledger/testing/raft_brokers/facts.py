@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 
 _Key = TypeVar("_Key")
 

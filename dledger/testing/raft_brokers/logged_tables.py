@@ -26,9 +26,9 @@ import attrs
 
 from dledger.raft_broker.queue_ends import TABLE_NAME
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import LoggedTable
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import LoggedTable
 from dledger.testing.brokers.parts.accounts import require_pair
 from dledger.testing.brokers.parts.machine import BrokerMachine
 from dledger.testing.brokers.parts.states import NO_MESSAGE

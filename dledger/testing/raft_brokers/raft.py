@@ -14,7 +14,7 @@ from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
 from dledger.values.option_values import with_values

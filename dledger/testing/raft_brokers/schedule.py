@@ -25,12 +25,12 @@ from collections.abc import Callable
 import attrs
 
 from dledger.raft_broker.raft_log import RaftLog
-from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.puts.puts import NotPut
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.records.plain_records import Placed, plain_batch
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.brokers.parts.machine import BrokerMachine, BrokerWorld
 from dledger.testing.raft_brokers.facts import AckedFacts, differing_place
 from dledger.testing.raft_brokers.logged_tables import (

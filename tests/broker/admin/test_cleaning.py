@@ -15,7 +15,7 @@ from dledger.rocketmq.broker.admin.cleaning import (
     GET_SYSTEM_TOPIC_LIST,
     Cleaning,
 )
-from dledger.rocketmq.broker.common.raft_options import RaftOptions
+from dledger.rocketmq.broker.options.raft_options import RaftOptions
 from tests.broker.asked import Asked
 from tests.broker.support import message
 

@@ -24,16 +24,16 @@ from dledger.rocketmq.broker.admin.commands import (
     AdminCommands,
     AdminParts,
 )
-from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import PullReading
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.metadata.tables import GroupConfig
-from dledger.rocketmq.broker.puts.puts import NotPut, Put
-from dledger.rocketmq.broker.store.records.plain_records import Placed
+from dledger.rocketmq.broker.options.groups import OWN_GROUPS
+from dledger.rocketmq.broker.producing.puts import NotPut, Put
+from dledger.rocketmq.metadata.tables import GroupConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.replication.service import HAStatus
+from dledger.rocketmq.store.records.plain_records import Placed
 from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.admin.test_ha_info import master, slave

@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
-from dledger.rocketmq.broker.ha.master import SlaveStatus
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.ha.slave import FollowerStatus
+from dledger.rocketmq.replication.master import SlaveStatus
+from dledger.rocketmq.replication.service import HAStatus
+from dledger.rocketmq.replication.slave import FollowerStatus
 from tests.broker.asked import NOW_MS
 
 

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.admin.ha_resolve import RESOLVE_HA, HAResolve
-from dledger.rocketmq.broker.ha.slave import LogRange
-from dledger.rocketmq.broker.ha.slave_session import SlaveSession
+from dledger.rocketmq.replication.slave import LogRange
+from dledger.rocketmq.replication.slave_session import SlaveSession
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import Asked
 from tests.broker.ha.fakes import stream

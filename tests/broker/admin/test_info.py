@@ -8,8 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.rocketmq.broker.admin.info import _room, broker_options, earliest_ms, java_name
-from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
-from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig, broker_from_mapping
+from dledger.rocketmq.replication.config import HAConfig
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.option_fields import options_of
 from tests.broker.asked import NOW_MS, Asked

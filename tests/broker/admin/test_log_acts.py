@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
 from dledger.rocketmq.broker.admin.log_acts import FLUSH_S, LogActs
-from dledger.rocketmq.broker.basics.operators import NotDone
+from dledger.rocketmq.broker.options.operators import NotDone
 from dledger.values.errors import StoreError
 from tests.broker.admin.test_ha_resolve import ResolveCase
 from tests.broker.asked import Asked

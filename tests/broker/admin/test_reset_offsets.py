@@ -15,7 +15,7 @@ from dledger.rocketmq.broker.admin.reset_offsets import (
 from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData
-from dledger.rocketmq.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.metadata.order_info import OrderInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand

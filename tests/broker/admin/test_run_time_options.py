@@ -16,15 +16,15 @@ from dledger.rocketmq.broker.admin.run_time_options import (
     change_by_request,
     restore_options,
 )
-from dledger.rocketmq.broker.common.config import (
+from dledger.rocketmq.broker.options.config import (
     RUN_TIME_OPTIONS,
     BrokerConfig,
     broker_from_mapping,
     option_value,
     run_time_options,
 )
-from dledger.rocketmq.broker.metadata.changed_options import ChangedOption
-from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.metadata.changed_options import ChangedOption
+from dledger.rocketmq.metadata.files import Metadata
 from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.admin.test_commands import Case
 

@@ -23,7 +23,7 @@ from dledger.rocketmq.broker.admin.stats import (
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
 from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, parse_subscription
-from dledger.rocketmq.broker.metadata.slave_synchronize import ITEMS, metadata_answer
+from dledger.rocketmq.metadata.slave_synchronize import ITEMS, metadata_answer
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 

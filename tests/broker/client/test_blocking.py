@@ -12,11 +12,11 @@ from twisted.internet.protocol import ServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process.reactor_thread import Outcome, ReactorThread
-from dledger.rocketmq.broker.client.blocking import Broker
-from dledger.rocketmq.broker.client.producer import PutLimits
-from dledger.rocketmq.broker.client.values import PutRefused, PutUnknown
-from dledger.rocketmq.broker.store.log_reads import LogReads
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.client.blocking import Broker
+from dledger.rocketmq.client.producer import PutLimits
+from dledger.rocketmq.client.values import PutRefused, PutUnknown
+from dledger.rocketmq.store.log_reads import LogReads
+from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests

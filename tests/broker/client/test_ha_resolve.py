@@ -9,7 +9,7 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.client.ha_resolve import read_stopped, show_stopped, take_master, try_again
+from dledger.rocketmq.client.ha_resolve import read_stopped, show_stopped, take_master, try_again
 from dledger.values.errors import DLedgerError
 from protocols.wire.errors import BodyError
 from tests.broker.client.test_ha_status import Brokers

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.rocketmq.broker.client.ha_status import (
+from dledger.rocketmq.client.ha_status import (
     BrokerAsker,
     HAReport,
     brokers_of,

@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.client.link import BrokerLink, ask_native
+from dledger.rocketmq.client.link import BrokerLink, ask_native
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.signing import Credentials, is_signed
 from protocols.wire.codes import ResponseCode

@@ -10,12 +10,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.client.link import BrokerLink
-from dledger.rocketmq.broker.client.native_tail import NativeTail
-from dledger.rocketmq.broker.client.values import LogRecords, split_records
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log_reads import read_records
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.client.link import BrokerLink
+from dledger.rocketmq.client.native_tail import NativeTail
+from dledger.rocketmq.client.values import LogRecords, split_records
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log_reads import read_records
+from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

@@ -10,9 +10,9 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.client.link import BrokerLink
-from dledger.rocketmq.broker.client.producer import BrokerProducer, PutLimits
-from dledger.rocketmq.broker.client.values import PutError, PutRefused, PutUnknown, Stored
+from dledger.rocketmq.client.link import BrokerLink
+from dledger.rocketmq.client.producer import BrokerProducer, PutLimits
+from dledger.rocketmq.client.values import PutError, PutRefused, PutUnknown, Stored
 from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest, PutAnswer, PutRequest
 from tests.broker.client.fake_broker import FakeBroker

@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.client.link import BrokerLink
-from dledger.rocketmq.broker.client.pull_tail import PullTail
-from dledger.rocketmq.broker.client.values import LogRecords
+from dledger.rocketmq.client.link import BrokerLink
+from dledger.rocketmq.client.pull_tail import PullTail
+from dledger.rocketmq.client.values import LogRecords
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand

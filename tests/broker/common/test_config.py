@@ -6,9 +6,9 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping, change_options
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig, broker_from_mapping, change_options
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.values.option_values import read_properties
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.admin.info import broker_options
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 
 RAFT = {"enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:1;n1-b:1", "dLegerSelfId": "n1"}
 

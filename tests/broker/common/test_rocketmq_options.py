@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.config import broker_from_mapping
-from dledger.rocketmq.broker.common.rocketmq_options import PROMISES, is_rocketmq_option
+from dledger.rocketmq.broker.options.config import broker_from_mapping
+from dledger.rocketmq.broker.options.rocketmq_options import PROMISES, is_rocketmq_option
 from dledger.values.option_values import read_properties
 
 #: What real files set to what we do anyway, or to what does not matter here.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.options.config import broker_from_mapping
 
 
 class RoleTests(SynchronousTestCase):

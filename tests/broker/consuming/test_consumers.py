@@ -8,7 +8,6 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.common.groups import OWN_GROUPS, find_group
 from dledger.rocketmq.broker.consuming.consumers import (
     CHECK_CLIENT_CONFIG,
     EXPIRED_MS,
@@ -21,7 +20,8 @@ from dledger.rocketmq.broker.consuming.consumers import (
     ConsumerTable,
 )
 from dledger.rocketmq.broker.consuming.producers import ProducerTable
-from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.options.groups import OWN_GROUPS, find_group
+from dledger.rocketmq.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked, Client
 

@@ -18,7 +18,7 @@ from dledger.rocketmq.broker.consuming.key_queries import (
     WAIT_S,
     WAITING_MAX,
 )
-from dledger.rocketmq.broker.store.index.indexing import DELAY_S
+from dledger.rocketmq.store.index.indexing import DELAY_S
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

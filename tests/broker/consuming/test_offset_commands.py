@@ -9,7 +9,6 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
@@ -21,8 +20,9 @@ from dledger.rocketmq.broker.consuming.offset_commands import (
     VIEW_MESSAGE_BY_ID,
     OffsetCommands,
 )
-from dledger.rocketmq.broker.metadata.order_info import OrderInfo
-from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.options.groups import OWN_GROUPS
+from dledger.rocketmq.metadata.order_info import OrderInfo
+from dledger.rocketmq.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked

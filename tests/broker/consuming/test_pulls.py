@@ -14,8 +14,8 @@ from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_reading import SUSPEND_MS_MAX, PullReading
 from dledger.rocketmq.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
 from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
-from dledger.rocketmq.broker.metadata.tables import GroupConfig
-from dledger.rocketmq.broker.store.queries import FILTERED_RECORDS_MAX
+from dledger.rocketmq.metadata.tables import GroupConfig
+from dledger.rocketmq.store.queries import FILTERED_RECORDS_MAX
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.asked import NOW_MS, Asked, Client

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from dledger.rocketmq.broker.store.records.records import problem_of
+from dledger.rocketmq.store.records.records import problem_of
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, START, START_SIZE
 from protocols.wire.rocketmq.message import encode_message, make_message
@@ -52,7 +52,7 @@ def stream(
 
 class MemoryLog:
     """
-    See L{dledger.rocketmq.broker.ha.ports.LogPort}.
+    See L{dledger.rocketmq.replication.ports.LogPort}.
 
     @ivar is_lazy: flushes wait for L{finish_flush}.
     @ivar fails: raised by the next write.

@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.acks import Acks, needed_for, refusal
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.replication.acks import Acks, needed_for, refusal
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 
 
 def acks_of(*slaves: tuple[str, int], per_host: int = 1) -> Acks:

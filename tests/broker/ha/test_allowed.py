@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.allowed import AllowedHosts
+from dledger.rocketmq.replication.allowed import AllowedHosts
 
 
 class AllowedTests(SynchronousTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.replication.config import HAConfig
 
 
 class ConfigTests(SynchronousTestCase):

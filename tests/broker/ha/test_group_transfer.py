@@ -7,9 +7,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.acks import Acks
-from dledger.rocketmq.broker.ha.group_transfer import FlushedPuts, GroupTransferService
-from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.replication.acks import Acks
+from dledger.rocketmq.replication.group_transfer import FlushedPuts, GroupTransferService
+from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.values.errors import StoreError
 from tests.broker.ha.fakes import MemoryLog
 

@@ -9,11 +9,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.ha.ports import LogPort
-from dledger.rocketmq.broker.store.log import commit_log as broker_log
-from dledger.rocketmq.broker.store.log.log_start import inspect_log
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.replication.ports import LogPort
+from dledger.rocketmq.store.log import commit_log as broker_log
+from dledger.rocketmq.store.log.log_start import inspect_log
+from dledger.rocketmq.store.records.events import BrokerEvents
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.errors import WireError
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, stream
@@ -36,7 +36,7 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
 
 
 class Contract:
-    """The promises of L{dledger.rocketmq.broker.ha.ports.LogPort}."""
+    """The promises of L{dledger.rocketmq.replication.ports.LogPort}."""
 
     def make(self) -> LogPort:
         """An empty log."""

@@ -13,10 +13,10 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.master import GATHER_S, READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
-from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.master import GATHER_S, READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import HAConnection
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, TRANSFER_HEADER_SIZE, encode_report

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from dledger.rocketmq.broker.ha.offers import (
+from dledger.rocketmq.replication.offers import (
     OFFERS_MAX,
     PATIENCE_TICKS,
     ROUND_TICKS,

@@ -8,7 +8,7 @@ import itertools
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.put_status import PutStatus, combined, done, worse
+from dledger.rocketmq.replication.put_status import PutStatus, combined, done, worse
 
 OK = PutStatus.PUT_OK
 SLOW_DISK = PutStatus.FLUSH_DISK_TIMEOUT

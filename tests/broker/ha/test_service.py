@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.basics.events import BrokerEvents
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.master import GATHER_S
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.ha.service import TICK_MS, HAService
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.master import GATHER_S
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.replication.service import TICK_MS, HAService
+from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
 from tests.broker.ha.fakes import MemoryLog, plug, stream

@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
+from dledger.rocketmq.replication.config import HAConfig
+from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report

@@ -10,7 +10,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.slave_session import (
+from dledger.rocketmq.replication.slave_session import (
     Difference,
     Diverged,
     ReplicationStopped,
@@ -568,7 +568,7 @@ class DifferenceTests(SynchronousTestCase):
             self.assertEqual(log.data, was)
         rotten = MemoryLog(self.flipped(body))
         self.assertRaises(ReplicationStopped, serve, SlaveSession(self.torn(body + 1, 3)), rotten)
-        limit = "dledger.rocketmq.broker.ha.slave_session.TORN_CUT_MAX"
+        limit = "dledger.rocketmq.replication.slave_session.TORN_CUT_MAX"
         with mock.patch(limit, len(self.data) - self.record - 1):
             log = self.torn(body, 3)
             self.assertRaises(ReplicationStopped, serve, SlaveSession(log), MemoryLog(self.data))

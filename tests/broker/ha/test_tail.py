@@ -7,8 +7,8 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha import tail
-from dledger.rocketmq.broker.ha.tail import first_difference, record_start_below, verification_start
+from dledger.rocketmq.replication import tail
+from dledger.rocketmq.replication.tail import first_difference, record_start_below, verification_start
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, blank, record, stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata.changed_options import ChangedOption, ChangedOptions
+from dledger.rocketmq.metadata.changed_options import ChangedOption, ChangedOptions
 from protocols.wire.errors import BodyError
 
 

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.testing.world.disk import PowerLoss, SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError

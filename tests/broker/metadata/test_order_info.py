@@ -7,8 +7,8 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata import order_info
-from dledger.rocketmq.broker.metadata.order_info import FORGOTTEN_MS, OrderInfo, OrderInfos
+from dledger.rocketmq.metadata import order_info
+from dledger.rocketmq.metadata.order_info import FORGOTTEN_MS, OrderInfo, OrderInfos
 from protocols.wire.errors import BodyError
 
 #: As RocketMQ 5.3.3 writes it: of messages 5, 6 and 8 the second is done; the third has another time.

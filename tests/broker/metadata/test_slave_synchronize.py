@@ -12,8 +12,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.slave_synchronize import (
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.slave_synchronize import (
     ITEMS,
     WHOLE,
     OwnLog,
@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.metadata.slave_synchronize import (
     SlaveSynchronize,
     metadata_answer,
 )
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
@@ -53,7 +53,7 @@ class Master:
         self.asked: list[tuple[str, int, float]] = []
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.rocketmq.broker.metadata.slave_synchronize.MasterAsker}."""
+        """See L{dledger.rocketmq.metadata.slave_synchronize.MasterAsker}."""
         self.asked.append((address, command.code, timeout_s))
         if self.holds:
             self.held.append(Deferred())

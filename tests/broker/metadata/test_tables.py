@@ -8,8 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
-from dledger.rocketmq.broker.metadata.tables import (
+from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
+from dledger.rocketmq.metadata.tables import (
     GroupConfig,
     Groups,
     RequestModes,

@@ -9,13 +9,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.popping.acks import ACK_MESSAGE, CHANGE_INVISIBLE
-from dledger.rocketmq.broker.popping.check_points import POP_RECEIPT, pop_retry_topic, revive_topic
-from dledger.rocketmq.broker.popping.pops import POP_MESSAGE
-from dledger.rocketmq.broker.puts.puts import Put
-from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.consuming.popping.acks import ACK_MESSAGE, CHANGE_INVISIBLE
+from dledger.rocketmq.broker.consuming.popping.check_points import POP_RECEIPT, pop_retry_topic, revive_topic
+from dledger.rocketmq.broker.consuming.popping.pops import POP_MESSAGE
+from dledger.rocketmq.broker.producing.puts import Put
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.plain_records import PlainMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Host, Message, decode_message

@@ -7,9 +7,9 @@ import json
 from base64 import b64encode
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.popping.acks import BATCH_ACK_MESSAGE, REFUSED
-from dledger.rocketmq.broker.puts.puts import NotPut
+from dledger.rocketmq.broker.consuming.popping.acks import BATCH_ACK_MESSAGE, REFUSED
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 

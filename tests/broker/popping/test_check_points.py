@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.popping.check_points import (
+from dledger.rocketmq.broker.consuming.popping.check_points import (
     Ack,
     CheckPoint,
     PopKey,
@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     read_revive,
     receipt_text,
 )
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from protocols.wire.errors import BodyError
 from protocols.wire.rocketmq.message import Host, Message, make_message
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from dledger.rocketmq.broker.admin.commands import DELETE_SUBSCRIPTIONGROUP
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.popping import group_end
+from dledger.rocketmq.broker.consuming.popping import group_end
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import REVIVE, PopCase
 

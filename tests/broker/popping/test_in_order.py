@@ -9,9 +9,9 @@ from base64 import b64encode
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.metadata import order_info
-from dledger.rocketmq.broker.popping.acks import BATCH_ACK_MESSAGE
-from dledger.rocketmq.broker.popping.pops import NOTIFICATION
+from dledger.rocketmq.broker.consuming.popping.acks import BATCH_ACK_MESSAGE
+from dledger.rocketmq.broker.consuming.popping.pops import NOTIFICATION
+from dledger.rocketmq.metadata import order_info
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
-from dledger.rocketmq.broker.popping.popped import SPARE_MAX, MoveOrder, PoppedTable
+from dledger.rocketmq.broker.consuming.popping.check_points import Ack, CheckPoint, PopKey
+from dledger.rocketmq.broker.consuming.popping.popped import SPARE_MAX, MoveOrder, PoppedTable
 
 
 def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:

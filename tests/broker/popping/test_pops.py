@@ -7,10 +7,10 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.popping import pops, taking
-from dledger.rocketmq.broker.popping.pops import NOTIFICATION, POLLING_INFO
+from dledger.rocketmq.broker.consuming.popping import pops, taking
+from dledger.rocketmq.broker.consuming.popping.pops import NOTIFICATION, POLLING_INFO
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols import budgets
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.send_support import Sending, send_of

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
-from dledger.rocketmq.broker.popping import taking
-from dledger.rocketmq.broker.popping.check_points import RECEIPT_BYTES_MAX, pop_retry_topic
+from dledger.rocketmq.broker.consuming.popping import taking
+from dledger.rocketmq.broker.consuming.popping.check_points import RECEIPT_BYTES_MAX, pop_retry_topic
+from dledger.rocketmq.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from tests.broker.popping.rig import Given, PopCase, pop_of
 from tests.broker.send_support import send_of

@@ -10,17 +10,17 @@ from unittest import mock
 from twisted.internet.defer import succeed
 
 from dledger.rocketmq.answering.refusals import Code, Refused
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.popping import revive
-from dledger.rocketmq.broker.popping.check_points import (
+from dledger.rocketmq.broker.consuming.popping import revive
+from dledger.rocketmq.broker.consuming.popping.check_points import (
     POPPED_GROUP,
     REVIVE_GROUP,
     Ack,
     pop_retry_topic,
     revive_topic,
 )
-from dledger.rocketmq.broker.puts.puts import NotPut
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 

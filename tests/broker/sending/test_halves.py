@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.puts.halves import (
+from dledger.rocketmq.broker.producing.halves import (
     HALF_TOPIC,
     committed_message,
     ended_offsets,

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.puts import NotPut
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import (

@@ -10,13 +10,13 @@ import attrs
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.puts.send_properties import (
+from dledger.rocketmq.broker.producing.send_properties import (
     broker_properties,
     plain_properties,
     stored_properties,
     waits,
 )
+from dledger.rocketmq.metadata.tables import TopicConfig
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Client, Sending, send_of

@@ -10,8 +10,8 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.puts import NotPut, Put
+from dledger.rocketmq.broker.producing.puts import NotPut, Put
+from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.values.errors import StoreError
 from tests.broker.put_support import WALL_MS, Writing
 from tests.broker.support import message, messages_in, plain

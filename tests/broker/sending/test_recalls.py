@@ -10,13 +10,13 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.delays import timers
-from dledger.rocketmq.broker.delays.recall_handle import RecallHandle
-from dledger.rocketmq.broker.delays.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
-from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
-from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.puts import Put
+from dledger.rocketmq.broker.producing.delays import timers
+from dledger.rocketmq.broker.producing.delays.recall_handle import RecallHandle
+from dledger.rocketmq.broker.producing.delays.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
+from dledger.rocketmq.broker.producing.delays.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.producing.delays.timers import TIMER_GROUP
+from dledger.rocketmq.broker.producing.puts import Put
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import send_of

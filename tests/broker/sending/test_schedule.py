@@ -9,13 +9,13 @@ from unittest import mock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.delays import schedule
-from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
+from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.producing.delays import schedule
+from dledger.rocketmq.broker.producing.delays.schedule import ScheduleMessageService
+from dledger.rocketmq.metadata.offsets import DelayOffsets
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.records import SCHEDULE_TOPIC, NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS, Writing

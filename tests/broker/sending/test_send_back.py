@@ -8,9 +8,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.rocketmq.broker.sending.send_back import CONSUMER_SEND_MSG_BACK
-from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
+from dledger.rocketmq.broker.producing.sending.send_back import CONSUMER_SEND_MSG_BACK
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.store.records.records import SCHEDULE_TOPIC
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS

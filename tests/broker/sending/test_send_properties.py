@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.puts.send_properties import (
+from dledger.rocketmq.broker.producing.send_properties import (
     broker_properties,
     delay_level,
     for_schedule,

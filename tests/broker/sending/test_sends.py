@@ -9,9 +9,9 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code, Refused
-from dledger.rocketmq.broker.common.groups import retry_topic
-from dledger.rocketmq.broker.metadata.tables import GroupConfig
-from dledger.rocketmq.broker.puts.send_properties import PROPERTIES_ROOM
+from dledger.rocketmq.broker.options.groups import retry_topic
+from dledger.rocketmq.broker.producing.send_properties import PROPERTIES_ROOM
+from dledger.rocketmq.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch

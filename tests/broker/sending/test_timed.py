@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Refused
-from dledger.rocketmq.broker.common.config import broker_from_mapping
-from dledger.rocketmq.broker.delays.timed import TIMED_TOPIC, max_delay_ms, timed
+from dledger.rocketmq.broker.options.config import broker_from_mapping
+from dledger.rocketmq.broker.producing.delays.timed import TIMED_TOPIC, max_delay_ms, timed
 from protocols.wire.rocketmq.message import decode_properties, encode_properties
 from tests.broker.support import message
 

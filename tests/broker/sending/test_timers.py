@@ -10,12 +10,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.delays import timers
-from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
-from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.puts.puts import Put
+from dledger.rocketmq.broker.producing.delays import timers
+from dledger.rocketmq.broker.producing.delays.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.producing.delays.timers import TIMER_GROUP
+from dledger.rocketmq.broker.producing.puts import Put
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS

@@ -9,13 +9,13 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.tracing.spans import SpanContext, write_context
+from dledger.rocketmq.broker.consuming.popping.acks import ACK_MESSAGE
 from dledger.rocketmq.broker.consuming.pulls import PULL_MESSAGE
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.popping.acks import ACK_MESSAGE
-from dledger.rocketmq.broker.puts.puts import Put
-from dledger.rocketmq.broker.puts.tracing import CONTEXT, CONTEXTS_MAX, MessageTrace, TracedWriter
-from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.producing.puts import Put
+from dledger.rocketmq.broker.producing.tracing import CONTEXT, CONTEXTS_MAX, MessageTrace, TracedWriter
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.store.records.plain_records import Placed, PlainMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import Message

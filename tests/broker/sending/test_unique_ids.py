@@ -8,8 +8,8 @@ from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.common.own_address import OwnAddress
-from dledger.rocketmq.broker.puts.unique_ids import UniqueIds, find_unique_key
+from dledger.rocketmq.broker.options.own_address import OwnAddress
+from dledger.rocketmq.broker.producing.unique_ids import UniqueIds, find_unique_key
 
 
 class UniqueIdsTests(SynchronousTestCase):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records import bad_records
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.store.records import bad_records
+from dledger.rocketmq.store.records.bad_records import BadRecords
 
 
 class BadRecordsTests(SynchronousTestCase):

@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records.checkpoint import (
+from dledger.rocketmq.store.records.checkpoint import (
     AbortFile,
     Checkpoint,
     decode_checkpoint,

@@ -7,8 +7,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.index.indexing import DELAY_S
-from dledger.rocketmq.broker.store.records.checkpoint import Checkpoint, decode_checkpoint
+from dledger.rocketmq.store.index.indexing import DELAY_S
+from dledger.rocketmq.store.records.checkpoint import Checkpoint, decode_checkpoint
 from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.support import Opened, Threads, message, plain
 

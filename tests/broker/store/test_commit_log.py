@@ -10,11 +10,11 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
-from dledger.rocketmq.broker.store.log.open_log import LogSegments
-from dledger.rocketmq.broker.store.records.records import size_of
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.store.log.open_log import LogSegments
+from dledger.rocketmq.store.records.records import size_of
+from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk

@@ -10,10 +10,10 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
-from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.queues.queue_begins import begin_from
-from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, QueueSegments, Unit
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.queues.queue_begins import begin_from
+from dledger.rocketmq.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, QueueSegments, Unit
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError

@@ -10,12 +10,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.queues import consume_queues, queue_losses
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues, is_topic
-from dledger.rocketmq.broker.store.queues.queue_files import unit_at
-from dledger.rocketmq.broker.store.queues.queue_list import ListedQueue, decode_queue_list
-from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.store.queues import consume_queues, queue_losses
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues, is_topic
+from dledger.rocketmq.store.queues.queue_files import unit_at
+from dledger.rocketmq.store.queues.queue_list import ListedQueue, decode_queue_list
+from dledger.rocketmq.store.queues.unit_check import TornUnits
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.broker.support import QUEUE_SIZE, config_of

@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store import deleted_topics
-from dledger.rocketmq.broker.store.deleted_topics import DeletedTopics, deletion_note
+from dledger.rocketmq.store import deleted_topics
+from dledger.rocketmq.store.deleted_topics import DeletedTopics, deletion_note
 from protocols.wire.rocketmq.layout import DELETED_TOPIC
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Sending

@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.index.index_file import (
+from dledger.rocketmq.store.index.index_file import (
     ENTRY,
     HEADER,
     IndexEntry,

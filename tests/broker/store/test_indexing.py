@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.index.indexing import (
+from dledger.rocketmq.store.index.indexing import (
     BEHIND_BYTES_MAX,
     BUSY_BYTES,
     DELAY_S,
@@ -19,8 +19,8 @@ from dledger.rocketmq.broker.store.index.indexing import (
     KeyIndexing,
     keys_of,
 )
-from dledger.rocketmq.broker.store.index.key_index import KeyIndex
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.index.key_index import KeyIndex
+from dledger.rocketmq.store.records.key_hash import hash_of_key
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.support import HOST, NewMessage, Opened, config_of, message, messages_in, open_log

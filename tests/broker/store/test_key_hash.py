@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records.key_hash import (
+from dledger.rocketmq.store.records.key_hash import (
     HEADS_MAX,
     QUAD_FACTOR,
     QUAD_SIZE,

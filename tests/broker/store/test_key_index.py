@@ -9,10 +9,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.index import key_index
-from dledger.rocketmq.broker.store.index.index_directory import index_file_name
-from dledger.rocketmq.broker.store.index.index_file import ENTRY, HEADER, IndexHeader
-from dledger.rocketmq.broker.store.index.key_index import (
+from dledger.rocketmq.store.index import key_index
+from dledger.rocketmq.store.index.index_directory import index_file_name
+from dledger.rocketmq.store.index.index_file import ENTRY, HEADER, IndexHeader
+from dledger.rocketmq.store.index.key_index import (
     INDEX_MARK_NAME,
     IndexFlush,
     IndexMark,

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.process import group_flush
-from dledger.rocketmq.broker.store.log.log_mark import LogMark, read_log_mark
+from dledger.rocketmq.store.log.log_mark import LogMark, read_log_mark
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode

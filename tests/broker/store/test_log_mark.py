@@ -9,7 +9,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.rocketmq.broker.store.log.log_mark import (
+from dledger.rocketmq.store.log.log_mark import (
     LOG_MARK_DECLARATION,
     LogMark,
     LogMarkFile,

@@ -8,9 +8,9 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store import log_reads
-from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.store import log_reads
+from dledger.rocketmq.store.log_reads import LogReads, read_records
+from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.wire.framing import FrameBuffer

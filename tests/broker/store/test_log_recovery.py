@@ -7,9 +7,9 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME, read_log_mark
-from dledger.rocketmq.broker.store.records.checkpoint import AbortFile, Checkpoint, encode_checkpoint
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME, read_log_mark
+from dledger.rocketmq.store.records.checkpoint import AbortFile, Checkpoint, encode_checkpoint
 from dledger.testing.world.disk import PowerLoss, SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
@@ -252,7 +252,7 @@ class TrustTests(SynchronousTestCase):
         end = log.end_offset
         log.abandon()
         assert mark is not None
-        from dledger.rocketmq.broker.store.log.log_mark import encode_log_mark
+        from dledger.rocketmq.store.log.log_mark import encode_log_mark
 
         disk.write_file(f"base/{LOG_MARK_NAME}", encode_log_mark(mark[1], 9).ljust(1024, b"\0"))
         self.assertTrue(mark[1].clean)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
-from dledger.rocketmq.broker.store.records.checkpoint import AbortFile
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.store.records.checkpoint import AbortFile
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError
 from tests.broker.support import (

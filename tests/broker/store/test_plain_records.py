@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records.plain_records import PlainForm, PlainMessage
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.store.records.plain_records import PlainForm, PlainMessage
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host, encode_message, encode_properties
 from tests.broker.support import HOST, LOG_SIZE, log_bytes, message, messages_in, open_log, plain, twin_of

@@ -8,8 +8,8 @@ import random
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store import queries
-from dledger.rocketmq.broker.store.queries import (
+from dledger.rocketmq.store import queries
+from dledger.rocketmq.store.queries import (
     GetStatus,
     Got,
     get_messages,

@@ -9,7 +9,7 @@ from zlib import crc32
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.queues.queue_list import (
+from dledger.rocketmq.store.queues.queue_list import (
     ListedQueue,
     QueueList,
     decode_queue_list,

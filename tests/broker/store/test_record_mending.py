@@ -8,9 +8,9 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.log.record_mending import RecordMending
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
-from dledger.rocketmq.broker.store.records.records import fixed_size_of
+from dledger.rocketmq.store.log.record_mending import RecordMending
+from dledger.rocketmq.store.records.bad_records import BadRecords
+from dledger.rocketmq.store.records.records import fixed_size_of
 from dledger.testing.world.disk import PowerLoss, SimDisk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.rocketmq.message import Host

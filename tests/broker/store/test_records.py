@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records.records import (
+from dledger.rocketmq.store.records.records import (
     RecordWalk,
     blank,
     check_record,

@@ -9,10 +9,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.basics.events import Arrived
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.queues.consume_queues import UNWRITTEN_MAX, ConsumeQueues
-from dledger.rocketmq.broker.store.queues.reput import (
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.queues.consume_queues import UNWRITTEN_MAX, ConsumeQueues
+from dledger.rocketmq.store.queues.reput import (
     BULK_BYTES,
     BULK_PAUSE_TURNS,
     BULK_TURNS,
@@ -23,6 +22,7 @@ from dledger.rocketmq.broker.store.queues.reput import (
     Dispatcher,
     ReputMessageService,
 )
+from dledger.rocketmq.store.records.events import Arrived
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import tags_code_of

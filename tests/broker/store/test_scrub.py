@@ -9,8 +9,8 @@ from unittest import mock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.log.scrub import Scrub
-from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.store.log.scrub import Scrub
+from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.testing.world.memory_disk import MemoryDisk
 from tests.broker.support import LOG_SIZE, Threads, inline, message, messages_in, open_log
 

@@ -7,9 +7,9 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.log import commit_log
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.records.set_aside import directories, next_directory
+from dledger.rocketmq.store.log import commit_log
+from dledger.rocketmq.store.log.commit_log import CommitLog
+from dledger.rocketmq.store.records.set_aside import directories, next_directory
 from dledger.testing.world.disk import PowerLoss, SimDisk
 from dledger.values.errors import DLedgerError
 from tests.broker.ha.fakes import MemoryLog, stream

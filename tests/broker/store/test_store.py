@@ -10,11 +10,11 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
-from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
-from dledger.rocketmq.broker.store.queues.queue_files import UNIT
-from dledger.rocketmq.broker.store.records.checkpoint import decode_checkpoint
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
-from dledger.rocketmq.broker.store.store import CHECKPOINT_TICKS, TICK_S
+from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.store.queues.queue_files import UNIT
+from dledger.rocketmq.store.records.checkpoint import decode_checkpoint
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.store.store import CHECKPOINT_TICKS, TICK_S
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError

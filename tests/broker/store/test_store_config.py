@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig, parse_delay_levels
+from dledger.rocketmq.store.records.store_config import StoreConfig, parse_delay_levels
 from tests.broker.support import config_of
 
 

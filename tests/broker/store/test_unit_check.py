@@ -8,11 +8,11 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.commit_log_store import FILES_LOST_MAX, written_below
-from dledger.rocketmq.broker.store.log.log_start import LogSeen
-from dledger.rocketmq.broker.store.queues.queue_files import Unit
-from dledger.rocketmq.broker.store.queues.unit_check import TornUnits, points_to_record
-from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.store.commit_log_store import FILES_LOST_MAX, written_below
+from dledger.rocketmq.store.log.log_start import LogSeen
+from dledger.rocketmq.store.queues.queue_files import Unit
+from dledger.rocketmq.store.queues.unit_check import TornUnits, points_to_record
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.rocketmq.message import Host
 from tests.broker.support import message, messages_in, open_log

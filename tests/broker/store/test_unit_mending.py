@@ -9,11 +9,11 @@ import random
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.store.queries import GetStatus, get_messages, offset_at
-from dledger.rocketmq.broker.store.queues import queue_units, unit_mending
-from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.queues.unit_mending import PAUSE_S
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.store.queries import GetStatus, get_messages, offset_at
+from dledger.rocketmq.store.queues import queue_units, unit_mending
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.queues.unit_mending import PAUSE_S
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.support import Opened, message, plain

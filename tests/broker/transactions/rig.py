@@ -7,11 +7,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.store.records.records import NewMessage
-from dledger.rocketmq.broker.transactions.commands import END_TRANSACTION
-from dledger.rocketmq.broker.transactions.ends import COMMIT
-from dledger.rocketmq.broker.transactions.questions import CHECK_TRANSACTION_STATE
+from dledger.rocketmq.broker.producing.halves import HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.producing.transactions.commands import END_TRANSACTION
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT
+from dledger.rocketmq.broker.producing.transactions.questions import CHECK_TRANSACTION_STATE
+from dledger.rocketmq.store.records.records import NewMessage
 from dledger.testing.world.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Host, Message, encode_properties

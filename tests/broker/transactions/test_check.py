@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from unittest import mock
 
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts import rules
-from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
-from dledger.rocketmq.broker.puts.puts import NotPut
-from dledger.rocketmq.broker.transactions.check import TURN_HALVES
-from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK
+from dledger.rocketmq.broker.producing import rules
+from dledger.rocketmq.broker.producing.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from dledger.rocketmq.broker.producing.puts import NotPut
+from dledger.rocketmq.broker.producing.transactions.check import TURN_HALVES
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.transactions.rig import TransactionCase

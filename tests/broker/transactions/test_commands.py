@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.transactions.commands import immunity_ms
-from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
+from dledger.rocketmq.broker.producing.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.producing.transactions.commands import immunity_ms
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
+from dledger.rocketmq.metadata.tables import TopicConfig
 from protocols.wire.rocketmq.message import encode_properties
 from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase

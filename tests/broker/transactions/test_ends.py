@@ -9,18 +9,18 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code, Refused
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.puts.halves import (
+from dledger.rocketmq.broker.producing.halves import (
     DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     TRANSACTION_GROUP,
     op_message,
 )
-from dledger.rocketmq.broker.transactions import ends, ends_reading
-from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
-from dledger.rocketmq.broker.transactions.ends_reading import EndsReading
-from dledger.rocketmq.broker.transactions.half_progress import HalfProgress
+from dledger.rocketmq.broker.producing.transactions import ends, ends_reading
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
+from dledger.rocketmq.broker.producing.transactions.ends_reading import EndsReading
+from dledger.rocketmq.broker.producing.transactions.half_progress import HalfProgress
+from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.transactions.rig import TransactionCase
 

@@ -11,13 +11,13 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.rocketmq.broker.store.index.index_file import IndexShape
-from dledger.rocketmq.broker.store.index.index_mark import IndexMark, encode_index_mark, is_whole_mark
-from dledger.rocketmq.broker.store.queues.queue_files import UNIT
-from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.verify import queue_check, store_check
-from dledger.rocketmq.broker.verify.report import StoreReport
-from dledger.rocketmq.broker.verify.store_check import is_store, verify_store
+from dledger.rocketmq.store.index.index_file import IndexShape
+from dledger.rocketmq.store.index.index_mark import IndexMark, encode_index_mark, is_whole_mark
+from dledger.rocketmq.store.queues.queue_files import UNIT
+from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.rocketmq.verify import queue_check, store_check
+from dledger.rocketmq.verify.report import StoreReport
+from dledger.rocketmq.verify.store_check import is_store, verify_store
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from tests.broker.send_support import send_of

@@ -21,9 +21,9 @@ from twisted.logger import Logger
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
 

@@ -24,11 +24,11 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.producers import KnownProducer, ProducerTable
-from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.store.queries import record_at
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare

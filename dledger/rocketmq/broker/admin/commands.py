@@ -12,7 +12,7 @@ Requests of administrators: change topics and groups, read the broker's options 
 Rule 1: a change is answered when it is on stable storage. A change of topics also starts a registration with
 name servers.
 Rule 2: a slave refuses changes of topics and groups: it copies its master's tables. It has its own options.
-Rule 3: the deletion of a topic is a note in the log, see L{dledger.rocketmq.broker.store.deleted_topics}.
+Rule 3: the deletion of a topic is a note in the log, see L{dledger.rocketmq.store.deleted_topics}.
 Then its consume queues and consumer offsets go, after all messages sent to it before are dispatched; so a new
 topic of the same name begins at 0.
 Rule 4: a list is taken whole, or nothing of it.
@@ -39,17 +39,17 @@ from dledger.rocketmq.broker.admin.run_time_options import change_by_request
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
 from dledger.rocketmq.broker.admin.topic_attributes import ATTRIBUTES, altered, read_attributes, read_changes
 from dledger.rocketmq.broker.admin.topic_rates import TopicRates, topic_counts
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import GROUP_CHARACTERS_MAX, OWN_GROUPS, is_group
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
-from dledger.rocketmq.broker.ha.put_status import PutStatus
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.rocketmq.broker.puts.answers import put_refusal
-from dledger.rocketmq.broker.puts.puts import NotPut, Put
-from dledger.rocketmq.broker.puts.topic_checks import refuse_name
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import GROUP_CHARACTERS_MAX, OWN_GROUPS, is_group
+from dledger.rocketmq.broker.producing.answers import put_refusal
+from dledger.rocketmq.broker.producing.puts import NotPut, Put
+from dledger.rocketmq.broker.producing.topic_checks import refuse_name
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.replication.put_status import PutStatus
+from dledger.rocketmq.replication.service import HAStatus
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import to_object
@@ -97,7 +97,7 @@ class AdminParts:
     @ivar note_deletion: notes in the log that a topic of this name is deleted now; returns the put, and
         raises L{NotPut} if nothing can be stored.
     @ivar popped_by: returns what ends the popped messages of a group, see
-        L{GroupEnds.of<dledger.rocketmq.broker.popping.group_end.GroupEnds.of>}.
+        L{GroupEnds.of<dledger.rocketmq.broker.consuming.popping.group_end.GroupEnds.of>}.
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
     @ivar refused: returns the numbers of refused requests, as text.

@@ -6,7 +6,7 @@ A master's damaged records, and the sound copies that slaves offer: requests of 
     90909   offers a copy: C{offset}, and the bytes of the whole record as the body
 
 Rule: both are answered only to hosts whose slaves this master accepts (C{ha_allowed_hosts}). Whether a copy
-fits is decided by L{dledger.rocketmq.broker.store.log.record_mending}.
+fits is decided by L{dledger.rocketmq.store.log.record_mending}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.ha.service import HAService
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.remoting import RemotingCommand

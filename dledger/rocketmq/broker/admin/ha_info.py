@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.ha.slave import FollowerStatus
+from dledger.rocketmq.replication.service import HAStatus
+from dledger.rocketmq.replication.slave import FollowerStatus
 from protocols.wire.fastjson import JsonObject
 
 #: Name of the counter of bytes received from the master.

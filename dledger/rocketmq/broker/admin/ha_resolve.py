@@ -7,7 +7,7 @@ two offsets that C{show} reported, C{commonEnd} and C{ourEnd}: a decision about 
 
 Rule 1: our sound record is never given up for a record of the master that is not sound.
 Rule 2: the files of the log that are given up are kept; see
-L{dledger.rocketmq.broker.store.records.set_aside}.
+L{dledger.rocketmq.store.records.set_aside}.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.ha.service import HAService
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
-from dledger.rocketmq.broker.ha.slave_session import Difference
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
-from dledger.rocketmq.broker.store.queries import count_records
-from dledger.rocketmq.broker.store.records.set_aside import directories
+from dledger.rocketmq.replication.service import HAService
+from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower, LogRange
+from dledger.rocketmq.replication.slave_session import Difference
+from dledger.rocketmq.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.store.queries import count_records
+from dledger.rocketmq.store.records.set_aside import directories
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.base.disk.expiry import used_ratio
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.ha.service import HAStatus
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.records.records import store_timestamp_of
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.replication.service import HAStatus
+from dledger.rocketmq.store.records.records import store_timestamp_of
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.option_fields import options_of
 from protocols.rocketmq.commands import VERSION
 

@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.rocketmq.answering.refusals import Refused
 from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
-from dledger.rocketmq.broker.basics.operators import NotDone
-from dledger.rocketmq.broker.ha.slave import DecisionUnderWay
-from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.options.operators import NotDone
+from dledger.rocketmq.replication.slave import DecisionUnderWay
+from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.fastjson import JsonObject
 

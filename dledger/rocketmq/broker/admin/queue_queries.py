@@ -19,13 +19,13 @@ from typing import NamedTuple
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.stats import QUEUES_MAX, StatsCommands, queue_table
-from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import WINDOWS_MS, PullProgress
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.queries import offset_at
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.store.queries import offset_at
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare

@@ -32,13 +32,13 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.queries import offset_at
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import OWN_GROUPS
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.store.queries import offset_at
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown, shown_bare

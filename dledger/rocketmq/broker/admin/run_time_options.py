@@ -15,10 +15,15 @@ from collections.abc import Mapping
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.refusals import Code, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig, change_options, option_value, run_time_options
-from dledger.rocketmq.broker.common.system_topics import add_system_topics
-from dledger.rocketmq.broker.metadata.changed_options import ChangedOptions, OptionValue
-from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.options.config import (
+    BrokerConfig,
+    change_options,
+    option_value,
+    run_time_options,
+)
+from dledger.rocketmq.broker.options.system_topics import add_system_topics
+from dledger.rocketmq.metadata.changed_options import ChangedOptions, OptionValue
+from dledger.rocketmq.metadata.files import Metadata
 from dledger.values.option_values import read_properties
 
 #: Most bytes of the request.

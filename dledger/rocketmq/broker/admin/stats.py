@@ -17,14 +17,14 @@ from collections.abc import Iterable, Mapping
 
 from dledger.rocketmq.answering.java_json import wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.slave_synchronize import ITEMS, WHOLE, metadata_answer
-from dledger.rocketmq.broker.metadata.tables import TopicConfig
-from dledger.rocketmq.broker.store.queries import stored_ms
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.slave_synchronize import ITEMS, WHOLE, metadata_answer
+from dledger.rocketmq.metadata.tables import TopicConfig
+from dledger.rocketmq.store.queries import stored_ms
+from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
-from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 
 INTERVAL_S = 9.5
 SAMPLES_MAX = 7

@@ -29,12 +29,12 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import find_group
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.subscriptions import BROADCASTING
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, RETRY_PREFIX
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import find_group
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import PERM_READ, RETRY_PREFIX
 from protocols.rocketmq.commands import SUCCESS, CommandConnection
 from protocols.wire.documents import name_in, to_object
 from protocols.wire.errors import BodyError

@@ -17,8 +17,8 @@ behind its master's, so rule 1 counts at a master only.
 
 from __future__ import annotations
 
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 
 #: Queues of groups, of all connections, that are remembered; for others rule 1 alone counts.

@@ -28,8 +28,6 @@ from twisted.logger import Logger
 
 from dledger.rocketmq.answering.java_json import read_document, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import find_group, retry_topic
 from dledger.rocketmq.broker.consuming.producers import EXPIRED_MS, Member, ProducerRights, ProducerTable
 from dledger.rocketmq.broker.consuming.subscriptions import (
     ConsumerData,
@@ -38,7 +36,9 @@ from dledger.rocketmq.broker.consuming.subscriptions import (
     read_heartbeat,
     read_subscription,
 )
-from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import find_group, retry_topic
+from dledger.rocketmq.metadata.files import Metadata
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.documents import to_object
 from protocols.wire.errors import BodyError

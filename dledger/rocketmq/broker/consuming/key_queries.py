@@ -40,11 +40,11 @@ from dledger.rocketmq.answering.refusals import (
     Refused,
 )
 from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
-from dledger.rocketmq.broker.store.index.indexing import keys_of
-from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.rocketmq.broker.store.records.records import keyed_part_of
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.store.index.indexing import keys_of
+from dledger.rocketmq.store.queries import record_at
+from dledger.rocketmq.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.records.records import keyed_part_of
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError

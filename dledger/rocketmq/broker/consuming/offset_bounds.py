@@ -23,10 +23,10 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.queues.queue_begins import index_at
-from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.store.queues.queue_begins import index_at
+from dledger.rocketmq.store.records.records import SCHEDULE_TOPIC
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 
 #: Pause between two looks whether all messages are in their queues.

@@ -33,13 +33,13 @@ from dledger.rocketmq.answering.refusals import (
     Handlers,
     Refused,
 )
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import OWN_GROUPS
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.queries import offset_at, record_at, stored_ms
-from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import OWN_GROUPS
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.store.queries import offset_at, record_at, stored_ms
+from dledger.rocketmq.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown, shown_bare

@@ -15,8 +15,6 @@ from functools import partial
 import attrs
 
 from dledger.rocketmq.answering.refusals import LONG_MAX, LONG_MIN, Code, Fields, Refused
-from dledger.rocketmq.broker.common.config import BrokerConfig
-from dledger.rocketmq.broker.common.groups import find_group
 from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
 from dledger.rocketmq.broker.consuming.sql92 import SqlFilter
@@ -29,8 +27,10 @@ from dledger.rocketmq.broker.consuming.subscriptions import (
     parse_subscription,
 )
 from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, GroupConfig
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.broker.options.groups import find_group
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import PERM_READ, GroupConfig
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown_bare

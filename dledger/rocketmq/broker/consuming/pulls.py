@@ -41,13 +41,13 @@ from dledger.rocketmq.answering.refusals import (
     Handlers,
     Refused,
 )
-from dledger.rocketmq.broker.basics.events import Arrived
-from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
 from dledger.rocketmq.broker.consuming.pull_reading import FLAG_COMMIT_OFFSET, Key, Pull, PullReading
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages
-from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.options.config import BrokerConfig
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.store.queries import GetStatus, Got, get_messages
+from dledger.rocketmq.store.records.events import Arrived
+from dledger.rocketmq.store.store import MessageStore
 from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand

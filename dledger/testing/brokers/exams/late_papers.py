@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from dledger.rocketmq.broker.puts.halves import OP_TOPIC
+from dledger.rocketmq.broker.producing.halves import OP_TOPIC
 from dledger.testing.brokers.exams.examiner import SEND, Examiner, ExamVoid, Paper, messages_in
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message

@@ -26,8 +26,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from dledger.rocketmq.broker.puts.halves import END_KIND, HALF_TOPIC, OP_TOPIC
-from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, REVIVE_PREFIX
+from dledger.rocketmq.broker.producing.halves import END_KIND, HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX, REVIVE_PREFIX
 from protocols.wire.rocketmq.message import Message
 
 PLAIN, DELAYED, HALF = "plain", "delayed", "half"

@@ -20,11 +20,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Set
 
-from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.store.records.key_hash import hash_of_key
+from dledger.rocketmq.store.records.store_config import UNIT_SIZE
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
 from dledger.testing.brokers.parts.machine import SMALL, BrokerMachine
 from dledger.testing.world.host import MachineDisk

@@ -1,1 +1,0 @@
-"""The base of the broker's rooms: configuration, refusals, groups."""

@@ -1,1 +1,0 @@
-"""From a connection to a handler: limits, rights, and the table of requests."""

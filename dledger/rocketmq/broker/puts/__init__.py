@@ -1,1 +1,0 @@
-"""The road of a put: properties, rules, checks of topics, answers."""

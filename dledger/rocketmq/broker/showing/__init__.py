@@ -1,0 +1,1 @@
+"""What a broker shows of itself: pages, status, entries."""

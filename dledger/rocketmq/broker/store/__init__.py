@@ -1,1 +1,0 @@
-"""One RocketMQ store: commit log, consume queues, dispatching, recovery."""

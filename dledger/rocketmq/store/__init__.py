@@ -1,0 +1,1 @@
+"""The store of a broker: commit log, queues, index."""
