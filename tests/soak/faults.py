@@ -19,6 +19,7 @@ from typing import TypeAlias
 from protocols.wire.ledger.messages import LeadershipTransferRequest
 from tests.processes.asking import NoAnswer, ask
 from tests.processes.children import Child
+from tests.slowness import patient
 from tests.soak.world import World
 
 BLOCK = 4096
@@ -263,7 +264,7 @@ class Faults:
         start = self._chance.randrange(path.stat().st_size // BLOCK) * BLOCK
         shim = self._world.shims[name]
         shim.arm(bad=(path, start, start + BLOCK))
-        deadline = time.monotonic() + MENDED_S
+        deadline = time.monotonic() + patient(MENDED_S)
         while shim.has_bad_block and time.monotonic() < deadline:
             time.sleep(0.1)
         if shim.has_bad_block:
