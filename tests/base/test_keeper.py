@@ -82,7 +82,7 @@ class KeeperTests(SynchronousTestCase):
         self.failureResultOf(second, CancelledError)
 
     def test_closed(self) -> None:
-        """The attempt is cancelled; callers that wait and later ones get the reason: they cancelled nothing."""
+        """The attempt is cancelled. Callers get the reason, also those that wait: they cancelled nothing."""
         caller = self.keeper.ready()
         self.keeper.close(ValueError("closed"))
         self.assertTrue(self.attempts[0].called)

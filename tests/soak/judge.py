@@ -10,8 +10,10 @@ after all commits that were acknowledged before it asked, and leaves out no entr
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import attrs
@@ -94,8 +96,10 @@ def wrong_numbers(bodies: Iterable[str], producers: Iterable[str]) -> Iterator[s
 def wrong_reads(lines: list[Line], programs: Mapping[int, str]) -> Iterator[str]:
     """@param programs: the entries of programs, by index."""
     place = {index: number for number, index in enumerate(sorted(programs))}
-    last: dict[str, int] = {}
     commits = [one for one in lines if one.kind == "commit"]
+    sure = _highest((one.ended, place[one.index]) for one in commits if one.outcome == "ok")
+    begun = _highest((one.began, place[one.index]) for one in commits)
+    last: dict[str, int] = {}
     for one in lines:
         if one.kind != "read":
             continue
@@ -106,12 +110,17 @@ def wrong_reads(lines: list[Line], programs: Mapping[int, str]) -> Iterator[str]
             if at != last[session] + 1:
                 yield f"{session} was given the entry {one.index}, which does not follow"
         else:
-            sure = [place[c.index] for c in commits if c.outcome == "ok" and c.ended < one.began]
-            done = max(sure, default=-1)
-            known = max((place[c.index] for c in commits if c.began < one.ended), default=-1)
+            done, known = sure(one.began), begun(one.ended)
             if not done < at <= known + 1:
                 yield f"{session} began with number {at}; committed was {done}, perhaps {known}"
         last[session] = at
+
+
+def _highest(found: Iterable[tuple[int, int]]) -> Callable[[int], int]:
+    """@param found: times and numbers. @return: gives the highest number before a time; -1: none."""
+    pairs = sorted(found)
+    times, highest = [time for time, _ in pairs], [*accumulate((number for _, number in pairs), max)]
+    return lambda before: highest[at - 1] if (at := bisect_left(times, before)) else -1
 
 
 def summary(lines: list[Line]) -> str:
