@@ -72,8 +72,9 @@ class RaftStore(MessageStore):
         try:
             root = config.store_path_root_dir
             abort = AbortFile(disk, root)
-            crashed = abort.is_there
             mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
+            # Without a mark nothing says that the last run ended in order: both may have been moved away.
+            crashed = abort.is_there or mark is None
             if mark is None and has_files(disk, config.commit_log_path):
                 raise DirectoryError(
                     f"{config.commit_log_path} has the log of a broker without a raft log, whose messages "

@@ -148,9 +148,36 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "if False:"),
     ), {"test": "tests.commands.test_log_copy.KillTests"}),
     ("queues-without-a-word", "queues are complete although nothing says that the last run ended in order", (
-        Patch(STORE, "crashed = seen.crashed or (seen.mark is None and seen.checkpoint is None)",
-              "crashed = seen.crashed"),
+        Patch(STORE, "    if seen.mark is None and not seen.crashed and seen.checkpoint is not None:",
+              "    if seen.mark is None and not seen.crashed:"),
     ), {"test": "tests.broker.store.test_mark_fit"}),
+    ("queues-without-abort", "queues of a killed broker are complete although mark and abort are gone", (
+        Patch(STORE, "known = min(log.start_after_crash(safe), end)", "known = end"),
+    ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
+    ("queue-file-without-a-byte", "a file that a crash left empty keeps a broker from starting", (
+        Patch("dledger.rocketmq.broker.store.queues.consume_queue",
+              "if listing.unfinished_size and not crashed:", "if listing.unfinished and not crashed:"),
+    ), {"test": "tests.broker.store.test_store.LifeTests.test_without_the_marks_of_a_crash"}),
+    ("offsets-of-a-former-life", "the offsets of a deleted topic are written to the log after its deletion", (
+        Patch("dledger.rocketmq.broker.metadata.offsets",
+              "        if self.place_of(topic) > self._lives.get(topic, 0):\n", "        if False:\n"),
+    ), {"test": "tests.sim.test_logged_tables.SlaveTests.test_offsets_of_a_deleted_topic"}),
+    ("recall-too-late", "a message is delivered while the note of its recall is being stored", (
+        Patch("dledger.rocketmq.broker.delays.timers",
+              "if self._recalled.is_unsure(self._open.key(one[1])):", "if False:"),
+    ), {"test": "tests.broker.sending.test_recalls"}),
+    ("check-point-of-nobody", "a check point that the former master took for lost gives a message again", (
+        Patch("dledger.rocketmq.broker.popping.popped", "        if self._holders is None:\n",
+              "        if True:\n"),
+    ), {"test": "tests.broker.popping.test_popped"}),
+    ("log-without-abort", "a log whose marks are gone is taken for durable", (
+        Patch("dledger.rocketmq.broker.store.log.commit_log", "        segments.touch(offset, offset + 1)\n",
+              "        pass\n"),
+    ), {"test": "tests.broker.store.test_commit_log.OnSimulatedDisk.test_killed_without_marks"}),
+    ("raft-queues-without-abort", "names of queues of a killed raft broker are taken for durable", (
+        Patch("dledger.raft_broker.store", "crashed = abort.is_there or mark is None",
+              "crashed = abort.is_there"),
+    ), {"test": "tests.raft_broker.test_store.StoreTests.test_killed_without_marks"}),
     ("end-of-another-id", "an end of a transaction that names another message's id counts", (
         Patch("dledger.rocketmq.broker.transactions.commands", "        if named_id and named_id not in",
               "        if False and named_id not in"),
@@ -211,11 +238,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(LOST, "        for topic in lost:\n", "        for topic in lost[:0]:\n"),
     ), _FILES_TESTS),
     ("queues-of-a-longer-log", "queues of a longer log lack messages of a topic that was deleted there", (
-        Patch(STORE, "and queues.reach_beyond(end, crashed=crashed):", "and False:"),
+        Patch(STORE, "and reaches_beyond:", "and False:"),
     ), _FILES_TESTS),
     ("queues-older-than-the-mark", "queues that are older than the mark lack the last messages", (
-        Patch(STORE, "(reached < known or (seen.mark is None and not crashed))",
-              "(seen.mark is None and not crashed)"),
+        Patch(STORE, "not queues.has_lost and reached < known:", "False:"),
     ), _FILES_TESTS),
     ("retry-outlives-topic", "a retry of a deleted topic comes up in the next of its name", (
         Patch(DELETED, "return self._lives if self._places else None", "return None"),

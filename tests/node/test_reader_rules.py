@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.group_state import GroupFold, GroupState, Marked
@@ -179,6 +180,23 @@ class CaseTests(SynchronousTestCase):
         error = self.assertRaises(DLedgerError, self.take, state, "q", 1)
         self.assertIn("64 processes read as r", str(error))
         self.assertIsNotNone(self.take(state, "q", 1, live=False).part)
+
+    def test_deleted_entries(self) -> None:
+        """A process with a share leaves out what was deleted; the next share has all of it."""
+        state = ReaderState("r", -1, 10, (ReaderPart(5, 10, 7, 1000, "p"),))
+        span = rules.Span(40, 99)
+        request = ReaderRequest(does="commit", name="r", token=7, index=39)
+        done = rules.commit(state, request, span).state
+        assert done is not None
+        self.assertEqual((done.next_index, done.given_index), (10, 10))
+        for index, begin in ((39, 39), (40, 40), (10, 0)):
+            self.assertRaises(
+                DLedgerError, rules.commit, state, attrs.evolve(request, index=index), rules.Span(begin, 99)
+            )
+        take = ReaderRequest(does="take", name="r", holder="q", lease_ms=1000, share=3)
+        part = rules.take(done, take, span, lambda part: bool(part.holder), lambda index: True).part
+        assert part is not None
+        self.assertEqual((part.begin, part.end), (10, 40))
 
     def test_own_entries_alone(self) -> None:
         """A share of readers' own entries is not given; one with another entry is, and so is all."""

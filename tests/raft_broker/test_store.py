@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -17,6 +18,7 @@ from dledger.raft_broker.checkpoints import (
 )
 from dledger.raft_broker.store import RaftStore
 from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from dledger.values.errors import DirectoryError, StoreError
 from tests.base.test_unreadable import BadFile
 from tests.broker.support import QUEUE_SIZE, config_of, inline, message
@@ -212,6 +214,19 @@ class StoreTests(SynchronousTestCase):
             disk.write_file(path, encode_dispatched(other, FILE_SIZE))
             again = self.open()
             self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
+            self.close(again)
+
+    def test_killed_without_marks(self) -> None:
+        """Mark and abort are gone after a kill: names of queues that are there may be in the cache only."""
+        self.fill(10)
+        self.close(self.open())
+        for gone in ((), (DISPATCHED_NAME,)):
+            for name in gone:
+                self.ledger.disk.unlink(f"base/{name}")
+            with mock.patch.object(ConsumeQueues, "open", wraps=ConsumeQueues.open) as opening:
+                again = self.open()
+            self.assertEqual([one.kwargs["crashed"] for one in opening.call_args_list], [bool(gone)])
+            self.assertEqual(self.size(again), 10)
             self.close(again)
 
     def test_deleted_queues_are_built_again(self) -> None:

@@ -93,6 +93,23 @@ class SlaveTests(LoggedTablesCase):
         self.parts_of(slave).metadata.groups.delete("g1", _NOW_MS)
         self.assertRaises(PairBroken, self.look)
 
+    def test_offsets_of_a_deleted_topic(self) -> None:
+        """They are over with the note of the deletion; a table that has them still is noticed."""
+        offsets = self.parts_of(self.master).metadata.consumer_offsets
+        self.master.call(offsets.commit, "g", "T", 0, 5, _NOW_MS)
+        self.master.call(offsets.commit, "g", "U", 0, 6, _NOW_MS)
+        self.run_for(2.0)
+        slave = self.parts_of(self.slaves[0]).metadata.consumer_offsets
+        self.assertEqual((slave.logged("T@g"), slave.logged("U@g")), ({"0": 5}, {"0": 6}))
+        self.master.call(self.parts_of(self.master).note_deletion, "T")
+        self.run_for(2.0)
+        self.assertEqual((slave.logged("T@g"), slave.logged("U@g")), (None, {"0": 6}))
+        self.look()
+        slave.place_of = lambda topic: 0
+        self.slaves[0].boots += 1  # all entries are compared again
+        error = self.assertRaises(PairBroken, self.look)
+        self.assertIn("consumerOffsets T@g is {'0': 5}, and None in the log", str(error))
+
     def test_a_queue_that_ends_too_early(self) -> None:
         """A queue of a slave goes as far as the log says."""
         master = self.parts_of(self.master)

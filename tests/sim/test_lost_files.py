@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.brokers.parts.lost_files import LostFiles
+from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
 from dledger.testing.world.host import MachineDisk
 
 
@@ -34,18 +34,24 @@ class LostFilesTests(SynchronousTestCase):
         self.assertEqual(disk.read_file("/other"), b"stays")
 
     def test_parts(self) -> None:
-        """Each part is lost or comes back as a whole; the log, the queues and the tables stay."""
+        """Each part is lost or comes back as a whole; the log and other tables stay."""
         rng = random.Random(1)
         disk, lost = MachineDisk(rng), LostFiles()
-        parts = [["/s/index/1", "/s/index/2", "/s/indexed"], ["/s/commitlogmark", "/s/checkpoint"]]
-        kept = ["/s/commitlog/0", "/s/consumequeue/T/0/0", "/s/config/topics.json"]
+        marks = ["/s/commitlogmark", "/s/checkpoint", "/s/abort"]
+        parts = [
+            ["/s/index/1", "/s/index/2", "/s/indexed"], marks,
+            ["/s/consumequeue.list", "/s/consumequeue/T/0/0"],
+            ["/s/config/topics.json", "/s/config/consumerOffset.json"],
+        ]
+        kept = ["/s/commitlog/0", "/s/config/subscriptionGroup.json"]
         seen = set()
-        for path in [*parts[0], *kept]:
+        for path in [*sum(parts, []), *kept]:
             disk.makedirs(path.rpartition("/")[0])
         for turn in range(200):
             for path in [*sum(parts, []), *kept]:
                 disk.write_file(path, b"%d" % turn)
-            lost.put_back(disk, "/s", rng)
+            is_old = lost.put_back(disk, "/s", rng, (TABLES,))
+            self.assertEqual(is_old, disk.exists(marks[0]) and disk.read_file(marks[0]) != b"%d" % turn)
             for files in parts:
                 held = {disk.read_file(file) if disk.exists(file) else b"" for file in files}
                 self.assertEqual(len(held), 1, "a part is whole")
@@ -53,4 +59,5 @@ class LostFilesTests(SynchronousTestCase):
                 seen.add(age)
             self.assertEqual({disk.read_file(file) for file in kept}, {b"%d" % turn})
         self.assertEqual(seen, {"", 0, 1})
-        self.assertGreater(lost.parts, 100)
+        self.assertGreater(lost.parts, 300)
+        self.assertGreater(lost.tables, 50)

@@ -11,6 +11,7 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.broker.consuming.commits import CommitJudge
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC, OP_TOPIC
 from dledger.rocketmq.broker.store.log_checkpoints import LogCheckpoints
 from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
@@ -111,6 +112,14 @@ class ScheduleTests(PairCase):
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_pair_schedule(1, focus=CALM)
         self.assertIn("ZeroDivisionError", outcome.failure)
+
+    def test_late_commits(self) -> None:
+        """B28, in peace: some are sent, and count nothing; a broker that takes them is noticed."""
+        world = calm_world(CALM, 25.0)
+        self.assertGreater(world.accounts.late, 3)
+        with mock.patch.object(CommitJudge, "is_former", return_value=False):
+            outcome = run_pair_schedule(1, focus=CALM)
+        self.assertIn("of a deleted topic counts for", outcome.failure)
 
     def test_command(self) -> None:
         """Status 1, the seed, the sentence, and how to see it again; status 0 without a failure."""
@@ -225,7 +234,7 @@ class RecordTests(PairCase):
             self.assertEqual(sent.ended, end if is_kept else "")
 
     def test_b15_and_b16(self) -> None:
-        """A message that was sent back comes as a retry; one that was recalled in time does not come."""
+        """A message that was sent back comes as a retry; one that was recalled does not come."""
         sent = self.sent()
         self.record.sent_back["G", "m1"] = None
         self.record.delivered("G", self.got(), now_ms=50, era=0)

@@ -95,7 +95,7 @@ def take(
 ) -> Decision:
     """
     Give a part to a process. A share of readers' own entries alone is not given: it would be committed, which
-    is one more of them, and so on for ever.
+    is one more of them, and so on for ever. A share that begins with deleted entries has all of these.
 
     @return: without a part if there is nothing to read now.
     @raise DLedgerError: LEASE_HELD: other processes have what there is.
@@ -122,7 +122,7 @@ def take(
     else:
         begin, end = (free.begin, NO_END) if free is not None else (given, NO_END)
         if share:
-            end = min(begin + share, span.committed_index + 1)
+            end = min(max(begin + share, span.begin_index), span.committed_index + 1)
             if begin >= end or not has_entries(begin):
                 return Decision(None)
         given = end
@@ -153,12 +153,15 @@ def part_of(state: ReaderState, request: ReaderRequest) -> ReaderPart:
 
 def commit(state: ReaderState, request: ReaderRequest, span: Span) -> Decision:
     """
-    The entries of a part up to C{request.index} are done.
+    The entries of a part up to C{request.index} are done: all of it, if that is the end of what was deleted
+    and lies beyond the part.
 
     @raise DLedgerError: LEASE_LOST; INDEX_OUT_OF_RANGE: it is not committed in the log; UNEXPECTED_ARGUMENT:
-        it goes back, or beyond the part.
+        it goes back, or beyond the part to an entry that the log has.
     """
     part, index = part_of(state, request), request.index
+    if part.end <= index < span.begin_index:
+        index = part.end - 1
     if index > span.committed_index:
         raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, reason=(
             f"the entry {index} is not in the log, which ends with {span.committed_index}"

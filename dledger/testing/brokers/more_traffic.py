@@ -70,7 +70,7 @@ class MoreTraffic(Traffic):
             "producerGroup": PRODUCER, "topic": sent.topic, "recallHandle": handle,
         })
         is_sure = (losses, life) == (accounts.losses, accounts.life)
-        if answer is not None and answer.code == 0 and is_sure and self._world.wall_ms() < sent.due_ms:
+        if answer is not None and answer.code == 0 and is_sure:
             sent.recall = DONE
 
     # -- in order --------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
-from dledger.testing.brokers.parts.lost_files import LostFiles
+from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
-from dledger.testing.brokers.parts.states import ABORT_PATH, STORED_PATHS, OldFiles
+from dledger.testing.brokers.parts.states import ABORT_PATH, QUEUES_PATH, STORED_PATHS, OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
@@ -32,7 +32,6 @@ KEPT_LINES = 40
 RETENTION: Mapping[str, object] = {
     "fileReservedTime": 1, "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
 }
-QUEUES_PATH = "/store/consumequeue"
 
 FAULTS = (
     "kill", "kill", "kill_in_write", "stop", "freeze", "cut_brokers", "cut_client", "break", "darken",
@@ -62,6 +61,8 @@ class PairFaults:
     @ivar lost_files: what queues and other parts of stores have lost.
     """
 
+    #: Tables that are lost, or put back from before.
+    lost_tables: tuple[tuple[str, ...], ...] = (TABLES,)
     #: Names of faults that hit the master, or a slave, to their methods and C{master} or C{slave}.
     targets: Mapping[str, tuple[str, str]] = {}
 
@@ -240,7 +241,8 @@ class PairFaults:
         if not machine.is_up:
             return  # see above; and after a power cut the marks say what to check
         machine.kill()
-        self.lost_files.put_back(machine.disk, "/store", self.fault_rng)
+        if self.lost_files.put_back(machine.disk, "/store", self.fault_rng, self.lost_tables):
+            machine.has_old_marks = True
         self.again(machine)
 
     def _age(self, machine: BrokerMachine) -> None:

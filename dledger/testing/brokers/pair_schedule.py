@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slaves: clients send, pull, pop, end transactions and administrate,
-while machines fail and roles change; then the promises B1 to B18 and B21 to B25, and B27, are judged.
+while machines fail and roles change; then the promises B1 to B18, B21 to B25, B27 and B28 are judged.
 
     python -m dledger.testing.brokers --schedules 100 --seed 1
 
@@ -344,8 +344,9 @@ class PairWorld(ClientWorld):
         if behind := [name for name, parts in running.items() if _is_behind(parts)]:
             return f"{behind} have not dispatched their logs; {self._master} is the master"
         master = running.pop(self._master)
+        was_promoted = self.accounts.life > 0 or self.lost_files.tables > 0
         differences = (log_difference(master, slave) or metadata_difference(
-            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0,
+            master.metadata, slave.metadata, was_promoted=was_promoted,
             committed=partial(self.watch.committed, name),
         ) for name, slave in running.items())
         return next(filter(None, differences), "")

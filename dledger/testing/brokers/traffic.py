@@ -7,6 +7,7 @@ the world is over, with any answer to its requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
 from dledger.testing.brokers.admin_traffic import (
@@ -64,6 +65,21 @@ GROUPS = (
 )
 #: Delay of each level, see L{dledger.testing.brokers.pairs.TIMING}.
 LEVELS_MS = (1000, 2000, 4000)
+
+
+class _Late(NamedTuple):
+    """
+    Where a consumer was in a queue, when its topic was deleted.
+
+    @ivar at: its offset. @ivar era: of the topic. @ivar connection: the one by which it has read.
+    @ivar reign: see L{TrafficWorld.reign}.
+    """
+
+    target: str
+    at: int
+    era: int
+    connection: object
+    reign: int
 
 
 def messages_of(body: bytes) -> list[Message]:
@@ -210,8 +226,9 @@ class Traffic(AdminTraffic):
         self.client.begin(self._probe())
 
     async def _probe(self) -> None:
-        # The next master may not know a topic that was made just before.
-        await self.ask_until_done(MAKE_TOPIC, self.topic_fields(KEPT[0]))
+        # The next master may not know a topic that was made just before, and tables may be lost.
+        for topic in KEPT:
+            await self.ask_until_done(MAKE_TOPIC, self.topic_fields(topic))
         sent = self._new(PLAIN, KEPT[0])
         answer = await self.ask_master(SEND, self.send_fields(sent, _properties(sent)), sent.body)
         self.probed = -1 if answer is None else answer.code
@@ -275,6 +292,7 @@ class Traffic(AdminTraffic):
         """A group pulls from a queue until all is over."""
         rng, world = self._rng, self._world
         at, target = -1, ""
+        last: _Late | None = None
         place = {"consumerGroup": group.name, "topic": topic, "queueId": queue_id}
         while not world.is_over:
             if topic == REMADE and self.paused:
@@ -283,6 +301,9 @@ class Traffic(AdminTraffic):
                 continue
             self._busy += topic == REMADE
             try:
+                if at < 0 and last is not None and topic == REMADE:
+                    await self._commit_late(last, place)
+                    last = None
                 if at >= 0 and not world.is_sound(target):
                     at = -1
                 if at < 0 or (target != world.master() and rng.random() < 0.3):
@@ -290,13 +311,42 @@ class Traffic(AdminTraffic):
                     if world.is_sound(target):
                         at = await self.first_offset(target, place)
                 if at >= 0:
+                    era = self.accounts.era(topic)
                     at = await self._pull_once(target, group, place, at)
+                    if at > 0:
+                        last = _Late(target, at, era, self.client.connection(target), world.reign())
             finally:
                 self._busy -= topic == REMADE
             if at < 0:
                 await self.client.pause(0.2)
             elif rng.random() < 0.03:
                 at = -1  # it begins anew
+
+    async def _commit_late(self, last: _Late, place: dict[str, object]) -> None:
+        """
+        A consumer commits an offset once more, and does not know that the topic was deleted: RocketMQ's
+        clients do so every five seconds. B28. (One that the next topic may have soon.)
+        """
+        target, world, offset = last.target, self._world, -(-last.at // 3)
+        await self.client.pause(last.at % 4 / 2)
+
+        def is_same() -> bool:
+            return target == world.master() and self.client.connection(target) is last.connection is not None
+
+        if not is_same() or not 0 <= last.era < self.accounts.era(REMADE):
+            return
+        if last.at % 2:  # it does so with its next pull; B6 shows whether that counts
+            ended = world.committing(target, _key(place), offset)
+            await self.client.ask(target, PULL, {
+                **place, "queueOffset": last.at, "maxMsgNums": 1, "sysFlag": 5, "commitOffset": offset,
+                "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*", "expressionType": "TAG",
+            })
+            ended(False)
+            return
+        is_done = await self.commit(target, place, offset)
+        is_sure = is_same() and 0 <= last.reign == world.reign()
+        self.accounts.late += is_sure
+        require_pair(not (is_done and is_sure), 28, f"{offset} of a deleted topic counts for {_key(place)}")
 
     def _got(self, group: str, message: Message, sent: ProducedMessage) -> None:
         """A group has got a message."""

@@ -5,9 +5,9 @@ transactions and administrate while brokers fail and leaders change.
 
     python -m dledger.testing.raft_brokers --clients --seeds 1..100
 
-The promises are B1 to B10, B13 to B18, B21 to B25 and B27 of L{dledger.testing.brokers}, and stricter:
-an answer of a master counts whoever leads next, as long as a majority keeps its disks. In the place of B11
-and B12:
+The promises are B1 to B10, B13 to B18, B21 to B25, B27 and B28 of L{dledger.testing.brokers}, and
+stricter: an answer of a master counts whoever leads next, as long as a majority keeps its disks. In the place
+of B11 and B12:
 
 B19. See L{dledger.testing.raft_brokers.kept_offsets}.
 B20. A message that is answered with success is at its place on every broker in the end; no answer says that
@@ -92,6 +92,8 @@ class RaftClientsOutcome(ClientsOutcome):
 
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
+
+    lost_tables = ()  # a mark says that the metadata before it are in the tables
 
     def __init__(
         self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False

@@ -36,7 +36,7 @@ from dledger.testing.raft_brokers.raft import node_of
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import as_int
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE
+from protocols.wire.rocketmq.layout import DELETED_TOPIC, METADATA_TOPIC, START_SIZE
 from protocols.wire.rocketmq.message import decode_message
 
 #: Table and name of an entry.
@@ -52,9 +52,10 @@ _BODY_SIZE_AT, _BODY_SIZE = 84, struct.Struct(">i")
 
 class _Change(NamedTuple):
     """
-    The entries of one table in a record.
+    The entries of one table in a record, or the note that a topic is deleted.
 
     @ivar after, upto: the range in which it has all entries; C{after} is None: in none.
+    @ivar deleted: the topic; its offsets are over.
     """
 
     offset: int
@@ -63,9 +64,12 @@ class _Change(NamedTuple):
     entries: dict[str, object]
     after: str | None
     upto: str | None
+    deleted: str | None = None
 
     def covers(self, name: str) -> bool:
         """Whether the record has this entry, or shows that there is none."""
+        if self.deleted is not None:
+            return name.rpartition("@")[0] == self.deleted
         is_within = self.after is not None and self.after < name and (self.upto is None or name <= self.upto)
         return name in self.entries or (is_within and name not in SYSTEM_TOPICS)
 
@@ -92,7 +96,7 @@ class _Fold:
         while self._next < len(self._changes) and self._changes[self._next].offset < upto:
             change = self._changes[self._next]
             self._next += 1
-            gone = () if change.after is None else [
+            gone = () if change.after is None and change.deleted is None else [
                 name for table, name in self.entries if table == change.table and change.covers(name)
             ]
             for name, value in {**dict.fromkeys(gone), **change.entries}.items():
@@ -189,6 +193,12 @@ class LoggedTables:
         if topic == METADATA_TOPIC:
             term = ENTRY_HEADER.unpack_from(data, at)[3]
             self._metadata(decode_message(data[begin:end]).body, self.end + at, term)
+        elif topic == DELETED_TOPIC:
+            term = ENTRY_HEADER.unpack_from(data, at)[3]
+            deleted = decode_message(data[begin:end]).body.decode()
+            self._changes.append(
+                _Change(self.end + at, term, "consumerOffsets", {}, None, None, deleted)
+            )
         elif self._has_clients and topic not in self._named:
             self._early.setdefault(topic, self.end + at)
 

@@ -176,6 +176,20 @@ class LifeTests(CommitCase):
         """Of the queue."""
         return self.parts.pulls.commits.end_of("T1", 0)
 
+    def test_pull_before_the_first_message(self) -> None:
+        """A pull of a topic that has no message yet does not say to its consumer that it was deleted."""
+        self.pull(0)
+        self.assertEqual(self.commit(2), 0)
+        self.make_again(0)
+        answer = self.pull(2)
+        begin = int(answer.ext_fields["nextBeginOffset"])
+        self.send(5)
+        self.assertEqual(begin + 5, self.end)
+        if begin != 2:  # (Where numbers go on, it is at the beginning.)
+            self.assertEqual((answer.code, self.commit(2), self.committed), (21, Code.SYSTEM_ERROR, None))
+        self.pull(begin)
+        self.assertEqual((self.commit(begin + 1), self.committed), (0, begin + 1))
+
     def test_asks(self) -> None:
         """A consumer that asks for its offset knows the topic as it is now."""
         self.pull(0)

@@ -42,6 +42,20 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual(len(self.table.due(100_000, 9)), 2)
         self.assertEqual([one.point for one in self.table.due(170_000, 9)], [late])
 
+    def test_a_message_of_two_check_points(self) -> None:
+        """While a start reads, the later one counts; what a running master adds takes nothing over."""
+        later = point(6, 6, 7, pop_ms=4000)
+        self.table.add(later, 0, 102)
+        self.assertEqual([one.point for one in self.table.due(11_000, 9)], [self.one])
+        self.assertEqual((self.count(), self.table.has(Ack(self.one.key, (6,)))), (3, False))
+        self.table.finish(Ack(self.one.key, (5, 6)))
+        self.assertEqual(self.count(), 2)
+        self.table.add(point(6, 6, pop_ms=3000), 1, 0)  # from another queue, which is read later
+        self.assertTrue(self.table.has(Ack(later.key, (6, 7))))
+        self.table.is_read()
+        self.table.add(point(7, pop_ms=5000), 0, 103)
+        self.assertTrue(self.table.has(Ack(later.key, (6, 7))))
+
     def count(self) -> int:
         """Messages that are not done."""
         return self.table.count(("T", "G", 0))
@@ -114,6 +128,7 @@ class PoppedTests(SynchronousTestCase):
 
     def test_finished_check_points_leave_memory(self) -> None:
         """Finished check points do not wait for their time, nor for one before them that is not finished."""
+        self.table.is_read()
         for number in range(3 * SPARE_MAX):
             one = point(number, pop_ms=2000 + number)
             self.table.add(one, 0, 102 + number)

@@ -130,6 +130,32 @@ class RecallTests(TimerCase):
             self.parts.timers.recall(one.topic, one.key, one.at_ms)
         return held
 
+    def test_due_while_the_recall_is_stored(self) -> None:
+        """
+        A message whose time comes meanwhile is not delivered before it is known whether it is recalled: by
+        one of two requests, or by none.
+        """
+        for first, second, bodies in (
+            (PutStatus.PUT_OK, PutStatus.PUT_OK, []),
+            (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE, []),
+            (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK, []),
+            (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.SERVICE_NOT_AVAILABLE, [b"a"]),
+        ):
+            before = len(self.bodies())
+            handle = self.handle(b"a", 3000, "K1")
+            self.handle(b"b", 3000, "K2")
+            self.settle()
+            one, other = self.hold_note(handle), self.hold_note(handle)
+            self.wait(5)
+            self.assertEqual(self.bodies()[before:], [b"b"])
+            one.callback(first)
+            self.wait(2)
+            self.assertEqual(self.bodies()[before:], [b"b"])
+            other.callback(second)
+            self.wait(2)
+            self.assertEqual(self.bodies()[before:], [b"b", *bodies])
+            self.assertEqual(len(self.parts.timers), 0)
+
     def test_a_long_key_is_kept_short(self) -> None:
         """Many messages with long keys may wait; one of a few hundred characters is recalled, too."""
         keys = ["k" * 400, "k" * 399 + "l", "x" * 20_000]

@@ -358,6 +358,20 @@ class OnSimulatedDisk(LogContract, SynchronousTestCase):
         disk.set_full(True)
         return disk
 
+    def test_killed_without_marks(self) -> None:
+        """Mark and abort are gone after a kill: all that no checkpoint vouches for is made durable."""
+        log = self.open()
+        filled(log, 60)
+        end = log.end_offset
+        self.assertGreater(end, 4 * LOG_SIZE)
+        log.abandon()
+        for name in (LOG_MARK_NAME, "abort"):
+            self.sim.unlink(f"base/{name}")
+        self.open().abandon()
+        for offset in range(0, end, LOG_SIZE):
+            path = f"base/commitlog/{offset:020d}"
+            self.assertTrue(self.sim.is_durable(path, 0, min(LOG_SIZE, end - offset)), path)
+
     def test_a_failed_write_breaks_the_log(self) -> None:
         """What fails in the middle breaks the log; everything before is there after the next start."""
         log = self.open()

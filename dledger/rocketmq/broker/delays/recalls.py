@@ -3,7 +3,8 @@
 RECALL_MESSAGE (370): a producer takes back a message that waits for its time. The answer to its send has a
 handle: topic, broker, time and unique key of the message.
 
-Rule 1: an answer with success means that the message is not delivered, unless its time had come.
+Rule 1: an answer with success means that the message is not delivered, also if its time comes before the
+answer.
 Rule 2: C{recallMessageEnable=false}, the default as in RocketMQ, forbids it.
 Rule 3: each answer, a refusal too, has the broker's region and trace switch: clients trace both.
 

@@ -78,8 +78,8 @@ RECALLED_MAX = 65_536
 
 class TimerService:
     """
-    Invariant: C{_open} has the messages that were read and are not delivered; each of them is in C{_due}, or
-    in the put that is under way. C{_due} and C{_places} may have others.
+    Invariant: C{_open} has the messages that were read and are not delivered; each of them is in C{_due}, in
+    C{_held}, or in the put that is under way. C{_due} and C{_places} may have others.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -115,6 +115,7 @@ class TimerService:
         self._due: list[tuple[int, int, int]] = []
         self._open = WaitingMessages()
         self._recalled = RecalledMessages()
+        self._held: list[tuple[int, int, int]] = []
         self._places: list[int] = []
         self._done: set[int] = set()
         self._notes: deque[tuple[int, int, int]] = deque()
@@ -309,6 +310,9 @@ class TimerService:
                 one = heapq.heappop(self._due)
                 if one[1] not in self._open:
                     continue  # it was recalled
+                if self._recalled.is_unsure(self._open.key(one[1])):
+                    self._held.append(one)
+                    continue
                 taken.append(one)
                 found = self._copy(one[2])
                 if found is not None:
@@ -352,23 +356,36 @@ class TimerService:
         self.keep_topics()
         note = {"recalled": {"topic": topic, "key": key, "until": until_ms}}
         put, run = self.pipeline.put(self._note(note)), self._runs
+        name = timed_key(topic, key, until_ms)
+        self._recalled.begin(name)
         if put.is_placed:  # from now on no later note counts as the last one
             self._add_note(put.placed.queue_offsets[0], -1, until_ms)
 
         def stored(status: PutStatus) -> PutStatus:
             if status.is_stored and run == self._runs:
                 self._add_note(put.placed.queue_offsets[0], -1, until_ms)
-                name, place = timed_key(topic, key, until_ms), put.placed.offsets[0]
+                place = put.placed.offsets[0]
                 self._recalled.add(name, place)
                 queue = self._store.queues.get(TIMED_TOPIC, 0)
                 for offset in self._open.of(name):
                     units = queue.read(offset, 1) if queue is not None else ()
                     if all(self._recalled.has(name, unit.offset) for unit in units):
                         self._open.end(offset)
+            if run == self._runs:
+                self._recalled.end(name)
+                self._release()
             return status
 
         put.done.addCallback(stored)
         return put
+
+    def _release(self) -> None:
+        """Those whose recall had no outcome may be delivered now, unless they are recalled."""
+        held, self._held = self._held, []
+        for one in held:
+            heapq.heappush(self._due, one)
+        if held and not self._is_putting:
+            self._again(0.0)
 
     def _put_ended(
         self, status: PutStatus, put: Put, taken: list[tuple[int, int, int]], count: int, run: int

@@ -38,6 +38,10 @@ class WaitingMessages:
         """Of all messages."""
         return list(self._keys.values())
 
+    def key(self, offset: int) -> TimedKey:
+        """Of a message that waits."""
+        return self._keys[offset]
+
     def add(self, offset: int, key: TimedKey, delay_ms: int | None) -> None:
         """A message waits. @param delay_ms: for which its producer has asked; None: it has named a time."""
         self._keys[offset] = key

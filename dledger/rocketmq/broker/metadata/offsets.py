@@ -237,8 +237,10 @@ class ConsumerOffsets(_Offsets):
         return dict(self._table)
 
     def logged(self, name: str) -> object:
-        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.logged}."""
-        queues = self._table.get(name)
+        """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.logged}: none of an earlier life."""
+        topic, queues = name.rpartition("@")[0], self._table.get(name)
+        if self.place_of(topic) > self._lives.get(topic, 0):
+            return None
         return None if queues is None else {str(queue_id): offset for queue_id, offset in queues.items()}
 
     def apply(self, changes: JsonObject, version: object) -> None:

@@ -8,6 +8,8 @@ Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored 
 is being stored for a retry takes no ack of a consumer, who gets it again.
 Rule 2: the offset that a queue of the revive topic has reached is the last one before the first unfinished
 check point. The next master reads again from there.
+Rule 3: of two check points in the log that have the same message, the later one counts for a start: the
+former master did not know that the earlier one is stored, and gave the message again.
 """
 
 from __future__ import annotations
@@ -118,6 +120,8 @@ class PoppedTable:
     def __init__(self) -> None:
         self.moves = MoveOrder()
         self.unmoved: dict[GroupQueue, int] = {}
+        #: While a start reads the check points: who has a message.
+        self._holders: dict[GroupQueue, dict[int, Popped]] | None = {}
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
         self._now_ms: int | None = None
@@ -157,8 +161,27 @@ class PoppedTable:
         popped = Popped(point, (queue_id, offset), set(point.offsets))
         self._by_key[point.key] = popped
         self._count(popped, len(popped.open))
+        self._take_over(popped)
         self.again(popped, self._bounded(popped, point.due_ms))
         heapq.heappush(self._places.setdefault(queue_id, []), (offset, self._turn, popped))
+
+    def _take_over(self, popped: Popped) -> None:
+        """Rule 3."""
+        if self._holders is None:
+            return
+        topic, group, number, _, pop_ms, _ = popped.point.key
+        holders = self._holders.setdefault((topic, group, number), {})
+        for offset in popped.point.offsets:
+            before = holders.get(offset)
+            if before is not None and offset in before.open and before.point.key.pop_ms <= pop_ms:
+                before.open.remove(offset)
+                self._done(before, 1)
+            holders[offset] = popped
+
+    def is_read(self) -> None:
+        """A start has read all check points."""
+        self.unmoved = {}
+        self._holders = None
 
     def passed(self, queue_id: int, offset: int) -> None:
         """A message of the revive topic needs no more attention, except what L{add} says of it."""

@@ -281,7 +281,7 @@ class ReviveService:
                 continue  # as above
             if end > known or known > queue.next_index:
                 offsets.commit(group, topic, queue_id, end, self._wall_ms())
-        self.table.unmoved = {}
+        self.table.is_read()
 
     # -- deliveries ----------------------------------------------------------------------------------
 

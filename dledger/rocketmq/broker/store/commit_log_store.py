@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -108,7 +109,8 @@ class CommitLogStore(MessageStore):
             indexing = None
             if config.message_index_enable:
                 index = KeyIndex.open(
-                    config, disk, log, log_end=log.record_end, crashed=seen.crashed,
+                    config, disk, log, log_end=log.record_end,
+                    crashed=seen.crashed or seen.mark is None,
                     timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
                 )
                 indexing = KeyIndexing(index, log, clock=clock)
@@ -258,29 +260,48 @@ def _refuse_raft_log(disk: Disk, root: str) -> None:
             )
 
 
+def _refuse_other_queues(config: StoreConfig, log: CommitLog, reached: int) -> None:
+    """
+    @param reached: the end of the last message in the queues.
+    @raise DirectoryError: no message of the log ends there.
+    """
+    if misfit := log.contradiction(reached):
+        raise DirectoryError(
+            f"{config.consume_queue_path} ends with a message that would end at {reached}, but in the commit "
+            f"log {misfit}: these are the queues of another log. Move consumequeue, index and checkpoint "
+            "away: the start makes them again from the log"
+        )
+
+
 def _open_queues(
     config: StoreConfig, disk: Disk, seen: LogSeen, log: CommitLog
 ) -> tuple[ConsumeQueues, int]:
     """The queues, and the offset from which the log must be dispatched again."""
     begin, end = log.begin_offset, log.end_offset
-    # Without mark and checkpoint nothing says that the last run ended in order: its last messages may be in
-    # no queue.
-    crashed = seen.crashed or (seen.mark is None and seen.checkpoint is None)
     if seen.mark is not None:
         known = max(min(seen.mark.dispatched_offset, end), begin)
-    elif crashed:
-        # As RocketMQ: dispatch everything after the checkpoint again.
+    else:
+        # As RocketMQ after a crash: dispatch everything after the checkpoint again. That there is no abort
+        # file does not say that the last run ended in order: it may have been moved away with the mark.
         safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
         known = min(log.start_after_crash(safe), end)
-    else:
-        known = end
-    queues = ConsumeQueues.open(
-        config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
-        crashed=crashed,
+    crashed = seen.crashed or seen.mark is None
+    opening = partial(
+        ConsumeQueues.open, config, disk, log_begin=begin, is_trusted=seen.mark is not None,
         torn=TornUnits(log.read, range(begin, known), written_below(seen, log)),
         losing=lambda: log.flusher.record_dispatched(begin),
     )
-    if begin < end and not queues.has_lost and queues.reach_beyond(end, crashed=crashed):
+    has_lost = reaches_beyond = False
+    if seen.mark is None and not seen.crashed and seen.checkpoint is not None:
+        whole = opening(log_end=end, crashed=False)  # for the sake of the units after the checkpoint
+        whole.close()
+        has_lost, reaches_beyond = whole.has_lost, whole.reach_beyond(end, crashed=False)
+        if begin < end and not (has_lost or reaches_beyond):
+            _refuse_other_queues(config, log, max(whole.log_end, begin))
+    queues = opening(log_end=known, crashed=crashed)
+    queues.has_lost |= has_lost
+    reaches_beyond |= queues.reach_beyond(end, crashed=crashed)
+    if begin < end and not queues.has_lost and reaches_beyond:
         log.flusher.record_dispatched(begin)
         queues.has_lost = True
         CommitLogStore.log_events.warn(
@@ -297,15 +318,13 @@ def _open_queues(
         return queues, end
     # The queues may be an older copy than the mark: they are complete up to their last message.
     reached = max(queues.log_end, begin)
-    if not queues.has_lost and (reached < known or (seen.mark is None and not crashed)):
+    if not queues.has_lost and reached < known:
         known = reached
-        if misfit := log.contradiction(known):
+        try:
+            _refuse_other_queues(config, log, known)
+        except BaseException:
             queues.close()
-            raise DirectoryError(
-                f"{config.consume_queue_path} ends with a message that would end at {known}, but in the "
-                f"commit log {misfit}: these are the queues of another log. Move consumequeue, index and "
-                "checkpoint away: the start makes them again from the log"
-            )
+            raise
     if seen.mark is None or known < seen.mark.dispatched_offset:
         log.flusher.record_dispatched(known)
     return queues, known

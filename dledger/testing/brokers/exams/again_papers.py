@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import json
 
-from dledger.testing.brokers.exams.examiner import MAKE_TOPIC, SEND, Examiner, messages_in, topic_fields
+from dledger.testing.brokers.exams.examiner import (
+    COMMIT_OFFSET,
+    MAKE_TOPIC,
+    SEND,
+    Examiner,
+    messages_in,
+    topic_fields,
+)
 from dledger.testing.brokers.exams.popping_papers import ACK, place_of, pop, receipts
 from dledger.testing.brokers.parts.asking import ClientMachine
 from protocols.wire.remoting import RemotingCommand
@@ -18,7 +25,7 @@ TRANSACTION_GROUP = "ET"
 
 async def remade_paper(exam: Examiner) -> None:
     """A topic that is deleted and made again has nothing of before, also not what was popped or half sent."""
-    topic, group, popping = await exam.topic(1), "EM", "EMP"
+    topic, group, popping, late = await exam.topic(1), "EM", "EMP", "EML"
 
     def hear(command: RemotingCommand) -> None:
         is_old = command.code == CHECK_TRANSACTION and command.ext_fields["msgId"] == "gone"
@@ -31,6 +38,7 @@ async def remade_paper(exam: Examiner) -> None:
     receipts(exam, await pop(exam, topic, 1, invisible_ms=900, group=popping), [0])
     await exam.pull(topic, 0, group=group)
     await exam.commit(group, topic, 0, 2)
+    await exam.pull(topic, 0, group=late)
     named = {"KEYS": "gone", "UNIQ_KEY": "gone", "TAGS": "A", "TRAN_MSG": "true", "PGROUP": TRANSACTION_GROUP}
     half = await exam.done(SEND, exam.send_fields(topic, 0, named, a=TRANSACTION_GROUP, f=4))
     end = {
@@ -54,6 +62,12 @@ async def remade_paper(exam: Examiner) -> None:
                  f"the first message of a new topic is answered with {answered}")
     exam.require(known in (-1, first), f"a group has offset {known} in a topic that begins at {first}")
     await exam.reaches(topic, first + 1)
+    answer = await exam.ask(COMMIT_OFFSET, {
+        "consumerGroup": late, "topic": topic, "queueId": 0, "commitOffset": first + 1,
+    })
+    exam.require(answer.code != 0, "a commit of who has read the deleted topic counts")
+    known = await exam.offset_of(late, topic)
+    exam.require(known in (-1, first), f"a late commit has set the offset to {known}")
     found = [one.keys for one in messages_in((await exam.pull(topic, first)).body)]
     exam.require(found == [("h0",)], f"a topic that was made again has {found}")
     begin = (await exam.done(MIN_OFFSET, {"topic": topic, "queueId": 0}))["offset"]

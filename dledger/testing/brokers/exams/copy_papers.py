@@ -75,7 +75,7 @@ async def _same_queue(exam: Examiner, target: str, place: Mapping[str, object]) 
                 await _same_message(exam, target, place, found[0][1])
             at = found[0][2]
         at = max(end - MOST, begin)
-    for at, code in ((end, 19 if end else 20), (end + 7, 20)):
+    for at, code in ((end, 19), (end + 7, 20)) if end else ():  # (A queue may have been made, and be empty.)
         answer = await _ask(exam, target, PULL, _pull(place, at, "*"))
         told = answer.code, answer.ext_fields["nextBeginOffset"]
         exam.require(told == (code, str(at)), f"a pull at {at} of {end} is answered by {target} with {told}")

@@ -13,7 +13,8 @@ acknowledgement was answered.
 B6. In the end each group has every acknowledged message that its filter lets through, and each popped message
 was acknowledged.
 B15. A message that was sent back with success is given to its group again.
-B16. A message whose recall was answered with success before its time is not given.
+B16. A message whose recall was answered with success is not given.
+B28. A commit counts nothing if its connection has read the queue before its topic was deleted.
 
 Limits: a message whose loss the role allows is marked C{may_be_lost}. What was sent before a promotion is not
 judged by B5: the next master may know nothing of the pop.
@@ -69,7 +70,7 @@ class ProducedMessage:
     @ivar is_replicated: the answer promises that it is at a slave, too.
     @ivar may_be_lost: the log that has it was given up, and its role allows that.
     @ivar asked: the ends of its transaction that were asked for.
-    @ivar recall: of a message with a time: asked, or done if that was answered in time; empty: none.
+    @ivar recall: of a message with a time: asked, or done; empty: none.
     @ivar ended: the end that was answered with success; empty: none.
     @ivar is_stored_again: it may be in its queue twice: it was sent, or delivered, around a crash.
     """
@@ -148,6 +149,7 @@ class TrafficRecord:
         promised them.
     @ivar deliveries, again: number of messages that groups got, and of those that they had before.
     @ivar returned: number of those that came as retries.
+    @ivar late: number of commits of a deleted topic that were judged.
     """
 
     def __init__(self) -> None:
@@ -157,7 +159,7 @@ class TrafficRecord:
         self.given: dict[tuple[str, str], Given] = {}
         self.sent_back: dict[tuple[str, str], None] = {}
         self.life = self.lives = self.losses = 0
-        self.deliveries = self.again = self.returned = 0
+        self.deliveries = self.again = self.returned = self.late = 0
         self._begin = 0
 
     def era(self, topic: str) -> int:
@@ -262,7 +264,7 @@ class TrafficRecord:
             topic = message.properties.get("RETRY_TOPIC", "")
             self.sent_back.pop((group, key), None)
             self.returned += 1
-        require_pair(sent.recall != DONE, 16, f"{group} got {key}, which was recalled in time")
+        require_pair(sent.recall != DONE, 16, f"{group} got {key}, which was recalled")
         require_pair(sent.body == message.body and sent.topic == topic, 1,
                      f"{group} got {key} in {message.topic} with {len(message.body)} bytes; it was sent to "
                      f"{sent.topic} with {len(sent.body)}")

@@ -137,6 +137,10 @@ class ClientMachine:
         except Exception:  # the connection is lost, or was never made
             return None
 
+    def connection(self, target: str) -> object:
+        """The connection to a port, to be compared; None: there is none."""
+        return self._links[target].keeper.connection if target in self._links else None
+
     def hang_up(self, target: str) -> None:
         """End the connection to a port, if there is one."""
         if target in self._links:

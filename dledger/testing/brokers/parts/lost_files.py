@@ -14,8 +14,11 @@ _SHARE, _OLDER_SHARE = 0.4, 0.3
 _WHOLE_SHARE = 0.3
 #: Of the parts of a store, those that are lost, and of these, those that come back from before.
 _PART_SHARE, _RESTORED_SHARE = 0.6, 0.6
+#: The tables without which a broker goes on.
+TABLES = ("config/topics", "config/consumerOffset", "config/delayOffset")
+MARKS = ("commitlogmark", "checkpoint", "dispatched", "abort")
 #: Parts of a store that are made from its log, by the beginnings of their files' names.
-PARTS = (("index/", "indexed"), ("commitlogmark", "checkpoint", "dispatched"))
+PARTS = (("index/", "indexed"), MARKS, ("consumequeue",))
 _FILE_BYTES = int(str(SMALL["mapped_file_size_consume_queue"]))
 
 
@@ -25,12 +28,13 @@ class LostFiles:
 
     @ivar lost: number of files that were lost. @ivar older: number of those that became older copies.
     @ivar parts: number of parts of stores that were lost, or put back from before.
+    @ivar tables: number of those that were tables.
     """
 
     def __init__(self) -> None:
         self._copies: dict[MachineDisk, dict[str, bytes]] = {}
         self._stores: dict[MachineDisk, dict[str, bytes]] = {}
-        self.lost = self.older = self.parts = 0
+        self.lost = self.older = self.parts = self.tables = 0
 
     @staticmethod
     def spoil(disk: MachineDisk, path: str, rng: random.Random) -> None:
@@ -64,15 +68,19 @@ class LostFiles:
                 self.older += 1
         self._copies[disk] = left
 
-    def put_back(self, disk: MachineDisk, root: str, rng: random.Random) -> None:
+    def put_back(
+        self, disk: MachineDisk, root: str, rng: random.Random, more: tuple[tuple[str, ...], ...] = ()
+    ) -> bool:
         """
         Some parts of a store are gone as a whole, or are as they were the last time; its log is as it is now.
 
-        @param root: the directory of the store.
+        @param root: the directory of the store. @param more: parts besides L{PARTS}.
+        @return: whether its marks are older now, and may say more than the queues have on stable storage.
         """
+        has_old_marks = False
         now = dict(disk.files_below(root))
         before = self._stores.get(disk, {})
-        for names in PARTS:
+        for names in (*PARTS, *more):
             if rng.random() >= _PART_SHARE:
                 continue
             begins = tuple(f"{root}/{name}" for name in names)
@@ -81,5 +89,8 @@ class LostFiles:
                 disk.unlink(file)
             for file, data in older.items() if rng.random() < _RESTORED_SHARE else ():
                 disk.write_file(file, data)
+                has_old_marks |= names == MARKS
             self.parts += 1
+            self.tables += names == TABLES
         self._stores[disk] = now
+        return has_old_marks

@@ -90,6 +90,7 @@ class BrokerMachine:
     @ivar is_up: a process runs.
     @ivar reasons: why processes could not go on, although nothing was done to them.
     @ivar boots: number of processes so far. @ivar disks: how often its disk was replaced.
+    @ivar has_old_marks: somebody has put marks of before back.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
     @ivar exits: called before its process ends after an order to stop.
     @ivar ends: called before its process ends, and with whether the power fails; also when it fails without a
@@ -100,7 +101,7 @@ class BrokerMachine:
         self.world = world
         self.name = name
         self.make = make
-        self.may_fail = False
+        self.may_fail = self.has_old_marks = False
         self.ends: Callable[[BrokerMachine, bool], None] = lambda machine, power: None
         self.exits: Callable[[BrokerMachine], None] = lambda machine: None
         self.disk = self.new_disk(rng.random())

@@ -46,7 +46,8 @@ QUEUE_FILE_UNITS = int(str(SMALL["mapped_file_size_consume_queue"])) // UNIT_SIZ
 NO_MESSAGE = b"no message"
 #: What a broker keeps besides its log, and the file that is there until it has ended in order.
 INDEX_PATH = "/store/index"
-STORED_PATHS = ("/store/consumequeue", INDEX_PATH, "/store/config")
+QUEUES_PATH = "/store/consumequeue"
+STORED_PATHS = (QUEUES_PATH, INDEX_PATH, "/store/config")
 ABORT_PATH = "/store/abort"
 LOG_FILE_BYTES = int(str(SMALL["mapped_file_size_commit_log"]))
 
@@ -123,7 +124,8 @@ def check_ahead(name: str, parts: BrokerParts) -> None:
 def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     """
     B27, of a process that has been stopped and says that it ended in order: its abort file is gone. (An index
-    that could not be written is built again: it is not judged where a disk was made to fail.)
+    that could not be written is built again: it is not judged where a disk was made to fail. Queues are not
+    where somebody has put back the marks of earlier ones.)
 
     @param log_path: of the files of its log.
     """
@@ -131,7 +133,8 @@ def check_stopped(machine: BrokerMachine, log_path: str) -> None:
     if disk.death is not None or disk.exists(ABORT_PATH):
         return
     left = [
-        name for path in (log_path, *STORED_PATHS) if not (machine.may_fail and path == INDEX_PATH)
+        name for path in (log_path, *STORED_PATHS)
+        if not (machine.may_fail and path == INDEX_PATH or machine.has_old_marks and path == QUEUES_PATH)
         for name, data in disk.files_below(path).items() if not disk.is_durable(name, 0, len(data))
     ]
     require_pair(not left, 27, f"{machine.name} has stopped in order, and {left} are not on stable storage")
@@ -181,7 +184,8 @@ def metadata_difference(
     """
     What a slave's tables still lack; empty if nothing.
 
-    @param was_promoted: the slave may be a former master, and keep offsets that the master does not know.
+    @param was_promoted: the slave may be a former master, or the master have older tables: the slave keeps
+        offsets that the master does not know.
     @param committed: the offsets that consumers have committed at this slave.
     """
     difference = table_difference(master, slave)

@@ -37,6 +37,7 @@ from dledger.rocketmq.broker.store.log.log_mending import LogMending
 from dledger.rocketmq.broker.store.log.log_start import LogSeen, find_log_end
 from dledger.rocketmq.broker.store.log.mark_fit import contradiction
 from dledger.rocketmq.broker.store.log.open_log import LogSegments, OpenLog
+from dledger.rocketmq.broker.store.records.checkpoint import decode_checkpoint
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage, lay_out, plain_batch
 from dledger.rocketmq.broker.store.records.records import MIN_BLANK_SIZE, NewMessage, problem_of, size_of
 from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_MAX, StoreConfig
@@ -544,6 +545,22 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
     return directory
 
 
+def _touch(segments: LogSegments, seen: LogSeen) -> None:
+    """
+    Bring what a killed process may have left in the cache to stable storage with the next sync: what is after
+    the mark; without one, what is after the checkpoint, file by file, for it may be all.
+    """
+    if seen.mark is not None:
+        segments.touch_from(seen.mark.end_offset)
+        return
+    safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
+    first = min(log_recovery.start_after_crash(segments, safe), log_recovery.start_after_close(segments))
+    for offset in [offset for offset in segments.offsets if offset >= first]:
+        segments.touch(offset, offset + 1)
+        segments.sync()
+    segments.directory_dirty = bool(segments.offsets)
+
+
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
     """
     Zero everything after the end; bring everything before it, and the mark, to stable storage.
@@ -567,8 +584,7 @@ def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
                     segments.copy_aside(end, aside)
             segments.cut(end, aside=aside)
         if not clean:  # a killed process may have left names and bytes in the cache only
-            late = log_recovery.start_after_close(segments)
-            segments.touch_from(seen.mark.end_offset if seen.mark is not None else late)
+            _touch(segments, seen)
         segments.sync()
         flusher.record()
     return aside

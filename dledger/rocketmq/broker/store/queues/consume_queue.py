@@ -101,16 +101,20 @@ class ConsumeQueue(QueueUnits):
         row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
                    len(offsets))
         kept, behind_gap = offsets[:row], offsets[row:]
-        if listing.unfinished and not crashed:
+        if listing.unfinished_size and not crashed:
             raise DirectoryError(
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
                 f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
             )
-        has_lost = any(has_unit_below(disk, directory, offset, log_end) for offset in behind_gap)
+        unsure = *behind_gap, *listing.unfinished
+        # (A file without a byte says of no other size. After an orderly end it had units.)
+        has_lost = bool(listing.unfinished) and not crashed or any(
+            has_unit_below(disk, directory, offset, log_end) for offset in unsure
+        )
         if has_lost:
             losing()
         # Files whose creation a crash interrupted, or before which a power cut took one.
-        for offset in reversed((*behind_gap, *listing.unfinished)):
+        for offset in reversed(unsure):
             disk.unlink(f"{directory}/{file_name(offset)}")
         queue = cls(disk, directory, file_size, kept)
         queue.has_lost = has_lost
