@@ -6,8 +6,8 @@ The picture and the table of the rooms in docs/, made from L{tests.layering}.
     python -m tests.rooms --write    bring it up to date
 
 A room is a row of the layering table, which docs/rooms.md shows whole. The picture is for people: a box has
-the rooms of one idea. An arrow is an import that exists; arrows that follow from longer ways are left out. A
-box is drawn one row above the highest box that it imports.
+the rooms of one idea. An arrow is an import that exists; arrows that follow from longer ways are left out, in
+the table, too. A box is drawn one row above the highest box that it imports.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ def _third(layer: Layer) -> str:
 
 def table(graph: Mapping[str, set[str]]) -> str:
     """The rooms as a Markdown table, in the order of the rows."""
+    graph = reduced(graph)
     lines = ["| Room | Modules | Imports the rooms | Third parties |", "|---|---|---|---|"]
     for layer in LAYERS:
         rooms = ", ".join(sorted(graph.get(layer.name, ()))) or "-"

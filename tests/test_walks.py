@@ -40,7 +40,7 @@ class PageTests(SynchronousTestCase):
 
     def test_append(self) -> None:
         """An append, in a simulated group."""
-        self.check(stations(APPEND_PATH, "8. The stations"), walk_runs.append)
+        self.check(stations(APPEND_PATH, "The stations"), walk_runs.append)
 
     def test_member_change(self) -> None:
         """A promotion, in a simulated group."""

@@ -19,19 +19,23 @@ PAGE = ROOT / "docs" / "security.md"
 BEGIN, END = "<!-- request rights -->", "<!-- end of request rights -->"
 
 
+def _rows(wants_signature: bool) -> list[str]:
+    """One row for all requests of one right."""
+    requests: dict[str, list[str]] = {}
+    for code, rule in sorted(RULES.items()):
+        if isinstance(rule.needs, Answered) == wants_signature:
+            needs = str(getattr(rule.needs, "value", rule.needs))
+            requests.setdefault(needs, []).append(f"{rule.name} ({code})")
+    return [f"| {needs} | {', '.join(names)} |" for needs, names in requests.items()]
+
+
 def table() -> str:
     """Both tables, between their marks."""
-    signed, others = [], []
-    for code, rule in sorted(RULES.items()):
-        if isinstance(rule.needs, Answered):
-            signed.append(f"| {code} | {rule.name} | {rule.needs.value} |")
-        else:
-            others.append(f"| {code} | {rule.name} | {rule.needs} |")
     return "\n".join([
-        BEGIN, "| Code | Request | An account needs |", "|---|---|---|", *others,
-        "| any other | | `admin: true`, if the broker knows it |", "",
+        BEGIN, "| An account needs | Requests |", "|---|---|", *_rows(wants_signature=False),
+        "| `admin: true` | any other that the broker knows |", "",
         "For these requests any signature is enough. No answer to them has a message:", "",
-        "| Code | Request | The answer has |", "|---|---|---|", *signed, END,
+        "| The answer has | Requests |", "|---|---|", *_rows(wants_signature=True), END,
     ])
 
 

@@ -21,8 +21,8 @@ DISK_MIB = 128
 #: Small files, so that closed ones are there soon, and are read again and again.
 OPTIONS = {
     "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1 << 18,
-    "mapped_file_size_for_entry_index": 32 * 2048, "scrub_pause_ms": 3000, "scrub_bytes_per_s": 1 << 24, "change_hosts": CLIENTS,
-    "insecure": True,
+    "mapped_file_size_for_entry_index": 32 * 2048, "scrub_pause_ms": 3000, "scrub_bytes_per_s": 1 << 24,
+    "change_hosts": CLIENTS, "insecure": True,
 }
 #: Seconds in which the scrub has read all closed files again.
 SCRUBBED_S = 8.0
