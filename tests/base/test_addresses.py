@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import click
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.endpoints import tcp_endpoints
-from dledger.cli.data.export import source_options
 from dledger.cli.rocketmq.ha import broker_address as broker_option
 from dledger.client.client import LogClient
 from dledger.client.links.members import Members
@@ -21,6 +21,13 @@ from dledger.rocketmq.client.blocking import Broker
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.members import MemberConnection, Trouble, parse_bootstrap
 from dledger.values.addresses import Address, checked_members, parse_address, parse_members
+
+
+def _export_source(text: str) -> object:
+    from dledger.spark.export.engine import source_options  # needs Arrow
+
+    return source_options(f"n0-{text}", "g")
+
 
 #: Text, host, port.
 GOOD = (
@@ -68,7 +75,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "peers of a client": lambda text: LogClient(f"n0-{text}", reactor=Clock()),
     "members of a client": _to_members,
     "bootstrap": lambda text: parse_bootstrap(f"n0-{text}"),
-    "export SOURCE": lambda text: source_options(f"n0-{text}", "g"),
+    **({"export SOURCE": _export_source} if find_spec("pyarrow") else {}),
     "--broker, --namesrv": lambda text: broker_option(None, None, text),  # type: ignore[arg-type]
     "namesrv_addr": lambda text: _to_config("namesrv_addr", text),
     "master_address": lambda text: _to_config("master_address", text),

@@ -8,7 +8,7 @@ from itertools import pairwise
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.broker import browsing
+from dledger.rocketmq.broker.showing import browsing
 from dledger.rocketmq.broker.showing.browsing import STEPS_TURN, MessageBrowser
 from dledger.rocketmq.broker.showing.shown import NotShown, ShownMessages
 from dledger.rocketmq.store.index.indexing import DELAY_S

@@ -95,7 +95,7 @@ def run_raft_brokers(seed: int) -> Outcome:
 
 def schedules_of(module: str) -> list[Callable[[int], Outcome]]:
     """The rigs that run a module, by whole schedules; they take turns."""
-    if module.startswith("dledger.rocketmq.broker"):
+    if module.startswith("dledger.rocketmq"):
         from dledger.testing.brokers.pair_schedule import run_pair_schedule
         from dledger.testing.brokers.schedule import run_ha_schedule
 
@@ -133,12 +133,14 @@ def tests_of(module: str) -> list[str]:
 
 
 def package_tests(module: str) -> list[str]:
-    """The package of unit tests of a module's folder, or of the nearest one above that has tests."""
+    """The packages of the tests that a module names; without any, that of the nearest folder with tests."""
+    named = sorted({name.rpartition(".")[0] for name in tests_of(module)} - {"tests"})
+    if named:
+        return named
     parts = [part for part in module.split(".")[1:-1] if part != "rocketmq"]
     while parts and not ROOT.joinpath("tests", *parts, "__init__.py").exists():
         parts.pop()
-    assert parts, module
-    return [".".join(("tests", *parts))]
+    return [".".join(("tests", *(parts or ["broker"])))]
 
 
 def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:

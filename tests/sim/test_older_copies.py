@@ -26,7 +26,7 @@ class OlderCopyTests(SynchronousTestCase):
             made.append(self)
 
         with mock.patch.object(OlderCopies, "__init__", noted):
-            outcome = run_schedule(10, focus=FOCUSES["older-copies-of-directories"][1])
+            outcome = run_schedule(8, focus=FOCUSES["older-copies-of-directories"][1])
         return outcome, made[0].put_back
 
     def test_group_survives_them(self) -> None:
