@@ -15,6 +15,7 @@ from dledger.rocketmq.store.log.log_mark import LOG_MARK_DECLARATION
 from dledger.rocketmq.store.queues.queue_files import UNIT_DECLARATION
 from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_DECLARATION
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
+from dledger.storage.files.snapshot_file import SNAPSHOT_HEADER_DECLARATION, SNAPSHOT_PIECE_DECLARATION
 from dledger.storage.files.state_file import (
     STATE_DECLARATION,
     STATE_FIXED_DECLARATION,
@@ -111,6 +112,8 @@ DECLARED = {
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
     "Chunks": fields_of(CHUNK_ROW_DECLARATION),
     "Sums of a chunk": fields_of(CHUNK_SUMS_DECLARATION),
+    "Snapshots of a machine": fields_of(SNAPSHOT_HEADER_DECLARATION),
+    "Pieces of a snapshot": fields_of(SNAPSHOT_PIECE_DECLARATION),
     "Message head": fields_of(HEAD_DECLARATION),
     "Message middle": fields_of(MIDDLE_DECLARATIONS[False, False]),
     "Message in a batch request": fields_of(BATCH_ITEM_DECLARATION),
