@@ -54,6 +54,16 @@ _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
 BROKER_MUTANTS: tuple[HistoryRow, ...] = (
+    ("index-files-not-counted", "an index that lacks a file before others is believed", (
+        Patch("dledger.rocketmq.store.index.key_index",
+              "        return sum(mark.first <= name <= mark.file for name in names) == needed\n",
+              "        return True\n"),
+    ), {"test": "tests.broker.store.test_key_index.EndTests.test_a_file_that_is_missing_before_others"}),
+    ("index-without-mark-believed", "an index without a mark is believed though the log begins before it", (
+        Patch("dledger.rocketmq.store.index.key_index",
+              "                self._lower_to_begin()  # (Nothing says whether a file before it is missing.)\n",
+              "                return\n"),
+    ), {"test": "tests.broker.store.test_key_index.EndTests.test_a_file_that_is_missing_before_others"}),
     ("delay-level-of-lost-messages", "a new master passes over what has the numbers of lost messages", (
         Patch("dledger.rocketmq.broker.producing.delays.schedule",
               "            known = index_at(queue, self._bound)\n",

@@ -233,6 +233,33 @@ class EndTests(Rig):
         self.catch_up(100)
         self.check(100)
 
+    def test_a_file_that_is_missing_before_others(self) -> None:
+        """It is noticed by the number in the mark: the index is built again. Expired ones are not missed."""
+        for which in (0, 1):
+            self.put(0, 250)
+            self.flush()
+            self.assertGreater(len(self.names()), 3)
+            self.disk.unlink(f"base/index/{self.names()[which]}")
+            self.index = self.open(crashed=True)
+            self.assertEqual((self.index.offset, self.names()), (0, []))
+            self.catch_up(250)
+            self.check(250)
+            self.flush()
+            if which:
+                break
+            self.index.clear(0)
+        for name in (f"index/{self.names()[0]}", INDEX_MARK_NAME):
+            self.disk.unlink(f"base/{name}")  # (And without a mark by the begin of the log.)
+        self.index = self.open(crashed=False)
+        self.assertEqual((self.index.offset, self.names()), (0, []))
+        self.catch_up(250)
+        self.flush()
+        names = self.names()
+        self.index.expire(self.index.files[1].header.end_offset + 1)
+        self.assertEqual(self.names(), names[2:])
+        self.index = self.open(crashed=True)
+        self.assertEqual((self.index.offset, self.names()), (2500, names[2:]))
+
     def test_another_size_builds_anew(self) -> None:
         """Files of another size are set aside, and the index is built again."""
         self.put(0, 100)
@@ -289,7 +316,8 @@ class EndTests(Rig):
     def test_a_torn_mark_says_nothing(self) -> None:
         """A mark that is torn, or of another shape, is none."""
         shape = self.index.shape
-        mark = IndexMark(offset=5, file=7, is_clean=True, header=IndexHeader(1, 2, 3, 4, 5, 6))
+        header = IndexHeader(1, 2, 3, 4, 5, 6)
+        mark = IndexMark(offset=5, first=3, file=7, count=2, is_clean=True, header=header)
         data = encode_index_mark(mark, shape)
         self.assertEqual(decode_index_mark(data, shape), mark)
         for damaged in (None, b"", data[:-1], data + b"x", b"\1" + data[1:], data[:-1] + b"\0\0"):

@@ -5,12 +5,14 @@ The index of messages by key: all its files, and a mark of ours that reports up 
 Everything here can be built again from the log. So damage never stops the broker: a damaged file goes, with
 the files after it, and the records from its beginning on are put again.
 
-The mark, C{indexed} beside the checkpoint, has a place in the log, and the header of the last file in that
-state. It is written when both are on stable storage.
+The mark, C{indexed} beside the checkpoint, has a place in the log, the names of the first and the last file
+in that state, their number, and the header of the last one. It is written when all are on stable storage. If
+one of them is missing, the index is built again.
 
     closed in order, by us or by RocketMQ     the files are believed
     a crash, and the mark is there            the last file is taken back to the state in the mark
     a crash of RocketMQ, without a mark       as RocketMQ: files younger than the checkpoint's time go
+    no mark, and a log that begins earlier    the index is built again
 
 Rule 1: a record that is in the index twice is found once.
 Rule 2: an entry is no proof: a cut of the log leaves entries of records that are gone, so readers compare the
@@ -114,6 +116,14 @@ class KeyIndex:
         disk, shape = self._disk, self.shape
         mark = decode_index_mark(read_small(disk, f"{self._root}/{INDEX_MARK_NAME}"), shape)
         self._list()
+        if mark is not None and not self._has_all(mark):
+            self.log_events.warn(
+                "index: {path} lacks some of the {count} files from {first} to {last}: the index is built "
+                "again", path=self.directory, count=mark.count, first=mark.first, last=mark.file,
+            )
+            self._lower_to_begin()
+            self._delete(0)
+            mark = self._marked
         for at, found in enumerate(self.files):
             try:
                 self.files[at] = IndexFile.open(disk, found.path, shape)
@@ -124,6 +134,10 @@ class KeyIndex:
             if crashed:
                 young = (at for at, file in enumerate(self.files) if file.header.end_timestamp > timestamp)
                 self._delete(next(young, len(self.files)))
+            begin = self._log.begin_offset + self._log.record_lead
+            if self.files and self.files[0].header.begin_offset > begin:
+                self._lower_to_begin()  # (Nothing says whether a file before it is missing.)
+                self._delete(0)
             self._go_on()
         elif crashed or not mark.is_clean:
             self._unwind(mark)
@@ -148,6 +162,12 @@ class KeyIndex:
             path=set_files_aside(self._disk, self.directory, others),
         )
         self._delete(0)
+
+    def _has_all(self, mark: IndexMark) -> bool:
+        """Whether no file of the mark is missing, but perhaps the last: RocketMQ's start deletes it."""
+        names = [int(file.name) for file in self.files]
+        needed = mark.count if not mark.file or mark.file in names else mark.count - 1
+        return sum(mark.first <= name <= mark.file for name in names) == needed
 
     def _unwind(self, mark: IndexMark) -> None:
         """Bring the files into the state in the mark, and on stable storage."""
@@ -312,8 +332,19 @@ class KeyIndex:
 
         @raise OSError: deleting failed.
         """
-        while len(self.files) > 1 and self.files[0].header.end_offset < log_begin and self.files[0].is_clean:
-            self._unlink(self.files.pop(0))
+        old = [file for file in self.files[:-1] if file.header.end_offset < log_begin and file.is_clean]
+        if not old or old != self.files[: len(old)] or self._is_flushing:
+            return
+        del self.files[: len(old)]
+        marked = self._marked
+        if marked is not None and marked.file:  # (The mark first: it must not count files that are gone.)
+            left = [int(file.name) for file in self.files if int(file.name) <= marked.file]
+            if left:
+                self._write(attrs.evolve(marked, first=left[0], count=len(left)))
+            else:
+                self._lower_to_begin()
+        for file in old:
+            self._unlink(file)
 
     def _rebuild(self, at: int, reason: Exception) -> None:
         self._give_up(at, reason)
@@ -347,7 +378,10 @@ class KeyIndex:
         last = self.files[-1] if self.files else None
         if last is None:
             return IndexMark(offset=offset)
-        return IndexMark(offset=offset, file=int(last.name), header=last.header)
+        return IndexMark(
+            offset=offset, first=int(self.files[0].name), file=int(last.name), count=len(self.files),
+            header=last.header,
+        )
 
     def _write_mark(self, *, is_clean: bool = False) -> None:
         """Record the present state, which is on stable storage. @raise OSError: writing failed."""
