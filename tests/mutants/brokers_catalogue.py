@@ -61,7 +61,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), {"test": "tests.broker.store.test_key_index.EndTests.test_a_file_that_is_missing_before_others"}),
     ("index-without-mark-believed", "an index without a mark is believed though the log begins before it", (
         Patch("dledger.rocketmq.store.index.key_index",
-              "                self._lower_to_begin()  # (Nothing says whether a file before it is missing.)\n",
+              "                self._lower_to_begin()  # (Nothing says whether a file before it is "
+              "missing.)\n",
               "                return\n"),
     ), {"test": "tests.broker.store.test_key_index.EndTests.test_a_file_that_is_missing_before_others"}),
     ("delay-level-of-lost-messages", "a new master passes over what has the numbers of lost messages", (
