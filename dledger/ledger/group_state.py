@@ -468,13 +468,12 @@ class GroupState(_Layer):
         said = super().take(marked, said)
         if 0 < marked.channel < HIDDEN:
             return said
-        if marked.channel < 0 or marked.channel >= HIDDEN:
-            runs, counts = self.hidden_runs, self.hidden_counts
-            if not runs or runs[-1] + self.hidden - counts[-1] < marked.first_index:
-                runs.append(marked.first_index)
-                counts.append(self.hidden)
-                del runs[:-HIDDEN_MAX], counts[:-HIDDEN_MAX]  # (So it does not depend on starts.)
-            self.hidden += marked.entries
+        runs, counts = self.hidden_runs, self.hidden_counts
+        if not runs or runs[-1] + self.hidden - counts[-1] < marked.first_index:
+            runs.append(marked.first_index)
+            counts.append(self.hidden)
+            del runs[:-HIDDEN_MAX], counts[:-HIDDEN_MAX]  # (So it does not depend on starts.)
+        self.hidden += marked.entries
         if isinstance(said, ReaderState):
             self._decided(marked.first_index, said)
         elif isinstance(said, StateEntry) and said.word is StateWord.TAKE_DIGEST:
@@ -515,6 +514,19 @@ class GroupState(_Layer):
         """Entries of programs that a reader has not done."""
         behind = self.index + 1 - reader.state.next_index
         return max(0, behind - (self.hidden - reader.hidden_before)) if behind > 0 else 0
+
+    def share_end(self, begin: int, count: int) -> int:
+        """Index after C{count} entries of programs from C{begin} on, or after all; C{begin} without any."""
+        if not self.has_entries(begin):
+            return begin
+        before, low, high = self.hidden_before(begin), begin + count, self.index + 1
+        while low < high:
+            middle = (low + high) // 2
+            if middle - begin - (self.hidden_before(middle) - before) < count:
+                low = middle + 1
+            else:
+                high = middle
+        return high
 
     def has_entries(self, index: int) -> bool:
         """Whether programs have entries from C{index} on."""

@@ -441,6 +441,22 @@ class ReaderTests(LogCase):
             self.assertTrue(one.has_entries(group_state.HIDDEN_MAX + 9))
 
 
+    def test_shares(self) -> None:
+        """A share ends after its last entry of a program, or after all; without any, at once."""
+        before = self.decide("r", -1, 0)  # entry 0
+        self.log.plain(2)
+        for done in (1, 2):
+            before = self.decide("r", before, done)
+        self.log.plain(3)
+        self.decide("r", before, 3)  # entry 8
+        self.log.fold.commit(self.log.end - 1)
+        state = self.log.fold.state
+        for begin, count, end in (
+            (0, 1, 2), (0, 2, 3), (0, 3, 6), (2, 2, 6), (3, 1, 6), (5, 3, 8), (5, 4, 9), (8, 1, 8),
+        ):
+            self.assertEqual(state.share_end(begin, count), end, (begin, count))
+
+
 class HiddenTests(LogCase):
     """The places of hidden entries."""
 

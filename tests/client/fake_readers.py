@@ -81,15 +81,18 @@ class FakeDesk:
         if request.does == "renew":
             return rules.Decision(None, rules.part_of(state, request))
         if request.does == "take":
-            return rules.take(
-                state, request, span, self._is_live,
-                lambda index: any(at not in self.own for at in range(index, len(self._log))),
-            )
+            return rules.take(state, request, span, self._is_live, self._share_end)
         if request.does == "commit":
             return rules.commit(state, request, span)
         if request.does == "release":
             return rules.release(state, request)
         return rules.moved(state, request.index, span) if request.does == "move" else rules.forgotten(state)
+
+    def _share_end(self, begin: int, share: int) -> int:
+        programs = [at for at in range(begin, len(self._log)) if at not in self.own]
+        if not programs:
+            return begin
+        return programs[share - 1] + 1 if share <= len(programs) else len(self._log)
 
     def _is_live(self, part: ReaderPart) -> bool:
         return bool(part.holder) and self._seconds() < self._heard_s[part.token] + part.lease_ms / 1000

@@ -55,11 +55,15 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"readers": {"names": 1, "processes": 3, "lease_s": 0.5, "share": 0},
         "group": {"hides_wire_version": False}}),
     ("deposed-leader-renews", "a leader that has been deposed renews leases", (
-        Patch(_DESK, "        \"\"\"See rule 6.\"\"\"\n        await self.reads.read_index()\n", ""),
+        Patch(_DESK, "        \"\"\"See rule 5.\"\"\"\n        await self.reads.read_index()\n", ""),
     ), {"test": f"{_REQUESTS}.OrderTests.test_a_deposed_leader_renews_nothing"}),
     ("shares-of-own-entries", "processes that share a reader read each other's commits for ever", (
-        Patch(_RULES, " or not has_entries(begin):", ":"),
+        Patch(_STATE, "        if not self.has_entries(begin):\n            return begin\n", ""),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_comes_to_rest"}),
+    ("shares-count-own-entries", "a share is full of the entries of readers", (
+        Patch(_STATE, "if middle - begin - (self.hidden_before(middle) - before) < count:",
+              "if middle - begin < count:"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_shares_count_entries_of_programs"}),
     ("new-share-not-kept", "a share reader that finds nothing leaves out what comes then", (
         Patch(_DESK, "if is_new and decision.state is None else", "if False else"),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_new_share_at_the_end"}),

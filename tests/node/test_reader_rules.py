@@ -100,6 +100,10 @@ class _Play:
                 if decision.state is not None:
                     self.write(decision.state)
 
+    def share_end(self, begin: int, count: int) -> int:
+        """All entries are of programs."""
+        return min(begin + count, self.end + 1)
+
     def take(self, holder: str, span: rules.Span) -> None:
         """A process asks for a part."""
         share = self.rng.choice((0, 1, 3, 7))
@@ -110,7 +114,7 @@ class _Play:
 
         before = self.state
         try:
-            decision = rules.take(before, request, span, is_live, lambda index: True)
+            decision = rules.take(before, request, span, is_live, self.share_end)
         except DLedgerError as error:
             assert error.code is ResponseCode.LEASE_HELD
             assert any(is_live(part) and part.holder != holder for part in before.parts)
@@ -170,7 +174,7 @@ class CaseTests(SynchronousTestCase):
         request = ReaderRequest(does="take", name="r", holder=holder, lease_ms=1000, share=share)
         return rules.take(
             state, request, rules.Span(0, 99), lambda part: live and bool(part.holder),
-            lambda index: index < self.own_from,
+            lambda begin, count: min(begin + count, 100) if begin < self.own_from else begin,
         )
 
     def test_too_many_parts(self) -> None:
@@ -194,7 +198,7 @@ class CaseTests(SynchronousTestCase):
                 DLedgerError, rules.commit, state, attrs.evolve(request, index=index), rules.Span(begin, 99)
             )
         take = ReaderRequest(does="take", name="r", holder="q", lease_ms=1000, share=3)
-        part = rules.take(done, take, span, lambda part: bool(part.holder), lambda index: True).part
+        part = rules.take(done, take, span, lambda part: bool(part.holder), lambda begin, count: 13).part
         assert part is not None
         self.assertEqual((part.begin, part.end), (10, 40))
 

@@ -246,6 +246,19 @@ class LeaseTests(ReaderCase):
         self.pass_time()
         self.assertGreaterEqual(self.good("take", share=3).token, 0)
 
+    def test_shares_count_entries_of_programs(self) -> None:
+        """Entries that come one by one make two entries of the reader each, however many came before."""
+        self.test_comes_to_rest()
+        begin = self.end
+        for _ in range(12):
+            self.rig.node.append(b"x")
+            self.pass_time()
+            for _ in range(4):
+                taken = self.good("take", share=1)
+                if taken.token >= 0:
+                    self.good("commit", token=taken.token, index=taken.end_index - 1)
+        self.assertLessEqual(self.end - begin, 12 * 3 + 2)
+
     def test_new_share_at_the_end(self) -> None:
         """A reader begins where it says when it asks first, though there is nothing to read yet."""
         self.assertEqual(self.good("take", "late", index=NO_END, share=5).token, -1)

@@ -36,8 +36,9 @@ from protocols.wire.ledger.readers import (
 
 #: Whether the lease of a part is not over.
 IsLive = Callable[[ReaderPart], bool]
-#: Whether entries are committed from an index on that are not of readers.
-HasEntries = Callable[[int], bool]
+#: Where a share ends that begins at an index and has a number of entries of programs: after the last of them
+#: that is committed; at its begin if there is none.
+ShareEnd = Callable[[int, int], int]
 
 
 @attrs.frozen
@@ -91,11 +92,12 @@ def begin_of(index: int, span: Span) -> int:
 
 
 def take(
-    state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive, has_entries: HasEntries
+    state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive, share_end: ShareEnd
 ) -> Decision:
     """
-    Give a part to a process. A share of readers' own entries alone is not given: it would be committed, which
-    is one more of them, and so on for ever. A share that begins with deleted entries has all of these.
+    Give a part to a process. A share counts entries of programs alone: each part makes two entries of the
+    reader, and a log of many readers would grow by their own entries for ever. A share that begins with
+    deleted entries has all of these.
 
     @return: without a part if there is nothing to read now.
     @raise DLedgerError: LEASE_HELD: other processes have what there is.
@@ -122,9 +124,10 @@ def take(
     else:
         begin, end = (free.begin, NO_END) if free is not None else (given, NO_END)
         if share:
-            end = min(max(begin + share, span.begin_index), span.committed_index + 1)
-            if begin >= end or not has_entries(begin):
+            end = share_end(begin, share)
+            if begin >= end:
                 return Decision(None)
+            end = max(end, span.begin_index)
         given = end
     if free is not None:
         parts.remove(free)

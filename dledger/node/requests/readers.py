@@ -16,9 +16,7 @@ this member has proved that it leads: else it could renew a lease whose entries 
 process, here or by a later leader.
 Rule 6: while the state of the group is not known, requests are refused and expiry keeps all entries, but
 those that every other member has deleted, which nobody can give back and no reader needed.
-Rule 7: a reader that nobody has asked for, longer than an option says, is forgotten by the leader. Each
-leader counts that time anew, so it may be longer.
-Rule 8: no turn of the reactor takes longer with more readers: lists come in pages, and sweeps in slices.
+Rule 7: no turn of the reactor takes longer with more readers: lists come in pages, and sweeps in slices.
 """
 
 from __future__ import annotations
@@ -294,7 +292,7 @@ class ReaderDesk:
         return known.state, rules.part_of(known.state, request)
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
-        """See rule 6."""
+        """See rule 5."""
         await self.reads.read_index()
         state, part = self._leased(request)
         self._leases.heard(request.name, part.token)
@@ -348,9 +346,9 @@ class ReaderDesk:
                 "readers: forget some (dledger readers forget)"
             ))
 
-    def _has_entries(self, index: int) -> bool:
-        group = self._ledger.group
-        return group is None or group.state.has_entries(index)
+    def _share_end(self, begin: int, share: int) -> int:
+        assert self._ledger.group is not None, "it is known while a decision is made"
+        return self._ledger.group.state.share_end(begin, share)
 
     def _decision(
         self, request: ReaderRequest, known: KnownReader | None, span: rules.Span, owner: str
@@ -369,7 +367,7 @@ class ReaderDesk:
                 return rules.Decision(state)
         if does == "take":
             decision = rules.take(
-                state, request, span, lambda part: self._leases.is_live(name, part), self._has_entries
+                state, request, span, lambda part: self._leases.is_live(name, part), self._share_end
             )
             # (Where a new reader begins is kept, also if there is nothing to read yet.)
             return rules.Decision(state) if is_new and decision.state is None else decision
