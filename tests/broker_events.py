@@ -29,9 +29,7 @@ from tests.sources import text_of, tree_of
 
 PAGE = ROOT / "docs" / "put-path.md"
 BEGIN, END = "<!-- events: begin -->", "<!-- events: end -->"
-#: Methods of the interface that are no events.
-NOT_EVENTS = frozenset({"keep_metadata"})
-EVENTS = tuple(name for name in vars(BrokerEvents) if not name.startswith("_") and name not in NOT_EVENTS)
+EVENTS = tuple(name for name in vars(BrokerEvents) if not name.startswith("_"))
 #: Where the senders are.
 _ROOMS = ("dledger/rocketmq", "dledger/raft_broker")
 #: Names of the attributes that hold the interface.

@@ -254,7 +254,7 @@ LAYERS: tuple[Layer, ...] = (
         name="broker metadata",
         covers=("dledger.rocketmq.metadata",),
         ours=BROKER,
-        third=TWISTED,
+        third=(*TWISTED, "construct"),
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(

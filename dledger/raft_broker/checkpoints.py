@@ -3,9 +3,9 @@
 The checkpoints of a broker on a raft log: C{dispatched}, a small file of ours that reports up to where the
 queues are complete, and RocketMQ's C{checkpoint}, with the times.
 
-Rule 1: C{dispatched} covers metadata in the log only after the tables with them were saved.
-Rule 2: it counts only for a log with the same bytes before its place (L{RaftLog.tail_check}): queues that
-came from another log, or from a younger one, say nothing of what is in this one.
+Rule: C{dispatched} counts only for a log with the same bytes before its place (L{RaftLog.has}): queues that
+came from another log, or from a younger one, say nothing of what is in this one. It says nothing about
+metadata: see L{dledger.rocketmq.metadata.tables_mark}.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import NamedTuple
 from construct import Int32ub, Int64sb, Struct
 
 from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.metadata.tables_mark import LogPlace
 from dledger.rocketmq.store.checkpoints import DispatchFlush, run_steps
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
-from dledger.values.errors import StoreError
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
 #: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
 _MARK_DECLARATION = Struct(
-    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb,
-    "tail_check" / Int32ub,
+    "offset" / Int64sb, "tail_check" / Int32ub, "file_size" / Int64sb, "units" / Int64sb,
 )
 _MARK = struct_of(_MARK_DECLARATION)
 #: In a mark that was lowered since.
@@ -39,23 +38,18 @@ class Dispatched(NamedTuple):
     """
     Up to where the queues are complete.
 
-    @ivar offset: of the log: all messages before it are in their queues.
+    @ivar place: all messages of the log before it are in their queues.
     @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
         added up; or L{UNITS_UNKNOWN}.
-    @ivar metadata_from: metadata in the log before it are in the tables. They stay there while queues are
-        built again: what came from a master of RocketMQ since is not in the log.
-    @ivar tail_check: checksum of the log's last bytes before C{offset}, see L{RaftLog.tail_check}.
     """
 
-    offset: int
+    place: LogPlace
     units: int
-    metadata_from: int
-    tail_check: int
 
 
 def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
     """The bytes of the file: the mark, the size of the log's files, and their checksum."""
-    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from, mark.tail_check)
+    data = _MARK.pack(*mark.place, file_size, mark.units)
     return data + _CRC.pack(crc32(data))
 
 
@@ -63,10 +57,10 @@ def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
     """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
     if data is None or len(data) != _MARK.size + _CRC.size:
         return None
-    offset, size, units, metadata_from, tail_check = _MARK.unpack_from(data)
+    offset, tail_check, size, units = _MARK.unpack_from(data)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
         return None
-    return Dispatched(offset, units, metadata_from, tail_check)
+    return Dispatched(LogPlace(offset, tail_check), units)
 
 
 def units_of(queues: ConsumeQueues) -> int:
@@ -81,38 +75,32 @@ class RaftCheckpoints:
     @ivar settled_offset: the units of all messages before this offset are on stable storage.
     """
 
-    def __init__(self, root: str, opened: OpenedFiles[RaftLog], around: StoreSurroundings) -> None:
-        """@param root: the directory of the store. C{opened} was dispatched up to the last checkpoint."""
+    def __init__(
+        self, root: str, opened: OpenedFiles[RaftLog], around: StoreSurroundings, *, known: int
+    ) -> None:
+        """
+        @param root: the directory of the store.
+        @param known: the queues are complete up to this offset, also if the dispatch begins before it.
+        """
         self.settled_offset = opened.dispatcher.offset
+        self._known = known
         self._root = root
         self._opened = opened
         self._run_in_thread = around.run_in_thread
-        self._events = around.events
 
     async def write(self) -> None:
         """See L{dledger.rocketmq.store.checkpoints.StoreCheckpoints.write}."""
         opened, root = self._opened, self._root
         dispatched = DispatchFlush(opened, self._run_in_thread)
         units = units_of(opened.queues)  # now: those before dispatched.offset
-        tail_check = opened.log.tail_check(dispatched.offset)
-        is_kept = await self._keep_metadata()
+        place = LogPlace(dispatched.offset, opened.log.tail_check(dispatched.offset))
         await dispatched.run()
         self.settled_offset = dispatched.offset
-        if not is_kept:
-            return  # the next start reads these metadata again
+        if place.offset < self._known:
+            return  # the queues have more, and the last mark says so
         times = encode_checkpoint(dispatched.times())
-        mark = encode_dispatched(
-            Dispatched(dispatched.offset, units, dispatched.offset, tail_check), opened.log.file_size
-        )
+        mark = encode_dispatched(Dispatched(place, units), opened.log.file_size)
         await self._run_in_thread(lambda: run_steps([
             lambda: opened.disk.write_file(f"{root}/{CHECKPOINT_NAME}", times),
             lambda: opened.disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
         ]))
-
-    async def _keep_metadata(self) -> bool:
-        """Save the tables. @return: whether that succeeded; who saves them every second reports a failure."""
-        try:
-            await self._events.keep_metadata()
-        except StoreError:
-            return False
-        return True

@@ -43,18 +43,23 @@ class EntryDispatch(Dispatcher):
 
     def __init__(
         self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int,
-        metadata_from: int = 0, events: BrokerEvents, expire: Callable[[int], None] = lambda log_begin: None,
+        held: int = 0, events: BrokerEvents, expire: Callable[[int], None] = lambda log_begin: None,
     ) -> None:
         """
-        @param metadata_from: metadata in the log before this offset are in the tables; the ends of queues
-            among them are not.
+        @param held: metadata in the log before this offset are in the tables; the ends of queues among them
+            are not. The tables keep them, as the log lacks later changes by a master of RocketMQ.
         @param events: hears of the metadata in the log.
         @param expire: lets the queues give up the units before the log's begin; see rule 3.
         """
         super().__init__(log, queues, delay_levels_ms, offset=offset)
         self._expire = expire
-        self._metadata_from = metadata_from
+        self._held = held
         self._events = events
+
+    @property
+    def applied_offset(self) -> int:
+        """Metadata in the log before it are in the tables."""
+        return max(self.offset, self._held)
 
     def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
         """See L{Dispatcher.step}. @raise OSError: also if the log is damaged here."""
@@ -72,7 +77,7 @@ class EntryDispatch(Dispatcher):
 
     def another(self, queues: Puts, offset: int) -> Dispatcher:
         return EntryDispatch(
-            self._log, queues, self._delay_levels_ms, offset=offset, metadata_from=_NEVER, events=self._events
+            self._log, queues, self._delay_levels_ms, offset=offset, held=_NEVER, events=self._events
         )
 
     def _first(self, data: bytes) -> int:
@@ -100,7 +105,7 @@ class EntryDispatch(Dispatcher):
                     topic = topics.get(raw) or self._topic(raw)
                     if put(topic, queue_id, index, base + at + ENTRY_HEADER_SIZE, body_size, code):
                         arrived.add((topic, queue_id))
-                elif raw == _METADATA_TOPIC and self._metadata_from < _NEVER:
+                elif raw == _METADATA_TOPIC and self._held < _NEVER:
                     self._metadata(data[at : at + size], base + at)
                 self.dispatched += 1
             else:
@@ -113,7 +118,7 @@ class EntryDispatch(Dispatcher):
         """An entry with metadata of a master."""
         self._events.metadata_logged(
             entry[ENTRY_HEADER_SIZE:], offset + ENTRY_HEADER_SIZE, ENTRY_HEADER.unpack_from(entry)[3],
-            is_kept=offset < self._metadata_from,
+            is_kept=offset < self._held,
         )
 
     def _entry(self, data: bytes, at: int, offset: int, size: int, arrived: Arrived) -> None:

@@ -342,6 +342,8 @@ class MetadataLog:
                     continue
                 part = to_object(value, name)
                 entries = to_object(part.get("entries"), "entries")
+                if table is self._metadata.consumer_offsets:
+                    entries = self._metadata.consumer_offsets.of_this_life(entries, offset)
                 table.apply({**_gone(table, part, entries), **entries}, part.get("dataVersion"))
         except (WireError, BodyError) as error:
             self.passed_over += 1

@@ -22,6 +22,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
 from dledger.ledger.config import DLedgerConfig
 from dledger.raft_broker.stamps import MessageStamps
+from dledger.rocketmq.metadata.tables_mark import LogPlace
 from dledger.rocketmq.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
 from dledger.storage.store.file_store import FileStore
@@ -195,6 +196,17 @@ class RaftLog:
         file_begin = max(offset - 1, 0) // self.file_size * self.file_size
         begin = max(self.begin_offset, file_begin, offset - TAIL_BYTES)
         return crc32(self.read_any(begin, offset - begin)) if begin < offset <= self.ledger_end else 0
+
+    def has(self, place: LogPlace) -> bool:
+        """
+        Whether this log has these bytes before a place, or begins after it: a member that was away gets a log
+        that begins later.
+
+        @raise OSError: the file cannot be read.
+        """
+        return place.offset < self.begin_offset or (
+            place.offset <= self.ledger_end and self.tail_check(place.offset) == place.tail_check
+        )
 
     def _list_files(self, end: int) -> None:
         """Let the reader know the files, from the one with the first entry to the one that holds C{end}."""

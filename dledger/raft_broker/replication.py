@@ -66,6 +66,7 @@ class RaftReplication:
         body_bytes_max: int,
     ) -> None:
         config, around = needs.config, needs.around
+        needs.metadata.follow_log(store.applied, store.held)
         self._store = store
         self._log: RaftLog = store.log
         self._node = node

@@ -3,9 +3,10 @@
 The store of a broker on a raft log: the consume queues of the messages in the ledger of its member.
 
 The ledger is the member's. This store has the directory of the broker: the queues, and a small file that
-reports up to where they are complete (L{dledger.raft_broker.checkpoints}). Only committed messages are in
-queues, so no queue is ever cut while the broker runs; a start cuts the units after the recorded place, as a
-crash may have left holes before them.
+reports up to where they are complete (L{dledger.raft_broker.checkpoints}). Another one does so for the tables
+(L{dledger.rocketmq.metadata.tables_mark}); the dispatch begins at the earlier one of both places. Only
+committed messages are in queues, so no queue is ever cut while the broker runs; a start cuts the units after
+the recorded place, as a crash may have left holes before them.
 
 Source: DefaultMessageStore.load, DLedgerCommitLog.recover (4.9.8); differs: docs/raft-broker.md.
 """
@@ -32,6 +33,7 @@ from dledger.raft_broker.checkpoints import (
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.metadata.tables_mark import LogPlace, place_of_tables
 from dledger.rocketmq.store.index.key_index import KeyIndex
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings, has_files, lock_store
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
@@ -52,6 +54,7 @@ from dledger.values.errors import DirectoryError, StoreError
 class RaftStore(MessageStore):
     """
     @ivar log: the committed part of the ledger.
+    @ivar held: the place up to which the files of the tables held its metadata when it was opened.
     """
 
     log: RaftLog
@@ -83,14 +86,14 @@ class RaftStore(MessageStore):
                 )
             abort.put(str(os.getpid()))
             mark = cls._mark_of(log, mark)
-            metadata_from = 0 if mark is None else mark.metadata_from
-            queues, known = cls._open_queues(
-                config, disk, log, mark, crashed=crashed, metadata_from=metadata_from
-            )
+            queues, known = cls._open_queues(config, disk, log, mark, crashed=crashed)
             log.show_to(known)
+            if queues.has_lost:
+                known = log.begin_offset
+            held = cls._held(config, disk, log)
             dispatch = EntryDispatch(
-                log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known,
-                metadata_from=metadata_from, events=events, expire=queues.expire,
+                log, queues, config.delay_levels_ms, offset=max(min(known, held.offset), log.begin_offset),
+                held=held.offset, events=events, expire=queues.expire,
             )
             indexing = None
             if config.message_index_enable:
@@ -105,7 +108,7 @@ class RaftStore(MessageStore):
                     disk=disk, lock=lock, log=log, queues=queues, dispatcher=dispatch, indexing=indexing
                 ), StoreSurroundings(
                     clock=clock, run_in_thread=run_in_thread, failed=failed, events=events
-                ), dispatch,
+                ), dispatch, known=known, held=held,
             )
         except BaseException as error:
             log.abandon()
@@ -117,41 +120,49 @@ class RaftStore(MessageStore):
     @classmethod
     def _mark_of(cls, log: RaftLog, mark: Dispatched | None) -> Dispatched | None:
         """
-        The mark, if it is of this log.
-
-        One before the begin of the log is: a member that was away gets a log that begins later. A lowered one
-        has no queues that could be another log's.
+        The mark, if it is of this log. A lowered one has no queues that could be another log's.
         """
-        if mark is None or mark.offset < log.begin_offset or mark.units == UNITS_UNKNOWN:
-            return mark
-        if mark.offset <= log.ledger_end and log.tail_check(mark.offset) == mark.tail_check:
+        if mark is None or mark.units == UNITS_UNKNOWN or log.has(mark.place):
             return mark
         cls.log_events.warn(
-            "the queues were made from a log with other entries before {offset}: all queues are built again, "
-            "and all metadata in the log are read again", offset=mark.offset,
+            "the queues were made from a log with other entries before {offset}: all queues are built again",
+            offset=mark.place.offset,
         )
         return None
 
     @classmethod
+    def _held(cls, config: StoreConfig, disk: Disk, log: RaftLog) -> LogPlace:
+        """
+        The place up to which the files of the tables hold the metadata of this log; its begin if that is not
+        certain.
+        """
+        found = place_of_tables(disk, config.config_path)
+        if isinstance(found, LogPlace):
+            if log.has(found):
+                return found
+            found = f"the tables were saved with a log that has other entries before {found.offset}"
+        if log.begin_offset < log.ledger_end:
+            cls.log_events.warn("{reason}: all metadata in the log are read again", reason=found)
+        return LogPlace(log.begin_offset, 0)
+
+    @classmethod
     def _open_queues(
         cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool,
-        metadata_from: int,
     ) -> tuple[ConsumeQueues, int]:
         """
-        @param metadata_from: of the mark that a rebuild begins with.
         @return: the queues, and the offset up to which they are complete. If messages before the mark are
             missing, as after somebody has deleted queues to have them built again, that is the log's begin.
         """
         begin, end = log.begin_offset, log.ledger_end
-        known = begin if mark is None else max(min(mark.offset, end), begin)
+        known = begin if mark is None else max(min(mark.place.offset, end), begin)
         path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
-        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN, metadata_from, 0), log.file_size)
+        lowered = encode_dispatched(Dispatched(LogPlace(begin, 0), UNITS_UNKNOWN), log.file_size)
         queues = ConsumeQueues.open(
             config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
             torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
             losing=lambda: disk.write_file(path, lowered),
         )
-        is_known = mark is not None and mark.offset == known and mark.units != UNITS_UNKNOWN
+        is_known = mark is not None and mark.place.offset == known and mark.units != UNITS_UNKNOWN
         found = units_of(queues)
         if mark is None or not is_known or queues.has_lost or found == mark.units:
             return queues, known
@@ -161,18 +172,31 @@ class RaftStore(MessageStore):
             "the queues have {found} messages before {offset}, not {expected}: all queues are built again",
             found=found, offset=known, expected=mark.units,
         )
-        return cls._open_queues(config, disk, log, None, crashed=crashed, metadata_from=metadata_from)
+        return cls._open_queues(config, disk, log, None, crashed=crashed)
 
     def __init__(
         self, config: StoreConfig, opened: OpenedFiles[RaftLog], around: StoreSurroundings,
-        entries: EntryDispatch,
+        entries: EntryDispatch, *, known: int, held: LogPlace,
     ) -> None:
-        """@param entries: the dispatcher of C{opened}."""
-        self._raft_checkpoints = RaftCheckpoints(config.store_path_root_dir, opened, around)
+        """
+        @param entries: the dispatcher of C{opened}.
+        @param known: see L{RaftCheckpoints}.
+        """
+        self._raft_checkpoints = RaftCheckpoints(config.store_path_root_dir, opened, around, known=known)
+        self.held = held
         super().__init__(
             config, opened, around, self._raft_checkpoints, gives_way=False, bad_records=BadRecords()
         )
         self._entries = entries
+
+    def applied(self) -> LogPlace:
+        """
+        Up to which place the tables have the metadata of the log now.
+
+        @raise OSError: the log cannot be read.
+        """
+        offset = self._entries.applied_offset
+        return LogPlace(offset, self.log.tail_check(offset))
 
     def forget_topic(self, topic: str) -> None:
         """

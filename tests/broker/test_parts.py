@@ -133,7 +133,7 @@ class EventTests(SynchronousTestCase):
         """No event of the interface is without listeners in a broker."""
         names = {name for name in vars(BrokerEvents) if not name.startswith("_")}
         self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed",
-                                 "metadata_logged", "keep_metadata"})
+                                 "metadata_logged"})
         self.assertEqual(names & vars(BrokerParts).keys(), names)
 
 

@@ -151,10 +151,21 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(OFFSETS, "            self._metadata.order_info.clear((topic, group, queue_id))\n", ""),
     ), {"test": "tests.broker.consuming.test_offset_commands"}),
     ("raft-mark-of-another-log", "queues of another log are believed: messages of this one are in none", (
-        Patch("dledger.raft_broker.store",
-              "if mark.offset <= log.ledger_end and log.tail_check(mark.offset) == mark.tail_check:",
-              "if mark.offset <= log.ledger_end:"),
+        Patch("dledger.raft_broker.raft_log",
+              "place.offset <= self.ledger_end and self.tail_check(place.offset) == place.tail_check",
+              "place.offset <= self.ledger_end"),
     ), {"test": "tests.raft_broker.test_store.StoreTests.test_a_mark_of_another_log"}),
+    ("raft-tables-of-another-log", "tables are believed that were saved with another log", (
+        Patch("dledger.raft_broker.store", "            if log.has(found):\n", "            if True:\n"),
+    ), {"test": "tests.raft_broker.test_store.StoreTests.test_tables_of_another_log"}),
+    ("raft-offsets-read-again", "the log is read again, and offsets of an earlier life count", (
+        Patch("dledger.raft_broker.metadata_log",
+              "if table is self._metadata.consumer_offsets:\n", "if False:\n"),
+    ), {"test": "tests.raft_broker.test_files_put_together.LostTablesTests"}),
+    ("cut-units-come-back", "the zeroes of a cut queue stay in the cache over an orderly end", (
+        Patch("dledger.rocketmq.store.queues.queue_files",
+              "        self.unsynced.update(self.offsets[-1:])\n", ""),
+    ), {"test": "tests.broker.store.test_consume_queue.KilledTests"}),
     ("start-in-a-copy", "a broker begins with an empty log while its own is set aside", (
         Patch("dledger.rocketmq.store.opened_files", 'if disk.exists(f"{root}/{COPY_NAME}"):',
               "if False:"),

@@ -20,7 +20,8 @@ FILES = "dledger.rocketmq.store.queues.queue_files"
 LOCKS = f"{BROKER}.consuming.queue_locks"
 INDEX = "dledger.rocketmq.store.index.key_index"
 OFFSETS = "dledger.rocketmq.metadata.offsets"
-MARKS = "dledger.raft_broker.checkpoints"
+TABLE_FILES = "dledger.rocketmq.metadata.files"
+TABLES_MARK = "dledger.rocketmq.metadata.tables_mark"
 METADATA_LOG = "dledger.raft_broker.metadata_log"
 POPPED = f"{BROKER}.consuming.popping.popped"
 PULLS = f"{BROKER}.consuming.pull_reading"
@@ -151,8 +152,8 @@ PAIR_MUTANTS: tuple[Row, ...] = (
     ), {}, _NOTHING),
     ("pair-no-former-table", "the former content of a table's file is not kept", (
         Patch("dledger.rocketmq.metadata.files",
-              '                if before:\n                    disk.write_file(path + ".bak", before)\n',
-              "                del before\n"),
+              '                disk.write_file(path + ".bak", old)\n',
+              "                del old\n"),
     ), {}, _NOTHING),
     ("pair-ahead-forgotten", "an offset that was committed at a slave is kept for one round alone", (
         Patch(OFFSETS, "            if offset >= ahead:\n", "            if True:\n"),
@@ -201,8 +202,12 @@ RAFT_MUTANTS: tuple[Row, ...] = (
         Patch(METADATA_LOG, "        if topics.changed and self.is_open:\n", "        if False:\n"),
     ), {}, _NOTHING),
     ("raft-mark-without-tables", "a mark says that tables are saved that could not be written", (
-        Patch(MARKS, "        if not is_kept:\n", "        if False:\n"),
+        Patch(TABLE_FILES, "self._mark(self._held, {name:", "self._mark(place, {name:"),
     ), {}, ("fail_saves", "kill")),
+    ("raft-tables-of-another-time", "tables that are gone, or older, are taken for those of the mark", (
+        Patch(TABLES_MARK, "        if sum_of_file(disk, f\"{directory}/{name}\") not in sums[name]:\n",
+              "        if False:\n"),
+    ), {}, ("put_back",)),
     ("raft-entry-left-out", "a new master leaves an entry out when it writes its tables", (
         Patch(METADATA_LOG, "        keys = []\n        while self._backlog and",
               "        keys = []\n        self._backlog.pop()\n        while self._backlog and"),

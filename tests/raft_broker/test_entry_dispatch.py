@@ -99,7 +99,7 @@ class DispatchTests(SynchronousTestCase):
         self.patch(events, "metadata_logged", lambda *where, is_kept: heard.append((*where[1:], is_kept)))
         positions = [self.ledger.store.position_of(index) for index in range(2)]
         dispatch = EntryDispatch(
-            log, self.queues, (), offset=0, events=events, metadata_from=positions[1],
+            log, self.queues, (), offset=0, events=events, held=positions[1],
         )
         dispatch.step(bound=log.record_end)
         self.assertEqual(heard, [(positions[0] + 48, 3, True), (positions[1] + 48, 3, False)])

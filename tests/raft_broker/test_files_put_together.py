@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
+from dledger.rocketmq.metadata.offsets import ConsumerOffsets
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import send_of
 from tests.broker.test_files_put_together import FIELDS, SERVED, Files, disk_of, files_of, served
@@ -102,3 +103,96 @@ class RaftFilesTests(RaftCase):
             self.broker.saver.close()
             self.broker.store.abandon()
             self.raft.member.store.abandon()
+
+
+class LostTablesTests(RaftCase):
+    """Tables that are gone, older, or from C{.bak}, while the mark of the queues stays: the log has them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start(changeHosts="*")
+        for number, (topic, offset) in enumerate((("T", 1), ("U", 1), ("T", 2))):
+            self.assertEqual(self.ask(send_of(b"%d" % number, topic=topic))[0].code, 0)
+            self.commit(topic, offset)
+            if not number:
+                self.settle(6.0)  # all tables are saved
+                self.older = self.config_files()
+        self.settle(6.0)
+        self.before = self.tables()
+        self.stop()
+
+    def commit(self, topic: str, offset: int) -> None:
+        """A consumer's."""
+        self.broker.metadata.consumer_offsets.commit("G", topic, 0, offset, 1)
+        self.broker.metadata.groups.find(f"G{offset}", 1)
+
+    def config_files(self) -> Files:
+        """Those of the tables, with the mark."""
+        return {path: data for path, data in files_of(self.disk).items() if "/config/" in path}
+
+    def tables(self) -> dict[str, object]:
+        """Topics, groups and offsets."""
+        metadata = self.broker.metadata
+        return {
+            "topics": dict(metadata.topics.entries), "groups": dict(metadata.groups.entries),
+            "offsets": sorted(metadata.consumer_offsets.rows()),
+        }
+
+    def start_again(self, change: Mapping[str, bytes | None]) -> int:
+        """
+        Files are other ones (None: gone) when the broker starts; it has the same tables again.
+
+        @return: the number of records that were dispatched once more.
+        """
+        for path, data in change.items():
+            if self.disk.exists(path):
+                self.disk.unlink(path)
+            if data is not None:
+                self.disk.write_file(path, data)
+        self.start(changeHosts="*")
+        self.assertEqual(self.reasons, [])
+        self.assertEqual(self.tables(), self.before, list(change))
+        count = self.broker.store.dispatcher.dispatched
+        self.assertEqual(len(served(self.broker)), 3)
+        self.stop()
+        return count
+
+    def test_lost_or_older(self) -> None:
+        """Each table alone, and all of them, with their copies, and with the mark."""
+        names = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "applied", "")
+        least = self.start_again({})
+        for name in names:
+            for restored in (False, True):
+                gone = [path for path in self.config_files() if path.startswith(f"base/config/{name}")]
+                count = self.start_again({path: self.older.get(path) if restored else None for path in gone})
+                self.assertGreater(count, least, (name, restored))
+
+    def test_copy(self) -> None:
+        """A table is read from C{.bak}, because it is damaged or gone."""
+        for path in ("base/config/topics.json", "base/config/consumerOffset.json"):
+            for data in (b"{", None):
+                self.start_again({path: data, path + ".bak": self.older[path]})
+
+    def test_offsets_of_an_earlier_life(self) -> None:
+        """The log is read again with all deletions known: what is before one is of an earlier life."""
+        self.start(changeHosts="*")
+        (answer,) = self.ask(RemotingCommand(code=215, opaque=1, ext_fields={**FIELDS, "topic": "T"}))
+        self.assertEqual(answer.code, 0)
+        for _ in range(2):
+            self.assertEqual(self.ask(send_of(b"3", topic="T"))[0].code, 0)
+        reads: list[int | None] = []
+        apply = ConsumerOffsets.apply
+
+        def applied(table: ConsumerOffsets, changes: dict[str, object], version: object) -> None:
+            apply(table, changes, version)
+            reads.append(table.query("G", "T", 0))
+
+        self.stop()
+        self.disk.unlink("base/config/consumerOffset.json")
+        self.patch(ConsumerOffsets, "apply", applied)
+        self.start(changeHosts="*")
+        self.assertGreater(len(reads), 2)
+        self.assertEqual(set(reads), {None})
+        self.assertIsNone(self.broker.metadata.consumer_offsets.query("G", "T", 0))
+        self.assertEqual(self.broker.metadata.consumer_offsets.query("G", "U", 0), 1)
+        self.stop()

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,11 +16,18 @@ from dledger.raft_broker.checkpoints import (
     encode_dispatched,
 )
 from dledger.raft_broker.store import RaftStore
+from dledger.rocketmq.metadata.files import Metadata
+from dledger.rocketmq.metadata.tables_mark import (
+    TABLES_MARK_NAME,
+    LogPlace,
+    decode_tables_mark,
+    encode_tables_mark,
+)
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
 from dledger.rocketmq.store.records.events import BrokerEvents
-from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.errors import DirectoryError
 from tests.base.test_unreadable import BadFile
-from tests.broker.support import QUEUE_SIZE, config_of, inline, message
+from tests.broker.support import QUEUE_SIZE, Threads, config_of, inline, message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 
 
@@ -30,11 +36,11 @@ class MarkTests(SynchronousTestCase):
 
     def test_a_mark_is_written_and_read(self) -> None:
         """What was written; nothing of any other bytes."""
-        data = encode_dispatched(Dispatched(77, 5, 70, 9), 4096)
-        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70, 9))
+        data = encode_dispatched(Dispatched(LogPlace(77, 9), 5), 4096)
+        self.assertEqual(decode_dispatched(data, 4096), ((77, 9), 5))
         self.assertIsNone(decode_dispatched(data, 8192))
         self.assertIsNone(decode_dispatched(None, 4096))
-        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0, 0), 4096), 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(LogPlace(-1, 0), 5), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1
@@ -42,44 +48,17 @@ class MarkTests(SynchronousTestCase):
             self.assertIsNone(decode_dispatched(data[:at], 4096))
 
 
-class KeptTests(SynchronousTestCase):
-    """Metadata in the log are in the tables' files before the mark says that they are dispatched."""
-
-    def test_the_mark_waits_for_the_tables(self) -> None:
-        """The mark waits for them; without them it is not written, and the next start reads them again."""
-        ledger, clock, kept = LedgerOfMessages(), Clock(), _Kept()
-        self.addCleanup(ledger.store.abandon)
-        ledger.append(message(b"one"))
-        store = RaftStore.open(
-            config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=inline,
-            failed=lambda failure: self.fail(str(failure)), events=kept,
-        )
-        self.addCleanup(store.abandon)
-        started = store.start()
-        clock.pump([0.01] * 20)
-        self.successResultOf(started)
-        path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
-        done = store.checkpoint()
-        self.assertNoResult(done)
-        self.assertFalse(ledger.disk.exists(path))
-        kept.saves.pop().errback(StoreError("a test"))
-        self.successResultOf(done)
-        self.assertFalse(ledger.disk.exists(path))
-        done = store.checkpoint()
-        kept.saves.pop().callback(None)
-        self.successResultOf(done)
-        mark = decode_dispatched(ledger.disk.read_file(path), store.log.file_size)
-        assert mark is not None
-        self.assertEqual((mark.offset, mark.metadata_from), (store.reput.offset, store.reput.offset))
+class MomentTests(SynchronousTestCase):
+    """A checkpoint is of one moment."""
 
     def test_of_one_moment(self) -> None:
         """Messages that are dispatched during a checkpoint are in neither its place nor its count."""
-        ledger, clock, kept = LedgerOfMessages(), Clock(), _Kept()
+        ledger, clock, threads = LedgerOfMessages(), Clock(), Threads()
         self.addCleanup(ledger.store.abandon)
         ledger.append(message(b"one"))
         store = RaftStore.open(
-            config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=inline,
-            failed=lambda failure: self.fail(str(failure)), events=kept,
+            config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=threads,
+            failed=lambda failure: self.fail(str(failure)), events=BrokerEvents(),
         )
         self.addCleanup(store.abandon)
         store.start()
@@ -90,24 +69,14 @@ class KeptTests(SynchronousTestCase):
         store.reput.wake()
         clock.pump([0.01] * 20)
         self.assertGreater(store.reput.offset, offset)
-        kept.saves.pop().callback(None)
+        while threads.waiting:
+            threads.run()
         self.successResultOf(done)
         path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
         self.assertEqual(
             decode_dispatched(ledger.disk.read_file(path), store.log.file_size),
-            Dispatched(offset, 1, offset, store.log.tail_check(offset)),
+            Dispatched(LogPlace(offset, store.log.tail_check(offset)), 1),
         )
-
-
-class _Kept(BrokerEvents):
-    """Somebody who saves metadata when the test says so."""
-
-    def __init__(self) -> None:
-        self.saves: list[Deferred[None]] = []
-
-    def keep_metadata(self) -> Deferred[None]:
-        self.saves.append(Deferred())
-        return self.saves[-1]
 
 
 class StoreTests(SynchronousTestCase):
@@ -126,13 +95,21 @@ class StoreTests(SynchronousTestCase):
             run_in_thread=inline, failed=self.failures.append, events=BrokerEvents(),
         )
         self.addCleanup(store.abandon)
+        self.metadata = Metadata(self.ledger.disk, store.config.config_path, now_ms=1)
+        self.metadata.follow_log(store.applied, store.held)
         started = store.start()
         self.clock.pump([0.01] * 20)
         self.successResultOf(started)
         return store
 
+    def checkpoint(self, store: RaftStore) -> None:
+        """Of queues and tables."""
+        self.successResultOf(store.checkpoint())
+        self.successResultOf(self.metadata.save(inline))
+
     def close(self, store: RaftStore) -> None:
         """In order."""
+        self.successResultOf(self.metadata.save(inline))
         closed = store.close()
         self.clock.pump([0.01] * 20)
         self.successResultOf(closed)
@@ -162,7 +139,7 @@ class StoreTests(SynchronousTestCase):
         """After a crash the messages after the recorded place are dispatched again, each once."""
         self.fill(10)
         store = self.open()
-        self.successResultOf(store.checkpoint())
+        self.checkpoint(store)
         self.fill(15)
         store.log.committed(24)
         store.reput.wake()
@@ -208,12 +185,49 @@ class StoreTests(SynchronousTestCase):
         path = f"base/{DISPATCHED_NAME}"
         disk = self.ledger.disk
         mark = decode_dispatched(disk.read_file(path), FILE_SIZE)
-        assert mark is not None and mark.tail_check
-        for other in (mark._replace(tail_check=mark.tail_check ^ 1), mark._replace(offset=mark.offset + 64)):
-            disk.write_file(path, encode_dispatched(other, FILE_SIZE))
+        assert mark is not None and mark.place.tail_check
+        place = mark.place
+        for other in (
+            place._replace(tail_check=place.tail_check ^ 1), place._replace(offset=place.offset + 64),
+        ):
+            disk.write_file(path, encode_dispatched(mark._replace(place=other), FILE_SIZE))
             again = self.open()
             self.assertEqual((self.size(again), again.dispatcher.dispatched), (10, 10))
             self.close(again)
+
+    def test_tables_of_another_log(self) -> None:
+        """The tables were saved with another log, or a younger one: all metadata are read again."""
+        self.fill(10)
+        self.close(self.open())
+        path, disk = f"base/config/{TABLES_MARK_NAME}", self.ledger.disk
+        found = decode_tables_mark(disk.read_file(path))
+        assert found is not None and found[0].tail_check
+        place, sums = found
+        for other in (
+            place._replace(tail_check=place.tail_check ^ 1), place._replace(offset=place.offset + 64),
+        ):
+            disk.write_file(path, encode_tables_mark(other, sums))
+            again = self.open()
+            self.assertEqual((again.held, again.dispatcher.dispatched), (LogPlace(0, 0), 10))
+            self.assertEqual(again.queues.next_indexes(), {("T1", 0): 10})
+            self.close(again)
+        self.assertEqual(self.open().held, place)
+
+    def test_a_checkpoint_on_the_way(self) -> None:
+        """Metadata are read again, and the queues have more: the mark of the queues stays as it is."""
+        self.fill(10)
+        self.close(self.open())
+        disk = self.ledger.disk
+        mark = disk.read_file(f"base/{DISPATCHED_NAME}")
+        disk.unlink(f"base/config/{TABLES_MARK_NAME}")
+        store = RaftStore.open(
+            config_of(), disk, self.ledger.log(), clock=self.clock, run_in_thread=inline,
+            failed=lambda failure: self.fail(str(failure)), events=BrokerEvents(),
+        )
+        self.addCleanup(store.abandon)
+        self.assertEqual(store.needed_index, -1)
+        self.successResultOf(store.checkpoint())
+        self.assertEqual(disk.read_file(f"base/{DISPATCHED_NAME}"), mark)
 
     def test_killed_without_marks(self) -> None:
         """Mark and abort are gone after a kill: names of queues that are there may be in the cache only."""

@@ -11,6 +11,25 @@ from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
 from dledger.testing.world.host import MachineDisk
 
 
+class UnharmedTests(SynchronousTestCase):
+    """What a rig changes."""
+
+    def test_faults_wait(self) -> None:
+        """No armed fault hits it, and each hits the next process."""
+        disk = MachineDisk(random.Random(1))
+        disk.makedirs("/s")
+        disk.write_file("/s/a", b"1")
+        disk.fail_under("/s")
+        disk.arm(opens=1)
+        with disk.unharmed():
+            disk.unlink("/s/a")
+            disk.write_file("/s/a", b"2")
+            disk.open("/s/a").close()
+        self.assertRaises(OSError, disk.unlink, "/s/a")
+        self.assertRaises(OSError, disk.open, "/s/a")
+        self.assertEqual(disk.read_file("/s/a"), b"2")
+
+
 class LostFilesTests(SynchronousTestCase):
     """Two queues of three files each."""
 

@@ -301,7 +301,7 @@ class BrokerParts(BrokerEvents):
         )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
-            wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
+            wall_ms=wall_ms, save=self._save_and_settle, keep=self._save,
             topics_changed=self.topics_changed, note_deletion=self.note_deletion,
             popped_by=GroupEnds(self.pipeline, self.revive, own=self.own, wall_ms=wall_ms).of,
             ha_status=self.replication.status, stored=self._stored,
@@ -375,12 +375,12 @@ class BrokerParts(BrokerEvents):
     def metadata_logged(self, record: bytes, offset: int, term: int, *, is_kept: bool) -> None:
         self.replication.metadata_logged(record, offset, term, is_kept=is_kept)
 
-    def keep_metadata(self) -> Deferred[None]:
+    def _save(self) -> Deferred[None]:
         return self.metadata.save(self._around.run_in_thread)
 
     def _save_and_settle(self) -> Deferred[None]:
         """An administrator has changed metadata: bring them to stable storage, and to the next master."""
-        return self.keep_metadata().addCallback(lambda _: self.replication.settled())
+        return self._save().addCallback(lambda _: self.replication.settled())
 
     def topics_changed(self) -> None:
         # The next tick saves the table. A crash before that loses no topic, see LostTopics.

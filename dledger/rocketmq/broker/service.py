@@ -368,9 +368,13 @@ class BrokerService(Service):
             store.abandon()
             return
         try:
-            if store.is_ready:  # before, the next start needs the file of topics as it is
+            was_ready = store.is_ready  # else the next start needs the file of topics as it is
+            is_dispatched = await within(
+                store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor
+            )
+            if was_ready:
                 await broker.metadata.save(self._threads.run)
-            if not await within(store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor):
+            if not is_dispatched:
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)
                 await store.checkpoint()

@@ -4,14 +4,14 @@ All tables of a broker's metadata, and their files in C{config/}.
 
 A file is replaced by rename after fsync; before that its old content goes to C{.bak} in the same way. So one
 of the two is whole at any time, and C{.bak} is read if the file itself is missing or malformed, as RocketMQ
-does.
+does. With a raft log a mark of the tables lies beside them (L{dledger.rocketmq.metadata.tables_mark}).
 
 Source: ConfigManager, MixAll.string2File (4.9.8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -22,7 +22,16 @@ from dledger.rocketmq.metadata.changed_options import ChangedOptions
 from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.rocketmq.metadata.order_info import OrderInfos
 from dledger.rocketmq.metadata.tables import FileTable, Groups, RequestModes, Topics
+from dledger.rocketmq.metadata.tables_mark import (
+    LOGGED_FILES,
+    TABLES_MARK_NAME,
+    LogPlace,
+    Sums,
+    encode_tables_mark,
+    sum_of_file,
+)
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.checksums import crc32
 from protocols.wire.errors import BodyError
 
 
@@ -30,9 +39,10 @@ class Metadata:
     """
     Invariant: a table that is not dirty equals its file. A file says nothing of messages that are not on
     stable storage: offsets that are younger than the log would pass over messages that it lost.
+    The mark of the tables holds for the files at any time.
 
     @ivar flush_log: brings the messages of this moment to stable storage; called before each write.
-    @ivar restored: paths of malformed or missing files that were read from C{.bak}.
+    @ivar restored: paths of malformed or missing files that were read from C{.bak}, and not written since.
     """
 
     def __init__(self, disk: Disk, directory: str, *, now_ms: int) -> None:
@@ -54,6 +64,10 @@ class Metadata:
         self.order_info = OrderInfos()
         self.restored: list[str] = []
         self.flush_log: Callable[[], Deferred[None]] = lambda: succeed(None)
+        self._applied: Callable[[], LogPlace] | None = None
+        self._held = LogPlace(0, 0)
+        #: Checksums of the logged files; of one that is not known, the table is dirty.
+        self._sums: dict[str, int] = {}
 
     @property
     def tables(self) -> tuple[FileTable, ...]:
@@ -62,6 +76,18 @@ class Metadata:
             self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
             self.changed_options, self.order_info,
         )
+
+    def follow_log(self, applied: Callable[[], LogPlace], held: LogPlace) -> None:
+        """
+        The metadata are those of a raft log: note beside the files up to which place they hold it.
+
+        @param applied: the place up to which the tables have the metadata now.
+        @param held: that of the files.
+        @raise OSError: reading the files failed.
+        """
+        self._applied = applied
+        self._held = held
+        self._sums = {name: sum_of_file(self._disk, f"{self._directory}/{name}") for name in LOGGED_FILES}
 
     def load(self) -> None:
         """
@@ -110,33 +136,50 @@ class Metadata:
 
     async def _save(self, run_in_thread: RunInThread) -> None:
         dirty = [table for table in self.tables if table.is_dirty]
-        if not dirty:
-            return
-        steps = [self._write_step(table) for table in dirty]
-        for table in dirty:
-            table.is_dirty = False
         try:
+            place = None if self._applied is None else self._applied()
+            if not dirty and place in (None, self._held):
+                return
+            contents = {table.file_name: table.file_bytes() for table in dirty}
+            for table in dirty:
+                table.is_dirty = False
             await self.flush_log()
-            await run_in_thread(lambda: _run(steps))
+            await run_in_thread(lambda: self._write(contents, place))
         except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:
                 table.is_dirty = True
             raise StoreError(f"{self._directory} cannot be written: {error}") from error
+        written = {f"{self._directory}/{name}" for name in contents}
+        self.restored = [path for path in self.restored if path not in written]
+        self._sums = self._sums_with(contents)
+        if place is not None:
+            self._held = place
 
-    def _write_step(self, table: FileTable) -> Callable[[], None]:
-        path, content, disk = f"{self._directory}/{table.file_name}", table.file_bytes(), self._disk
+    def _sums_with(self, contents: Mapping[str, bytes]) -> dict[str, int]:
+        """Of the logged files, some of which get these contents."""
+        return {
+            name: crc32(contents[name]) if name in contents else known for name, known in self._sums.items()
+        }
 
-        def write() -> None:
-            disk.makedirs(self._directory)
-            if disk.exists(path):
-                before = disk.read_file(path)
-                if before:
-                    disk.write_file(path + ".bak", before)
-            disk.write_file(path, content)
+    def _write(self, contents: Mapping[str, bytes], place: LogPlace | None) -> None:
+        """
+        Replace files. Runs in a thread, one call at a time.
 
-        return write
+        @param contents: by names of files.
+        @param place: up to which they hold the log; None: it is a plain one.
+        """
+        disk, directory, before = self._disk, self._directory, self._sums
+        after = self._sums_with(contents)
+        disk.makedirs(directory)
+        if contents and place is not None:
+            self._mark(self._held, {name: (before[name], after[name]) for name in after})
+        for name, data in contents.items():
+            path = f"{directory}/{name}"
+            if path not in self.restored and disk.exists(path) and (old := disk.read_file(path)):
+                disk.write_file(path + ".bak", old)
+            disk.write_file(path, data)
+        if place is not None:
+            self._mark(place, {name: (one, one) for name, one in after.items()})
 
-
-def _run(steps: list[Callable[[], None]]) -> None:
-    for step in steps:
-        step()
+    def _mark(self, place: LogPlace, sums: Sums) -> None:
+        self._disk.write_file(f"{self._directory}/{TABLES_MARK_NAME}", encode_tables_mark(place, sums))

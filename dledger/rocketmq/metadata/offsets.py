@@ -258,6 +258,17 @@ class ConsumerOffsets(_Offsets):
                 topic = key.rpartition("@")[0]
                 self._merge(key, queues, self._renew(topic))
 
+    def of_this_life(self, changes: JsonObject, place: int) -> JsonObject:
+        """
+        Those entries of a record that are not of an earlier life of their topic.
+
+        @param place: of the record in the log, which has later deletions, too, if it is read again.
+        @raise OSError: reading failed.
+        """
+        return {
+            key: value for key, value in changes.items() if self.place_of(key.rpartition("@")[0]) <= place
+        }
+
     def load(self, data: bytes) -> None:
         """See L{FileTable.load}."""
         version, table = _parse_offsets(data)

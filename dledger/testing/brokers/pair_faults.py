@@ -233,7 +233,8 @@ class PairFaults:
         if not machine.is_up:
             return  # a fault of its disk may wait for the next write
         machine.kill()
-        self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
+        with machine.disk.unharmed():
+            self.lost_files.lose(machine.disk, QUEUES_PATH, self.fault_rng)
         self.again(machine)
 
     def _put_back(self, machine: BrokerMachine) -> None:
@@ -241,8 +242,10 @@ class PairFaults:
         if not machine.is_up:
             return  # see above; and after a power cut the marks say what to check
         machine.kill()
-        if self.lost_files.put_back(machine.disk, "/store", self.fault_rng, self.lost_tables):
-            machine.has_old_marks = True
+        with machine.disk.unharmed():
+            machine.has_old_marks |= self.lost_files.put_back(
+                machine.disk, "/store", self.fault_rng, self.lost_tables
+            )
         self.again(machine)
 
     def _age(self, machine: BrokerMachine) -> None:

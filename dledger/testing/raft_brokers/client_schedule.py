@@ -45,6 +45,7 @@ from dledger.testing.brokers.pair_faults import (
 )
 from dledger.testing.brokers.pairs import TIMING
 from dledger.testing.brokers.parts.accounts import ProducedMessage, require_pair
+from dledger.testing.brokers.parts.lost_files import TABLES
 from dledger.testing.brokers.parts.machine import LARGE_FILE, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.parts.states import (
     NO_MESSAGE,
@@ -93,7 +94,7 @@ class RaftClientsOutcome(ClientsOutcome):
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
 
-    lost_tables = ()  # a mark says that the metadata before it are in the tables
+    lost_tables = (TABLES, ("config/subscriptionGroup", "config/consumerOrderInfo"), ("config/",))
 
     def __init__(
         self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False

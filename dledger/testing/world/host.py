@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from dledger.testing.world.disk import MemberDied, SimDisk
@@ -50,6 +52,15 @@ class MachineDisk(SimDisk):
     def _rearm(self) -> None:
         super()._rearm()
         self.is_armed = self.is_armed or bool(self._failing_under)
+
+    @contextmanager
+    def unharmed(self) -> Iterator[None]:
+        """What changes meanwhile is changed by no process: no armed fault hits it."""
+        self.is_armed = self.are_reads_armed = False
+        try:
+            yield
+        finally:
+            self._rearm()
 
     def before_change(self, path: str, kind: str) -> None:
         if self._failing_under and self.death is None and path.startswith(self._failing_under):

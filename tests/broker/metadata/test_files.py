@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
@@ -15,6 +16,20 @@ from dledger.testing.world.disk import PowerLoss, SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
 from tests.broker.support import Threads, inline
+
+
+class MortalThread:
+    """A thread that has always run already, or never ends, because the power was cut."""
+
+    has_died = False
+
+    def __call__(self, call: Callable[[], None]) -> Deferred[None]:
+        try:
+            call()
+        except PowerLoss:
+            self.has_died = True
+            return Deferred()
+        return succeed(None)
 
 
 def loaded(disk: Disk) -> Metadata:
@@ -66,6 +81,10 @@ class FilesTests(SynchronousTestCase):
             self.assertEqual(list(again.topics.entries), ["T1"])
             self.assertEqual(again.restored, ["base/config/topics.json"])
             self.assertTrue(again.topics.is_dirty)
+            copy = self.disk.read_file("base/config/topics.json.bak")
+            self.successResultOf(again.save(inline))
+            self.assertEqual(self.disk.read_file("base/config/topics.json.bak"), copy)
+            self.assertEqual(again.restored, [])
         self.disk.unlink("base/config/topics.json")
         self.assertEqual(list(loaded(self.disk).topics.entries), ["T1"])
 
@@ -154,10 +173,9 @@ class FilesTests(SynchronousTestCase):
             saved = -1
             for number in range(12):
                 metadata.topics.put(TopicConfig(topic_name="T", read_queue_nums=number), number)
-                (step,) = [metadata._write_step(metadata.topics)]
-                try:
-                    step()
-                except PowerLoss:
+                thread = MortalThread()
+                metadata.save(thread)
+                if thread.has_died:
                     deaths += 1
                     break
                 saved = number

@@ -482,3 +482,35 @@ class OnSimulatedDisk(QueueContract, SynchronousTestCase):
         disk.spoil(f"{self.root}/{400:020d}", 0)
         again = self.open()
         self.assertEqual((self.units(again), again.has_lost), (put[:10], True))
+
+
+class KilledTests(SynchronousTestCase):
+    """A cut of a queue, after which the process is killed."""
+
+    def test_cut_units_stay_cut(self) -> None:
+        """The flush of the next process makes it durable: no power cut brings units back."""
+        disk = SimDisk(random.Random(1))
+        options: dict[str, Any] = {"log_begin": 0, "log_end": 1500, "is_trusted": True,
+                                   "is_torn": lambda unit, before: False}
+        queue = ConsumeQueue.open(disk, "queue", QUEUE_SIZE, crashed=False, **options)
+        for index in range(15):
+            queue.put(index, 100 * index, 100, 7)
+        self.flush(queue, disk)
+        queue.cut(300)
+        disk.end_process()
+        path = f"queue/{0:020d}"
+        self.assertFalse(disk.is_durable(path, 0, QUEUE_SIZE))
+        self.flush(ConsumeQueue.open(disk, "queue", QUEUE_SIZE, crashed=True, **options), disk)
+        self.assertTrue(disk.is_durable(path, 0, QUEUE_SIZE))
+        disk.lose_power()
+        again = ConsumeQueue.open(disk, "queue", QUEUE_SIZE, crashed=False, **options)
+        self.assertEqual((again.next_index, disk.listdir("queue")), (3, [f"{0:020d}"]))
+
+    def flush(self, queue: ConsumeQueue, disk: SimDisk) -> None:
+        """As a store does it."""
+        files, paths, directory = queue.take_dirty()
+        for file in (*files, *map(disk.open, paths)):
+            file.datasync()
+        if directory:
+            disk.sync_directory(directory)
+        queue.release()

@@ -88,8 +88,8 @@ class ConsumeQueue(QueueUnits):
         @param log_begin, log_end: bounds of the log; units of records outside do not count, and those after
             C{log_end} are cut.
         @param is_trusted: all units below C{log_end} are known to exist.
-        @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too;
-            and the last units may be torn.
+        @param crashed: names of files, and the zeroes after a cut, may be in the cache only, so the next
+            flush syncs them; and the last units may be torn.
         @param is_torn: judges the last units after a crash.
         @param losing: called before units of records below C{log_end} are given up, as a file before them is
             missing, or some cannot be read: it must record durably that they have to be dispatched again.
@@ -122,7 +122,8 @@ class ConsumeQueue(QueueUnits):
         queue._recover(
             log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None, losing=losing
         )
-        queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
+        if crashed:
+            queue._segments.unsure()
         return queue
 
     def _recover(

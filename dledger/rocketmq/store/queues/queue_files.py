@@ -93,6 +93,14 @@ class QueueSegments(SegmentList):
         self.unsynced.update(self.dirty)
         self.close()
 
+    def unsure(self) -> None:
+        """
+        After a crash: names of files may be in the cache only, and so may the zeroes after the last unit,
+        without which a power cut would bring units back that were cut.
+        """
+        self.directory_dirty = bool(self.offsets)
+        self.unsynced.update(self.offsets[-1:])
+
     def take_unsynced(self) -> list[str]:
         """
         Forget the closed files that may have writes not yet on stable storage, for a flush that begins.

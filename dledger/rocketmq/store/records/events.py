@@ -16,8 +16,6 @@ log end the broker.
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
-
 #: Topic and number of the queues that have new messages.
 Arrived = set[tuple[str, int]]
 
@@ -55,13 +53,5 @@ class BrokerEvents:
         """
         The log, a raft log, has metadata of the master of this term, in a record at this offset.
 
-        @param is_kept: it was there before, and the tables were saved since: queues are built again.
+        @param is_kept: the tables have it: queues are built again.
         """
-
-    def keep_metadata(self) -> Deferred[None]:
-        """
-        Not an event: the store of a raft log calls this before it marks records as dispatched.
-
-        @return: fires when the metadata of these records are on stable storage.
-        """
-        return succeed(None)

@@ -74,7 +74,8 @@ class LostFiles:
         """
         Some parts of a store are gone as a whole, or are as they were the last time; its log is as it is now.
 
-        @param root: the directory of the store. @param more: parts besides L{PARTS}.
+        @param root: the directory of the store. @param more: parts besides L{PARTS}: tables, also
+            those of other parts.
         @return: whether its marks are older now, and may say more than the queues have on stable storage.
         """
         has_old_marks = False
@@ -85,12 +86,12 @@ class LostFiles:
                 continue
             begins = tuple(f"{root}/{name}" for name in names)
             older = {file: data for file, data in before.items() if file.startswith(begins)}
-            for file in [file for file in now if file.startswith(begins)]:
+            for file in [file for file in disk.files_below(root) if file.startswith(begins)]:
                 disk.unlink(file)
             for file, data in older.items() if rng.random() < _RESTORED_SHARE else ():
                 disk.write_file(file, data)
                 has_old_marks |= names == MARKS
             self.parts += 1
-            self.tables += names == TABLES
+            self.tables += names in more
         self._stores[disk] = now
         return has_old_marks

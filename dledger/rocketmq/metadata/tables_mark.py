@@ -1,0 +1,92 @@
+# -*- test-case-name: tests.broker.metadata.test_tables_mark -*-
+"""
+The mark of the tables: the place in a raft log up to which the files of the tables hold its metadata. It is a
+small file beside them; a plain log has no metadata, and no mark.
+
+Rule: the mark has the checksum of each file. While files are replaced, it has those of their old and of their
+new content, and the place of the old ones, which holds for both. So it is right whenever the process ends; a
+file that is neither was lost, is another copy, or was written by another program, and says nothing about any
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from construct import Int32ub, Int64sb, Struct
+
+from dledger.base.disk.disk import Disk
+from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
+from dledger.rocketmq.metadata.order_info import OrderInfos
+from dledger.rocketmq.metadata.tables import Groups, RequestModes, Topics
+from protocols.wire.checksums import crc32
+from protocols.wire.layout import struct_of
+
+TABLES_MARK_NAME = "applied"
+#: Files of the tables whose changes are in a raft log.
+LOGGED_FILES = tuple(
+    table.file_name for table in (Topics, Groups, ConsumerOffsets, DelayOffsets, RequestModes, OrderInfos)
+)
+_MARK = struct_of(Struct(
+    "offset" / Int64sb, "tail_check" / Int32ub,
+    *(f"{age} {name}" / Int32ub for name in LOGGED_FILES for age in ("old", "new")),
+))
+_CRC = struct_of(Struct("crc" / Int32ub))
+#: Checksum of a file that does not exist.
+NO_FILE = crc32(b"")
+
+#: By name of a file, the checksums of its old and its new content.
+Sums = Mapping[str, tuple[int, int]]
+
+
+class LogPlace(NamedTuple):
+    """
+    A place in a raft log.
+
+    @ivar offset: in bytes.
+    @ivar tail_check: checksum of the log's last bytes before it.
+    """
+
+    offset: int
+    tail_check: int
+
+
+def encode_tables_mark(place: LogPlace, sums: Sums) -> bytes:
+    """The bytes of the file. @param sums: of all L{LOGGED_FILES}."""
+    data = _MARK.pack(*place, *(one for name in LOGGED_FILES for one in sums[name]))
+    return data + _CRC.pack(crc32(data))
+
+
+def decode_tables_mark(data: bytes) -> tuple[LogPlace, Sums] | None:
+    """The content of the mark; None: it is damaged."""
+    size = _MARK.size
+    if len(data) != size + _CRC.size or _CRC.unpack_from(data, size)[0] != crc32(data[:size]):
+        return None
+    offset, tail_check, *sums = _MARK.unpack_from(data)
+    pairs = zip(sums[::2], sums[1::2], strict=True)
+    return LogPlace(offset, tail_check), dict(zip(LOGGED_FILES, pairs, strict=True))
+
+
+def place_of_tables(disk: Disk, directory: str) -> LogPlace | str:
+    """
+    Up to which place in the log the files of the tables hold its metadata.
+
+    @param directory: C{config} in the store's root.
+    @return: a text: they hold nothing for certain, and why.
+    @raise OSError: reading failed.
+    """
+    path = f"{directory}/{TABLES_MARK_NAME}"
+    found = decode_tables_mark(disk.read_file(path)) if disk.exists(path) else None
+    if found is None:
+        return f"{path} is missing or damaged"
+    place, sums = found
+    for name in LOGGED_FILES:
+        if sum_of_file(disk, f"{directory}/{name}") not in sums[name]:
+            return f"{directory}/{name} is not the file that was written last"
+    return place
+
+
+def sum_of_file(disk: Disk, path: str) -> int:
+    """Its checksum. @raise OSError: reading failed."""
+    return crc32(disk.read_file(path)) if disk.exists(path) else NO_FILE
