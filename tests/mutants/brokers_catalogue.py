@@ -137,6 +137,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "            self._commit(key, offset + 1)\n"),
         Patch(IN_ORDER, "if info.next_offset > self._committed(key):", "if True:"),
     ), _ORDER_TESTS),
+    ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
+        Patch("dledger.rocketmq.broker.consuming.popping.pops",
+              "            self._clogged[connection] = None\n", ""),
+    ), {"test": "tests.broker.popping.test_pops.PollTests"}),
     ("order-freed-unheard", "a request waits on although the last message is acknowledged", (
         Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
     ), _ORDER_TESTS),

@@ -185,6 +185,25 @@ class PollTests(PopCase):
         self.client.connection.connectionLost(Failure(ConnectionDone()))
         self.assertEqual((len(self.parts.pops), self.parts.pops._topics), (0, {}))
 
+    def test_answered_when_there_is_room(self) -> None:
+        """Its connection was not read when a message came: it is answered when it is, before the sweep."""
+        self.send(b"a")
+        self.pop()
+        connection = self.client.connection
+        self.assertEqual(self.client.send(pop_of(pollTime=20_000)), [])
+        connection.is_congested = True
+        self.send(b"b")
+        self.assertEqual((self.client.received(), connection.is_waited_for), ([], True))
+        connection.is_congested = False
+        connection.unclogged()
+        (answer,) = self.client.received()
+        self.assertEqual([one.body for one in self.given(answer)], [b"b"])
+        self.assertEqual(self.client.send(pop_of(pollTime=20_000)), [])
+        connection.is_congested = True
+        self.send(b"c")
+        connection.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.parts.pops._clogged, {})
+
     def test_a_request_is_answered_at_its_deadline(self) -> None:
         """Nothing has come: 210."""
         self.send(b"a")

@@ -33,7 +33,7 @@ Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import attrs
@@ -86,7 +86,8 @@ class PopCommands(CommandGroup):
 
     Invariant: each waiting request is in C{_polls}, by its topic and group. C{_topics} has the keys of
     C{_polls} to wake by the name of a topic with new messages: the topic itself, or one of the group's
-    retries.
+    retries. C{_clogged} has the connections that had too much unread output when a request of theirs was
+    examined.
 
     @ivar taking: finds messages.
     """
@@ -105,6 +106,7 @@ class PopCommands(CommandGroup):
         self._wall_ms = wall_ms
         self._polls: HeldRequests[_Waiting, _Poll] = HeldRequests()
         self._topics: dict[str, dict[_Waiting, None]] = {}
+        self._clogged: dict[CommandConnection, None] = {}
         self._call: IDelayedCall | None = None
         self._retries = retries
         self._in_order = in_order
@@ -161,7 +163,10 @@ class PopCommands(CommandGroup):
                 connection.answer(request, ext_fields={"hasMsg": "true", "pollingFull": "false"})
                 return True
             return False
-        if not connection.may_answer or self._giving.is_full:
+        if not connection.may_answer:
+            self._clogged[connection] = None
+            return False
+        if self._giving.is_full:
             return False
         taken, rest, is_cut = self.taking.take(pop)
         if not taken:
@@ -229,7 +234,10 @@ class PopCommands(CommandGroup):
 
     def _wake(self, waiting: _Waiting, most: int) -> None:
         """Examine requests for a topic and a group in a later turn, at most C{most} of them."""
-        for poll in islice(self._polls.of(waiting), most):
+        self._wake_all(islice(self._polls.of(waiting), most))
+
+    def _wake_all(self, polls: Iterable[_Poll]) -> None:
+        for poll in polls:
             self._polls.wake(poll)
         if self._polls.has_woken and self._call is None:
             self._call = self._clock.callLater(0, self._examine)
@@ -284,8 +292,15 @@ class PopCommands(CommandGroup):
             self._wake(waiting, 1)
         self._in_order.sweep()
 
+    def drained(self, connection: CommandConnection) -> None:
+        """The connection takes output again: examine its requests, as one may have been passed over."""
+        if connection in self._clogged:
+            del self._clogged[connection]
+            self._wake_all(self._polls.of_connection(connection))
+
     def connection_lost(self, connection: CommandConnection) -> None:
         """Forget the waiting requests of a connection that has ended."""
+        self._clogged.pop(connection, None)
         for poll in self._polls.of_connection(connection):
             self._release(poll)
 
