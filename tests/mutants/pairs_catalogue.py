@@ -207,7 +207,7 @@ RAFT_MUTANTS: tuple[Row, ...] = (
     ("raft-tables-of-another-time", "tables that are gone, or older, are taken for those of the mark", (
         Patch(TABLES_MARK, "        if sum_of_file(disk, f\"{directory}/{name}\") not in sums[name]:\n",
               "        if False:\n"),
-    ), {}, ("put_back",)),
+    ), {}, ("put_back", "hand_over")),
     ("raft-entry-left-out", "a new master leaves an entry out when it writes its tables", (
         Patch(METADATA_LOG, "        keys = []\n        while self._backlog and",
               "        keys = []\n        self._backlog.pop()\n        while self._backlog and"),

@@ -25,6 +25,7 @@ import attrs
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.metadata.tables_mark import LOGGED_FILES, TABLES_MARK_NAME
 from dledger.testing.brokers.admin_traffic import KEPT
 from dledger.testing.brokers.asked_traffic import why_unsettled
 from dledger.testing.brokers.client_world import (
@@ -94,7 +95,10 @@ class RaftClientsOutcome(ClientsOutcome):
 class RaftClientsWorld(ClientWorld):
     """A group of brokers, and their clients."""
 
-    lost_tables = (TABLES, ("config/subscriptionGroup", "config/consumerOrderInfo"), ("config/",))
+    lost_tables = (
+        TABLES, ("config/subscriptionGroup", "config/consumerOrderInfo"),
+        tuple(f"config/{name}" for name in (*LOGGED_FILES, TABLES_MARK_NAME)),
+    )
 
     def __init__(
         self, seed: int, *, faults: tuple[str, ...] = (), groups: bool = False, wants_all_lines: bool = False
@@ -216,10 +220,10 @@ class RaftClientsWorld(ClientWorld):
         self.clock.after(SECOND_US // 5, super()._lose_files, machine)
 
     def _fail_saves(self, machine: BrokerMachine) -> None:
-        """Tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
+        """Some tables cannot be written for some seconds, and a checkpoint is due; then the broker ends."""
         machine.may_fail = True
-        machine.disk.fail_under("/store/config")
         rng = self.fault_rng
+        machine.disk.fail_under(f"/store/config{rng.choice(('', '/topics', '/consumerOffset'))}")
         for _ in range(3):
             self.clock.after(int(rng.random() * 2 * SECOND_US), machine.call, write_checkpoint, machine)
         self.clock.after(int(2.2 * SECOND_US), self._kill, machine)
