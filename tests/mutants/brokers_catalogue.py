@@ -231,6 +231,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("batch-items-unchecked", "a batch stores half messages and delayed ones at once", (
         Patch(LONG, "            _refuse_in_batch(item.properties_data)\n", ""),
     ), _SEND_TESTS),
+    ("torn-commit-open", "a committed message whose op message a crash has taken may be rolled back", (
+        Patch("dledger.rocketmq.broker.producing.transactions.ends_reading",
+              "        self._end_last()\n", ""),
+    ), _END_TESTS),
     ("ended-twice", "a transaction that was rolled back is committed", (
         Patch(ENDS, "        if before is not None:\n", "        if False:\n"),
     ), _END_TESTS),

@@ -47,6 +47,8 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertEqual((len(again.keys()), again.log_end), (6, 300))
         self.assertTrue(self.disk.exists(f"base/consumequeue/%RETRY%g1/0/{0:020d}"))
         self.assertEqual(self.open(log_end=60).log_end, 60)
+        self.assertEqual(again.last(), (again.get("%RETRY%g2", 1), 4))
+        self.assertIsNone(ConsumeQueues(config_of(), MemoryDisk()).last())
 
     def test_no_room_for_a_flush(self) -> None:
         """It begins anew: with the queues before the one that has no room, and with those after it."""

@@ -16,12 +16,14 @@ from dledger.rocketmq.broker.producing.halves import (
     TRANSACTION_GROUP,
     op_message,
 )
+from dledger.rocketmq.broker.producing.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.producing.transactions import ends, ends_reading
 from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
 from dledger.rocketmq.broker.producing.transactions.ends_reading import EndsReading
 from dledger.rocketmq.broker.producing.transactions.half_progress import HalfProgress
 from dledger.rocketmq.replication.put_status import PutStatus
 from protocols.wire.rocketmq.message import Host, Message
+from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase
 
 
@@ -52,6 +54,72 @@ class EndCase(TransactionCase):
         answer = self.end(half, kind, **fields)
         self.assertEqual(answer.code, Code.ILLEGAL_OPERATION, answer.remark)
         self.assertIn(words, answer.remark or "")
+
+
+class TornTests(EndCase):
+    """A committed message is the last one of the log, and its op message is lost."""
+
+    def tear(self, half: Message, **fields: Any) -> None:
+        """Its commit is stored in part, and not answered with success; the broker ends."""
+        put = self.parts.pipeline.put
+
+        def torn(messages: Any, *, waits: bool = True) -> Any:
+            return put(messages[:1], waits=waits)._replace(done=succeed(PutStatus.SERVICE_NOT_AVAILABLE))
+
+        self.patch(self.parts.pipeline, "put", torn)
+        self.assertNotEqual(self.end(half, COMMIT, **fields).code, 0)
+        self.assertEqual((self.bodies(), self.ended), ([b"body"], []))
+        self.again()
+
+    def test_a_torn_commit_is_completed(self) -> None:
+        """The next master stores the op message; nothing rolls the message back, or commits it twice."""
+        half = self.half()
+        self.tear(half)
+        self.assertEqual(self.ended, [b"0"])
+        self.refused(half, ROLLBACK, "is committed already")
+        for _ in range(2):
+            self.assertEqual(self.end(half).code, 0)
+            self.assertEqual((self.wait(60), self.bodies(), self.ended), ([], [b"body"], [b"0"]))
+            self.again()
+
+    def test_a_torn_commit_of_a_copy(self) -> None:
+        """Both half messages have ended: neither is asked about."""
+        half = self.half()
+        copy = self.asked(half)
+        self.tear(copy, fromTransactionCheck="true")
+        self.assertEqual(self.ended, [b"0", b"1"][-len(self.ended):])
+        self.assertIn(b"1", self.ended)
+        self.assertEqual((self.wait(60), self.bodies()), ([], [b"body"]))
+        self.refused(half, ROLLBACK, "is committed already")
+
+    def test_a_put_that_fails(self) -> None:
+        """The op message is stored as soon as that is possible; until then no other end is taken."""
+        half, put, tries = self.half(), PutPipeline.put, iter((True, False))
+
+        def failing(pipeline: PutPipeline, messages: Any, *, waits: bool = True) -> Any:
+            if messages[0].body == b"0" and (is_told := next(tries, None)) is not None:
+                if is_told:
+                    raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "a test")
+                return put(pipeline, [], waits=waits)._replace(
+                    done=succeed(PutStatus.SERVICE_NOT_AVAILABLE)
+                )
+            return put(pipeline, messages, waits=waits)
+
+        self.patch(PutPipeline, "put", failing)
+        self.tear(half)
+        self.refused(half, ROLLBACK, "is committed already")
+        self.assertEqual(self.ended, [])
+        self.wait(1)
+        self.assertEqual((self.ended, next(tries, None)), ([b"0"], None))
+
+    def test_other_last_messages(self) -> None:
+        """A message that is no commit, or that a client made one, ends nothing."""
+        half = self.half()
+        for flag in (0, 8):
+            self.client.send(send_of(b"plain", sysFlag=flag))
+            self.again()
+            self.assertEqual(self.ended, [])
+        self.assertEqual(self.end(half, ROLLBACK).code, 0)
 
 
 class OnceTests(EndCase):

@@ -270,6 +270,11 @@ class ConsumeQueues:
         """Topic and number of every queue."""
         return list(self._queues)
 
+    def last(self) -> tuple[ConsumeQueue, int] | None:
+        """The queue that has the last message of the log, and its index there; None: there is no message."""
+        queue = max(self._queues.values(), key=lambda one: one.log_end, default=None)
+        return None if queue is None or queue.is_empty else (queue, queue.next_index - 1)
+
     def topics(self) -> set[str]:
         """The topics that have queues."""
         return {topic for topic, _ in self._queues}

@@ -115,10 +115,13 @@ class TransactionCheckService:
                     return
                 self.progress.find_begin()
                 self._reading.begin(self.progress.half_at, self.progress.op_at)
-            if self._reading.go_on():
-                self._next_round()
+            if self._ends.is_loaded or self._reading.go_on():
+                if self._reading.lacking:
+                    self._end_last(self._reading.lacking)
+                else:
+                    self._next_round()
                 return
-        except (StoreError, OSError) as error:
+        except (NotPut, StoreError, OSError) as error:
             self.log.warn("the ends of transactions cannot be read: {reason}", reason=str(error))
             self._call = self._clock.callLater(LOOK_S, self._load)
             return
@@ -126,6 +129,20 @@ class TransactionCheckService:
             self._call = self._clock.callLater(UNEXPECTED_S, self._load)
             raise
         self._call = self._clock.callLater(0, self._load)
+
+    def _end_last(self, offsets: list[int]) -> None:
+        """Store the op messages of the last committed message. @raise NotPut: it is not possible now."""
+        self.progress.keep_topics()
+        put, run = self._pipeline.put(self._judge.ops(offsets)), self._runs
+
+        def stored(status: PutStatus) -> None:
+            if not self._is_running or run != self._runs:
+                return
+            if status.is_stored:
+                self._reading.lacking = []
+            self._call = self._clock.callLater(0 if status.is_stored else LOOK_S, self._load)
+
+        put.done.addCallback(stored)
 
     def _next_round(self) -> None:
         self._call = self._clock.callLater(self._config.transaction_check_interval / 1000, self._round)

@@ -5,7 +5,7 @@ END_TRANSACTION (37): a producer commits a half message or rolls it back.
 Rule 1: the request must name the half message rightly: its group, its offset in its queue and in the log, and
 its id where the request has one: the key that its producer gave it, or without a key the broker's id.
 Rule 2: the message comes first in the log, then the op message, in one put. If only the first is there after
-a crash, the producer is asked later, and the message may be there twice; it is never lost.
+a crash, the next master stores the op message (L{EndsReading}).
 Rule 3: an unknown end changes nothing: the producer is asked again.
 Rule 4: a transaction ends once (L{TransactionEnds}): the same end once more is answered, and stores nothing;
 another one is refused. An end that names the first half message also ends its copy that was asked about.

@@ -2,6 +2,9 @@
 """
 Reads which transactions have ended, when a broker becomes a master: half messages, then op messages, some in
 each call.
+
+A crash, or a change of leaders, may have left a committed message at the end of the log, and not its op
+message. Consumers have it, so its transaction has ended: the new master stores the op message.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, ROLLBACK
 from dledger.rocketmq.store.queries import record_at
 from dledger.rocketmq.store.store import MessageStore
 from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
 from protocols.wire.rocketmq.message import Message, decode_message
 
 #: Messages that one call reads, and those before the first that has not ended, for ends that come twice.
@@ -49,6 +53,7 @@ class EndsReading:
 
     @ivar bound: end of the log when this broker became a master.
     @ivar is_begun: whether L{begin} was called.
+    @ivar lacking: queue offsets of the half messages of a transaction that has ended without an op message.
     """
 
     log = Logger()
@@ -62,7 +67,9 @@ class EndsReading:
         self._at: dict[str, int] = {}
         self._end: dict[str, int] = {}
         self.bound = store.log.record_end
+        self._last = store.queues.last()
         self.is_begun = False
+        self.lacking: list[int] = []
         ends.forget()
 
     def begin(self, half_at: int, op_at: int) -> None:
@@ -98,8 +105,33 @@ class EndsReading:
                                    offset=unit.offset, reason=str(error))
             return False
         self._firsts = {}
+        self._end_last()
         self._ends.is_loaded = True
         return True
+
+    def _end_last(self) -> None:
+        """The last message of the log was committed, and nothing says that its transaction has ended."""
+        if self._last is None:
+            return
+        queue, index = self._last
+        for unit in queue.read(index, 1) if queue.begin_index <= index < queue.next_index else ():
+            record = record_at(self._store, unit.offset)
+            try:
+                message = None if record is None else decode_message(record, verify_body=False)
+                if message is None or message.sys_flag & TRANSACTION_MASK != SysFlag.COMMIT:
+                    continue
+                record = record_at(self._store, message.prepared_transaction_offset)
+                half = None if record is None else decode_message(record, verify_body=False)
+            except WireError:
+                continue
+            if half is None or half.topic != HALF_TOPIC:
+                continue
+            first = first_of(half)
+            copy = self._ends.copy_of(first)
+            is_known = first >= self._ends.floor or copy is not None
+            if is_known and self._ends.kind_of(first) is None:
+                self.lacking = sorted({half.queue_offset, half.queue_offset if copy is None else copy})
+                self._ends.add(first, COMMIT)
 
     def _take_half(self, half: Message) -> None:
         first = first_of(half)

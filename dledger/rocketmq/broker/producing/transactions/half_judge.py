@@ -9,7 +9,7 @@ Source: TransactionalMessageServiceImpl.check (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -28,10 +28,11 @@ from dledger.rocketmq.broker.producing.halves import (
     copied,
     first_of,
     number_in,
+    op_message,
 )
 from dledger.rocketmq.broker.producing.puts import PutPipeline
 from dledger.rocketmq.broker.producing.transactions.commands import immunity_ms
-from dledger.rocketmq.broker.producing.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.producing.transactions.ends import COMMIT, TransactionEnds
 from dledger.rocketmq.broker.producing.transactions.ends_reading import first_place
 from dledger.rocketmq.store.records.plain_records import PlainMessage
 from dledger.rocketmq.store.records.records import NewMessage
@@ -98,6 +99,11 @@ class HalfJudge:
         reached.append(first)
         named[CHECK_TIMES] = str(count + 1)
         return self._copy(half, named, asks=True)
+
+    def ops(self, offsets: Sequence[int]) -> list[PlainMessage]:
+        """Op messages of a committed transaction. @param offsets: of its half messages, in their queue."""
+        host, now_ms = self._own.host, self._wall_ms()
+        return self._pipeline.checked([op_message(one, host, now_ms, end=COMMIT) for one in offsets])
 
     def _copy(self, half: Message, named: dict[str, str], *, asks: bool) -> HalfCopy | bool:
         """A copy with these properties; one that would be too long with them is discarded."""
