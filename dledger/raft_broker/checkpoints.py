@@ -16,10 +16,16 @@ from construct import Int32ub, Int64sb, Struct
 
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.rocketmq.metadata.tables_mark import LogPlace
-from dledger.rocketmq.store.checkpoints import DispatchFlush, run_steps
+from dledger.rocketmq.store.checkpoints import DispatchFlush
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
 from dledger.rocketmq.store.queues.consume_queues import ConsumeQueues
-from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
+from dledger.rocketmq.store.records.checkpoint import (
+    CHECKPOINT_NAME,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_small,
+)
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 
@@ -81,7 +87,9 @@ class RaftCheckpoints:
         """
         @param root: the directory of the store.
         @param known: the queues are complete up to this offset, also if the dispatch begins before it.
+        @raise OSError: RocketMQ's file cannot be read.
         """
+        self._times = decode_checkpoint(read_small(opened.disk, f"{root}/{CHECKPOINT_NAME}") or b"")
         self.settled_offset = opened.dispatcher.offset
         self._known = known
         self._root = root
@@ -90,17 +98,23 @@ class RaftCheckpoints:
 
     async def write(self) -> None:
         """See L{dledger.rocketmq.store.checkpoints.StoreCheckpoints.write}."""
-        opened, root = self._opened, self._root
+        opened = self._opened
         dispatched = DispatchFlush(opened, self._run_in_thread)
         units = units_of(opened.queues)  # now: those before dispatched.offset
         place = LogPlace(dispatched.offset, opened.log.tail_check(dispatched.offset))
+        await self._record(dispatched.ahead(self._times))
         await dispatched.run()
         self.settled_offset = dispatched.offset
         if place.offset < self._known:
             return  # the queues have more, and the last mark says so
-        times = encode_checkpoint(dispatched.times())
-        mark = encode_dispatched(Dispatched(place, units), opened.log.file_size)
-        await self._run_in_thread(lambda: run_steps([
-            lambda: opened.disk.write_file(f"{root}/{CHECKPOINT_NAME}", times),
-            lambda: opened.disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
-        ]))
+        await self._record(dispatched.times())
+        await self._write(DISPATCHED_NAME, encode_dispatched(Dispatched(place, units), opened.log.file_size))
+
+    async def _record(self, times: Checkpoint) -> None:
+        if times != self._times:
+            await self._write(CHECKPOINT_NAME, encode_checkpoint(times))
+            self._times = times
+
+    async def _write(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        await self._run_in_thread(lambda: self._opened.disk.write_file(path, content))

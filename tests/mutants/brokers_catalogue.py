@@ -137,6 +137,14 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
               "            self._commit(key, offset + 1)\n"),
         Patch(IN_ORDER, "if info.next_offset > self._committed(key):", "if True:"),
     ), _ORDER_TESTS),
+    ("index-file-names-others", "a new file of the index names records of the one before, which lacks them", (
+        Patch("dledger.rocketmq.store.index.index_file", "HEADER.pack(*IndexHeader()), 0)",
+              "HEADER.pack(*header), 0)"),
+    ), {"test": "tests.broker.store.test_key_index.EndTests"}),
+    ("index-younger-than-checkpoint", "RocketMQ takes an index for younger than the checkpoint", (
+        Patch("dledger.rocketmq.store.log_checkpoints",
+              "        await self._record(dispatched.ahead(self._times))\n", ""),
+    ), {"test": "tests.broker.store.test_checkpoints"}),
     ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
         Patch("dledger.rocketmq.broker.consuming.popping.pops",
               "            self._clogged[connection] = None\n", ""),

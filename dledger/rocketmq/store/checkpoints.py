@@ -4,20 +4,25 @@ A checkpoint brings everything that is dispatched to stable storage, then record
 is so.
 
     DispatchFlush            the place of this moment, and the state of the index
-    ... of the log           what index and queues refer to: a commit log's bytes, a raft log's metadata
+    ... of the log           what index and queues refer to: a commit log's bytes
+    DispatchFlush.ahead      RocketMQ's file has the time of the index
     DispatchFlush.run        index, then queues
     ... of the log           the place is recorded, unless that is not so any more
 
 How a kind of log does its two parts is one coroutine of its own, L{StoreCheckpoints.write}, which has the
 place and all that it remembers across its awaits as local variables.
 
-Rule: nothing is recorded that was not on stable storage before.
+Rule: nothing is recorded that was not on stable storage before, except the time of the index: after a crash
+RocketMQ's start deletes files of the index with younger records, also with all older ones that they have, and
+puts records again from the times of log and queues on alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import attrs
 
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.store.opened_files import AnyLog, OpenedFiles
@@ -65,10 +70,15 @@ class DispatchFlush:
         steps = self._queues.prepare_flush()
         has_failed = True
         try:
-            await self._run_in_thread(lambda: run_steps(steps))
+            await self._run_in_thread(lambda: _run_steps(steps))
             has_failed = False
         finally:
             self._queues.finish_flush(has_failed=has_failed)
+
+    def ahead(self, times: Checkpoint) -> Checkpoint:
+        """The content of RocketMQ's file before L{run}. @param times: that of now."""
+        index = 0 if self._of_index is None else self._of_index.mark.header.end_timestamp
+        return attrs.evolve(times, index_msg_timestamp=max(times.index_msg_timestamp, index))
 
     def times(self) -> Checkpoint:
         """The content of RocketMQ's file, after L{run}."""
@@ -78,7 +88,7 @@ class DispatchFlush:
         )
 
 
-def run_steps(steps: Sequence[Callable[[], None]]) -> None:
+def _run_steps(steps: Sequence[Callable[[], None]]) -> None:
     """Run all in order, in the thread of the caller."""
     for step in steps:
         step()

@@ -12,18 +12,24 @@ from __future__ import annotations
 from dledger.rocketmq.store.checkpoints import DispatchFlush
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.opened_files import OpenedFiles, StoreSurroundings
-from dledger.rocketmq.store.records.checkpoint import CHECKPOINT_NAME, encode_checkpoint
+from dledger.rocketmq.store.records.checkpoint import (
+    CHECKPOINT_NAME,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_small,
+)
 
 
 class LogCheckpoints:
     """A L{dledger.rocketmq.store.checkpoints.StoreCheckpoints}."""
 
     def __init__(self, root: str, opened: OpenedFiles[CommitLog], around: StoreSurroundings) -> None:
-        """@param root: the directory of the store."""
+        """@param root: the directory of the store. @raise OSError: the file cannot be read."""
         self._path = f"{root}/{CHECKPOINT_NAME}"
+        self._times = decode_checkpoint(read_small(opened.disk, self._path) or b"")
         self._opened = opened
         self._run_in_thread = around.run_in_thread
-        self._content = b""
         self._cuts = 0
 
     def log_was_cut(self) -> None:
@@ -35,14 +41,18 @@ class LogCheckpoints:
         log, cuts = self._opened.log, self._cuts
         dispatched = DispatchFlush(self._opened, self._run_in_thread)
         await log.flush()
+        await self._record(dispatched.ahead(self._times))
         await dispatched.run()
         if cuts != self._cuts:
             return
         log.flusher.record_dispatched(dispatched.offset)
-        if not dispatched.store_timestamp:
+        if dispatched.store_timestamp:
+            await self._record(dispatched.times())
+
+    async def _record(self, times: Checkpoint) -> None:
+        if times == self._times:
             return
-        content = encode_checkpoint(dispatched.times())
-        if content != self._content:
-            await log.flusher.note_checkpoint(content, self._run_in_thread)
-            await self._run_in_thread(lambda: self._opened.disk.write_file(self._path, content))
-            self._content = content
+        content = encode_checkpoint(times)
+        await self._opened.log.flusher.note_checkpoint(content, self._run_in_thread)
+        await self._run_in_thread(lambda: self._opened.disk.write_file(self._path, content))
+        self._times = times

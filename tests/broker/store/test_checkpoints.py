@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.rocketmq.store.index.index_file import IndexFile
 from dledger.rocketmq.store.index.indexing import DELAY_S
 from dledger.rocketmq.store.records.checkpoint import Checkpoint, decode_checkpoint
 from dledger.testing.world.memory_disk import MemoryDisk
@@ -40,6 +41,28 @@ class LogCheckpointsTests(SynchronousTestCase):
 
         self.patch(owner, name, heard)
 
+    def times(self) -> Checkpoint:
+        """In the file."""
+        return decode_checkpoint(self.disk.read_file("base/checkpoint"))
+
+    def test_time_of_the_index_first(self) -> None:
+        """Whenever the process is killed, no file of the index is younger than the checkpoint says."""
+        store = self.opened.store
+        index = store.indexing and store.indexing.index
+        assert index is not None
+        for now_ms in (1_000_000, 2_000_000):
+            before = self.times() if now_ms > 1_000_000 else Checkpoint()
+            done = store.checkpoint()
+            while self.threads.waiting:
+                self.threads.run()
+                times = self.times() if self.disk.exists("base/checkpoint") else Checkpoint()
+                header = IndexFile.open(self.disk, index.files[-1].path, index.shape).header
+                self.assertGreaterEqual(times.index_msg_timestamp, header.end_timestamp)
+                self.assertIn(times.logics_msg_timestamp, (before.logics_msg_timestamp, now_ms))
+            self.successResultOf(done)
+            self.assertEqual(header.end_timestamp, now_ms)
+            self.put(2_000_000)
+
     def work(self) -> None:
         """All threads, until nothing waits."""
         while self.threads.waiting:
@@ -63,7 +86,8 @@ class LogCheckpointsTests(SynchronousTestCase):
         self.assertEqual({length for length, _ in lengths}, {1})
         self.assertEqual(lengths[0][1], ["flush"])
         self.assertEqual(self.heard, [
-            "flush", "flush", "write_file",  # the log; the index and its mark
+            "flush", "note_checkpoint", "write_file",  # the log; the time of the index
+            "flush", "write_file",  # the index and its mark
             "write_file", "finish_flush",  # the queues and their list
             "record_dispatched", "note_checkpoint", "write_file",
         ])
@@ -77,8 +101,7 @@ class LogCheckpointsTests(SynchronousTestCase):
         self.work()
         self.successResultOf(done)
         self.assertEqual(store.log.flusher.dispatched_offset, offset)
-        checkpoint = decode_checkpoint(self.disk.read_file("base/checkpoint"))
-        self.assertEqual(checkpoint, Checkpoint(
+        self.assertEqual(self.times(), Checkpoint(
             physic_msg_timestamp=1_000_000, logics_msg_timestamp=1_000_000, index_msg_timestamp=1_000_000
         ))
 
@@ -89,13 +112,13 @@ class LogCheckpointsTests(SynchronousTestCase):
         store.log.cut(0)
         self.work()
         self.successResultOf(done)
-        self.assertFalse(self.disk.exists("base/checkpoint"))
+        self.assertEqual(self.times(), Checkpoint(index_msg_timestamp=1_000_000))
         self.put(3_000_000)
         done = store.checkpoint()
         self.work()
         self.successResultOf(done)
         self.assertEqual(store.log.flusher.dispatched_offset, store.log.end_offset)
-        self.assertTrue(self.disk.exists("base/checkpoint"))
+        self.assertEqual(self.times().physic_msg_timestamp, 3_000_000)
 
     def test_nothing_new_is_not_written(self) -> None:
         """A file with the same content is not written again."""

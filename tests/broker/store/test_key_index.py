@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.store.index import key_index
 from dledger.rocketmq.store.index.index_directory import index_file_name
-from dledger.rocketmq.store.index.index_file import ENTRY, HEADER, IndexHeader
+from dledger.rocketmq.store.index.index_file import ENTRY, HEADER, IndexFile, IndexHeader
 from dledger.rocketmq.store.index.key_index import (
     INDEX_MARK_NAME,
     IndexFlush,
@@ -188,6 +188,31 @@ class EndTests(Rig):
                 self.index = self.open(crashed=True)
                 self.catch_up(count)
                 self.check(count)
+
+    def test_java_after_a_kill(self) -> None:
+        """RocketMQ goes on after the record that the last header names: the files have all before it."""
+        ends = set()
+        for seed in range(60):
+            rng = random.Random(seed)
+            self.setUp()
+            for _ in range(rng.randrange(1, 8)):
+                self.put(self.index.offset // 10, rng.randrange(60))
+                for sometimes in (self.index.write, self.flush):
+                    if rng.random() < 0.4:
+                        sometimes()
+            flush = self.index.prepare_flush() if rng.random() < 0.5 else None
+            for step in flush.steps[: rng.randrange(len(flush.steps) + 1)] if flush else ():
+                step()
+            shape = self.index.shape
+            self.index = KeyIndex(config_of(), self.disk, self.log)
+            self.index.files = [
+                IndexFile.open(self.disk, f"base/index/{name}", shape) for name in self.names()
+            ]
+            _, end = self.index.last_put
+            ends.add(end)
+            for number in range(end // 10):
+                self.assertIn(number, self.found(number % 20), (seed, end))
+        self.assertGreater(len(ends), 20)
 
     def test_java_went_on(self) -> None:
         """RocketMQ has put more and closed in order: the index goes on after its last record."""

@@ -135,7 +135,9 @@ class IndexFile:
     @classmethod
     def create(cls, disk: Disk, path: str, shape: IndexShape, last: IndexHeader | None) -> IndexFile:
         """
-        Make a file. Disk space is used as it fills.
+        Make a file. Disk space is used as it fills. Until it is flushed, after the file before it, its header
+        says nothing: Java's start continues after the last record that the last header names, and would leave
+        out those that the file before it has in memory.
 
         @param last: header of the file before it; Java's first header has times and offsets from there.
         @raise OSError: it cannot be made; none is left behind.
@@ -146,7 +148,7 @@ class IndexFile:
         made = cls(disk, path, shape, header)
         file = disk.open(path, create=True)
         try:
-            file.pwrite(HEADER.pack(*header), 0)
+            file.pwrite(HEADER.pack(*IndexHeader()), 0)
             file.pwrite(b"\0", shape.file_size - 1)
         except OSError:
             file.close()

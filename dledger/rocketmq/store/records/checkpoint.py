@@ -24,7 +24,7 @@ CHECKPOINT_SIZE = 4096
 CHECKPOINT_DECLARATION = Struct(
     "physic_msg_timestamp" / Int64sb,  # of the last record on stable storage, ms
     "logics_msg_timestamp" / Int64sb,  # of the last record whose consume queue unit is
-    "index_msg_timestamp" / Int64sb,  # of the last record whose index entry is
+    "index_msg_timestamp" / Int64sb,  # of the last record whose index entry is, or is about to be
     "master_flushed_offset" / Int64sb,  # 5.x only
     "confirm_phy_offset" / Int64sb,  # 5.x only
 )
