@@ -145,6 +145,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.store.log_checkpoints",
               "        await self._record(dispatched.ahead(self._times))\n", ""),
     ), {"test": "tests.broker.store.test_checkpoints"}),
+    ("begin-before-dispatch", "what was dispatched after a deletion was asked about is shown", (
+        Patch("dledger.rocketmq.store.queues.queue_begins",
+              "        if found == queue.next_index:\n            return found\n", ""),
+    ), {"test": "tests.broker.store.test_consume_queue"}),
     ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
         Patch("dledger.rocketmq.broker.consuming.popping.pops",
               "            self._clogged[connection] = None\n", ""),

@@ -228,6 +228,17 @@ class QueueContract(_Case):
             queue.put(index, 3000 + 100 * index, 100, 0)
         self.assertEqual(begin_from(queue, 3000), 5)
 
+    def test_a_begin_that_is_not_dispatched(self) -> None:
+        """A reader asks before all records of the deleted topic are in the queue: none of them is shown."""
+        queue = self.open()
+        self.fill(queue, 3)
+        for index in range(3, 6):
+            self.assertEqual(begin_from(queue, 3000), index)
+            queue.put(index, 300 * index + 300, 100, 0)
+        queue.put(6, 3000, 100, 0)
+        queue.put(7, 3100, 100, 0)
+        self.assertEqual([begin_from(queue, 3000) for _ in range(2)], [6, 6])
+
     def test_a_cut_removes_later_units(self) -> None:
         """Units from there on are gone, from the disk too, and can be put again."""
         queue = self.open()

@@ -29,12 +29,15 @@ def begin_from(queue: ConsumeQueue, log_offset: int) -> int:
     The index at which readers of a queue begin, if its topic begins at an offset of the log.
 
     The queue remembers the last answer of L{index_at}, with its offset, because readers ask for the same
-    offset again and again.
+    offset again and again; but not that it has no such record yet: earlier ones may be dispatched next.
 
     @param log_offset: bytes from the beginning of the log.
     @return: as L{index_at}, and within the records that the queue still has.
     @raise OSError: reading failed.
     """
     if queue.begin_found[0] != log_offset:
-        queue.begin_found = log_offset, index_at(queue, log_offset)
+        found = index_at(queue, log_offset)
+        if found == queue.next_index:
+            return found
+        queue.begin_found = log_offset, found
     return min(max(queue.begin_found[1], queue.begin_index), queue.next_index)
