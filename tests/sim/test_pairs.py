@@ -33,6 +33,7 @@ from dledger.testing.brokers.parts.accounts import (
     ProducedMessage,
     TrafficRecord,
 )
+from dledger.testing.brokers.parts.machine import FLUSH_US
 from dledger.testing.brokers.parts.states import (
     ABORT_PATH,
     COPIED_US,
@@ -112,6 +113,18 @@ class ScheduleTests(PairCase):
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_pair_schedule(1, focus=CALM)
         self.assertIn("ZeroDivisionError", outcome.failure)
+
+    def test_slow_checkpoints_end(self) -> None:
+        """A disk is fast again after two slow checkpoints, of which the second began within the first."""
+        world = calm_world(CALM, 2.0)
+        machine = world.slave_machine
+        for us in (0, 500_000):
+            world.clock.after(us, machine.slow_checkpoint, 1_000_000)
+        with world.bugs.listening():
+            world.clock.run_until(2_900_000)
+            self.assertGreater(machine.flush_us, FLUSH_US)
+            world.clock.run_until(4_000_000)
+            self.assertEqual(machine.flush_us, FLUSH_US)
 
     def test_late_commits(self) -> None:
         """B28, in peace: some are sent, and count nothing; a broker that takes them is noticed."""

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from dledger.rocketmq.replication.slave import DecisionUnderWay, HAFollower
 from dledger.testing.brokers.pairs import follower_of
 from dledger.testing.brokers.parts.lost_files import TABLES, LostFiles
-from dledger.testing.brokers.parts.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine
+from dledger.testing.brokers.parts.machine import CLIENT_PORT, FLUSH_US, SLAVE_PORT, BrokerMachine
 from dledger.testing.brokers.parts.states import ABORT_PATH, QUEUES_PATH, STORED_PATHS, OldFiles
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
@@ -24,7 +24,6 @@ from dledger.values.errors import DLedgerError
 SECOND_US = 1_000_000
 NAMES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 CLIENT, OTHER_CLIENT = "10.0.1.1", "10.0.1.2"
-FLUSH_US = 500
 #: An operator notices stopped replication after this time.
 NOTICED_US = 1_500_000
 KEPT_LINES = 40

@@ -27,6 +27,8 @@ from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.world.streams import ByteNetwork, StreamClient, StreamServer
 
+#: The time of an fsync, in microseconds, while no fault makes it longer.
+FLUSH_US = 500
 #: Ports of every broker.
 CLIENT_PORT, SLAVE_PORT = 10911, 10912
 #: Small files, so that every schedule meets their ends.
@@ -108,7 +110,7 @@ class BrokerMachine:
         self.is_up = False
         self.boots = self.disks = 0
         self.reasons: list[str] = []
-        self.flush_us = 500
+        self.flush_us = FLUSH_US
         self._rng = rng
         self._is_stopping = False
         self._threads: list[ProcessThread] = []
@@ -180,7 +182,7 @@ class BrokerMachine:
     def slow_checkpoint(self, us: int) -> None:
         """Begin a checkpoint on a disk that is slow for a time. Called within the running process."""
         if self.parts is not None:
-            self.world.clock.after(us, self.slow_disk, self.flush_us)
+            self.world.clock.after(us, self.slow_disk, FLUSH_US)
             self.slow_disk(600_000)
             self.parts.store.checkpoint()
 
