@@ -194,6 +194,27 @@ class FewTopicsTests(NameServerCase):
         self.assertEqual(self.ask(103, header_of(), topics("A", "B")).code, 0)
 
 
+class DeletedTopicTests(NameServerCase):
+    """A topic that was deleted at its broker."""
+
+    def after_its_deletion(self) -> int:
+        """The code of the answer to a client that asks for its route."""
+        for number, names in enumerate((("A", "B", "C"), ("A", "B"))):
+            self.assertEqual(self.ask(103, header_of(), topics(*names, counter=number)).code, 0)
+        self.assertEqual(self.ask(105, {"topic": "A"}).code, 0)
+        return self.ask(105, {"topic": "C"}).code
+
+    def test_default(self) -> None:
+        """The route stays, as with Java."""
+        self.assertEqual(self.after_its_deletion(), 0)
+
+    def test_option(self) -> None:
+        """It leaves the routes."""
+        self.options = {"deleteTopicWithBrokerRegistration": "true"}
+        self.make()
+        self.assertEqual(self.after_its_deletion(), 17)
+
+
 class OldTests(NameServerCase):
     """Answers of 4.9."""
 
