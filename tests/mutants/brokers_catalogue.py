@@ -149,6 +149,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.store.queues.queue_begins",
               "        if found == queue.next_index:\n            return found\n", ""),
     ), {"test": "tests.broker.store.test_consume_queue"}),
+    ("unit-beside-bad-page", "the last unit of a queue goes as a bad sector has the topic of its record", (
+        Patch("dledger.rocketmq.store.queues.unit_check", "around, needed = len(_UNREAD) - 1, ",
+              "around, needed = 0, "),
+    ), {"test": "tests.broker.store.test_unit_check"}),
     ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
         Patch("dledger.rocketmq.broker.consuming.popping.pops",
               "            self._clogged[connection] = None\n", ""),

@@ -98,5 +98,10 @@ def points_to_record(
         return False
     raw = topic.encode("utf-8")
     length = TOPIC_LENGTHS[2 if magic == MAGIC_V2 else 1]
-    found = read(offset + fixed + body_size, length.size + len(raw))
-    return _UNREAD in found or found[length.size :] == raw and length.unpack_from(found)[0] == len(raw)
+    # (With some bytes on both sides: those of a bad sector are at least as many as are looked for.)
+    around, needed = len(_UNREAD) - 1, length.size + len(raw)
+    found = read(offset + fixed + body_size - around, around + needed + around)
+    if _UNREAD in found:
+        return True
+    found = found[around : around + needed]
+    return found[length.size :] == raw and length.unpack_from(found)[0] == len(raw)
