@@ -205,8 +205,7 @@ RAFT_MUTANTS: tuple[Row, ...] = (
         Patch(TABLE_FILES, "self._mark(self._held, {name:", "self._mark(place, {name:"),
     ), {}, ("fail_saves", "kill")),
     ("raft-tables-of-another-time", "tables that are gone, or older, are taken for those of the mark", (
-        Patch(TABLES_MARK, "        if sum_of_file(disk, f\"{directory}/{name}\") not in sums[name]:\n",
-              "        if False:\n"),
+        Patch(TABLES_MARK, "else NO_FILE) not in sums[name]:\n", "else NO_FILE) < 0:\n"),
     ), {}, ("put_back", "hand_over")),
     ("raft-entry-left-out", "a new master leaves an entry out when it writes its tables", (
         Patch(METADATA_LOG, "        keys = []\n        while self._backlog and",

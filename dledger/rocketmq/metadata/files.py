@@ -24,11 +24,11 @@ from dledger.rocketmq.metadata.order_info import OrderInfos
 from dledger.rocketmq.metadata.tables import FileTable, Groups, RequestModes, Topics
 from dledger.rocketmq.metadata.tables_mark import (
     LOGGED_FILES,
+    NO_FILE,
     TABLES_MARK_NAME,
     LogPlace,
     Sums,
     encode_tables_mark,
-    sum_of_file,
 )
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.checksums import crc32
@@ -39,7 +39,7 @@ class Metadata:
     """
     Invariant: a table that is not dirty equals its file. A file says nothing of messages that are not on
     stable storage: offsets that are younger than the log would pass over messages that it lost.
-    The mark of the tables holds for the files at any time.
+    The mark of the tables holds for the files at any time; C{_sums} has the checksums of those that it names.
 
     @ivar flush_log: brings the messages of this moment to stable storage; called before each write.
     @ivar restored: paths of malformed or missing files that were read from C{.bak}, and not written since.
@@ -66,8 +66,7 @@ class Metadata:
         self.flush_log: Callable[[], Deferred[None]] = lambda: succeed(None)
         self._applied: Callable[[], LogPlace] | None = None
         self._held = LogPlace(0, 0)
-        #: Checksums of the logged files; of one that is not known, the table is dirty.
-        self._sums: dict[str, int] = {}
+        self._sums = dict.fromkeys(LOGGED_FILES, NO_FILE)
 
     @property
     def tables(self) -> tuple[FileTable, ...]:
@@ -79,15 +78,14 @@ class Metadata:
 
     def follow_log(self, applied: Callable[[], LogPlace], held: LogPlace) -> None:
         """
-        The metadata are those of a raft log: note beside the files up to which place they hold it.
+        The metadata are those of a raft log: note beside the files up to which place they hold it. L{load}
+        comes first.
 
         @param applied: the place up to which the tables have the metadata now.
         @param held: that of the files.
-        @raise OSError: reading the files failed.
         """
         self._applied = applied
         self._held = held
-        self._sums = {name: sum_of_file(self._disk, f"{self._directory}/{name}") for name in LOGGED_FILES}
 
     def load(self) -> None:
         """
@@ -109,6 +107,8 @@ class Metadata:
             if not self._disk.exists(one):
                 continue
             data = self._disk.read_file(one)
+            if one == path and table.file_name in self._sums:
+                self._sums[table.file_name] = crc32(data)
             try:
                 table.load(data)
             except BodyError as error:

@@ -82,11 +82,7 @@ def place_of_tables(disk: Disk, directory: str) -> LogPlace | str:
         return f"{path} is missing or damaged"
     place, sums = found
     for name in LOGGED_FILES:
-        if sum_of_file(disk, f"{directory}/{name}") not in sums[name]:
-            return f"{directory}/{name} is not the file that was written last"
+        path = f"{directory}/{name}"
+        if (crc32(disk.read_file(path)) if disk.exists(path) else NO_FILE) not in sums[name]:
+            return f"{path} is not the file that was written last"
     return place
-
-
-def sum_of_file(disk: Disk, path: str) -> int:
-    """Its checksum. @raise OSError: reading failed."""
-    return crc32(disk.read_file(path)) if disk.exists(path) else NO_FILE
