@@ -153,6 +153,14 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch("dledger.rocketmq.store.queues.unit_check", "around, needed = len(_UNREAD) - 1, ",
               "around, needed = 0, "),
     ), {"test": "tests.broker.store.test_unit_check"}),
+    ("decision-while-closing", "a log is closed in order while an operator's decision cuts it", (
+        Patch("dledger.rocketmq.replication.slave",
+              "        if not self._is_deciding:\n            return succeed(None)\n",
+              "        if True:\n            return succeed(None)\n"),
+    ), {"test": "tests.broker.ha.test_slave"}),
+    ("decision-after-a-stop", "an operator's decision begins to cut a log that is being closed", (
+        Patch("dledger.rocketmq.replication.slave", "        if self._has_stopped:\n", "        if False:\n"),
+    ), {"test": "tests.broker.ha.test_slave"}),
     ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
         Patch("dledger.rocketmq.broker.consuming.popping.pops",
               "            self._clogged[connection] = None\n", ""),

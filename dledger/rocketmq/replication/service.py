@@ -212,7 +212,7 @@ class HAService(Service):
         if self.master is not None:
             self.master.stop()
         if self.slave is not None:
-            self.slave.stop()
+            await self.slave.stop()
         self.commits.stop()
         await self._commit_log.idle()
 

@@ -93,7 +93,7 @@ class LogRange:
 
 
 class DecisionUnderWay(Exception):
-    """Another decision of an operator is being carried out."""
+    """Another decision of an operator is being carried out, or the slave has stopped."""
 
 
 class HAFollower(Factory):
@@ -149,7 +149,8 @@ class HAFollower(Factory):
         self._difference: Difference | None = None
         self._behind = self._misfit = ""
         self._set_aside = ""
-        self._is_deciding = False
+        self._is_deciding = self._has_stopped = False
+        self._stops: list[Deferred[None]] = []
         self._reported_offset = -1
         self._is_flushing = self._is_broken = False
         self._received_bytes = 0
@@ -161,6 +162,7 @@ class HAFollower(Factory):
     def start(self) -> None:
         """Connect as soon as a master is known, and stay connected."""
         self._is_running = True
+        self._has_stopped = False
         if self._endpoint is not None and self._difference is None:
             self._connect()
 
@@ -186,10 +188,19 @@ class HAFollower(Factory):
         elif self._is_running and endpoint is not None and self._difference is None:
             self._connect()
 
-    def stop(self) -> None:
-        """Leave the master. When the log is idle, it may be closed."""
+    def stop(self) -> Deferred[None]:
+        """
+        Leave the master, and take no decision of an operator any more.
+
+        @return: fires when none is being carried out. When the log is idle, too, it may be closed.
+        """
         self._is_running = False
+        self._has_stopped = True
         self._leave("this slave is stopping")
+        if not self._is_deciding:
+            return succeed(None)
+        self._stops.append(Deferred())
+        return self._stops[-1]
 
     def _leave(self, reason: str) -> None:
         if self._wait is not None:
@@ -264,7 +275,9 @@ class HAFollower(Factory):
         self._compare_again(why)
 
     def _check_not_deciding(self) -> None:
-        """One decision after the other: the log may not change while its files are copied."""
+        """One decision after the other: the log may not change while its files are copied, or closed."""
+        if self._has_stopped:
+            raise DecisionUnderWay("this slave is stopping: decide when it runs again")
         if self._is_deciding:
             raise DecisionUnderWay(
                 "a decision is being carried out, the old files are being copied: wait for its end"
@@ -294,13 +307,19 @@ class HAFollower(Factory):
         self._leave("an operator decides")
         self._is_deciding = True
         try:
-            offset = max(difference.common_end, self._commit_log.begin_offset)
-            self._set_aside = await self._commit_log.set_aside(offset)
+            return await self._give_up(difference)
         except StoreError:
             self._broken(Failure())
             raise
         finally:
             self._is_deciding = False
+            stops, self._stops = self._stops, []
+            for stopped in stops:
+                stopped.callback(None)
+
+    async def _give_up(self, difference: Difference) -> str:
+        offset = max(difference.common_end, self._commit_log.begin_offset)
+        self._set_aside = await self._commit_log.set_aside(offset)
         self.log.warn(
             "slave of {master}: an operator gave up our log from {offset} on; it ended at {end_offset}, and "
             "the files are kept in {directory}", master=self._master, offset=difference.common_end,

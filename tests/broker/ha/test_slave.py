@@ -329,6 +329,29 @@ class StoppedTests(ClientCase):
         self.send(client, 0, stream(3000))
         self.assertEqual((log.data, self.slave.status().problem), (stream(3000), ""))
 
+    def test_a_stop_waits_for_a_decision(self) -> None:
+        """The log is not closed while its files are copied and it is cut; nothing is decided after that."""
+        log = self.other_log()
+        copying: Deferred[str] = Deferred()
+        self.patch(log, "set_aside", lambda _: copying)
+        first = Deferred.fromCoroutine(self.slave.take_master())
+        stopped = self.slave.stop()
+        self.assertNoResult(stopped)
+        copying.callback("aside")
+        self.assertEqual(self.successResultOf(first), "aside")
+        self.successResultOf(stopped)
+        self.assertEqual(self.endpoint.attempts, [])
+        self.successResultOf(self.slave.stop())
+
+    def test_no_decision_after_a_stop(self) -> None:
+        """A decision that comes while the broker stops changes nothing."""
+        log = self.other_log()
+        self.successResultOf(self.slave.stop())
+        done = Deferred.fromCoroutine(self.slave.take_master())
+        self.assertIn("stopping", str(self.failureResultOf(done, DecisionUnderWay).value))
+        self.assertRaises(DecisionUnderWay, self.slave.try_again)
+        self.assertEqual(log.asides, [])
+
     def test_one_decision_at_a_time(self) -> None:
         """While the old files are copied, no other decision touches the log; after a failure, one may."""
         log = self.other_log()
