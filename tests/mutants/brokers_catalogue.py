@@ -161,6 +161,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("decision-after-a-stop", "an operator's decision begins to cut a log that is being closed", (
         Patch("dledger.rocketmq.replication.slave", "        if self._has_stopped:\n", "        if False:\n"),
     ), {"test": "tests.broker.ha.test_slave"}),
+    ("torn-filler", "a torn filler is a record of 2 GiB: its queue takes no unit any more", (
+        Patch("dledger.rocketmq.store.queues.unit_check",
+              "return offset + unit.size > self.log.start", "return False"),
+    ), {"test": "tests.broker.store.test_unit_check"}),
     ("pop-room-unheard", "a waiting pop whose connection was not read is answered at the next sweep", (
         Patch("dledger.rocketmq.broker.consuming.popping.pops",
               "            self._clogged[connection] = None\n", ""),

@@ -77,6 +77,14 @@ class UnitTests(SynchronousTestCase):
             torn = TornUnits(read, range(1 << 20), 1 << 40)
             self.assertFalse(torn.is_torn("T2", 0, Unit(0, at, size, 0), -1))
 
+    def test_before_the_log(self) -> None:
+        """The record of a unit has expired; a filler that lost a part of its size would be a longer one."""
+        torn = TornUnits(lambda at, size: self.fail("nothing is there"), range(40_960, 1 << 20), 1 << 40)
+        for offset, size in ((0, 255), (40_000, 960)):
+            self.assertFalse(torn.is_torn("T1", 0, Unit(0, offset, size, 0), -1))
+        for size in (0x7FFF_0000, 0x7FFF_FF00, 0x00FF_FFFF, 0xFFFF):
+            self.assertTrue(torn.is_torn("T1", 0, Unit(0, 0, size, 0), -1))
+
     def test_bytes_of_a_body(self) -> None:
         """A copy of a record in another one's body is not at its own offset."""
         record = self.log.read(0, self.messages[0].size)
@@ -108,7 +116,8 @@ class UnitTests(SynchronousTestCase):
         for begin, unit, before, is_torn in (
             (0, Unit(0, 0, one.size, 0), -1, False), (0, Unit(0, low, one.size, 0), -1, True),
             (0, Unit(0, 0, one.size, 0), 0, True), (0, Unit(0, low, one.size, 0), low - 1, True),
-            (low + 1, Unit(0, low, one.size, 0), -1, False), (low, Unit(0, low, one.size, 0), -1, True),
+            (low + one.size, Unit(0, low, one.size, 0), -1, False),
+            (low, Unit(0, low, one.size, 0), -1, True),
         ):
             torn = TornUnits(self.log.read, range(begin, 600), 1 << 40)
             self.assertEqual(torn.is_torn("T1", 0, unit, before), is_torn, (begin, unit, before))

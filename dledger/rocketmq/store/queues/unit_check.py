@@ -8,7 +8,8 @@ for a torn unit, so that a unit keeps its place when its record is damaged, if o
   - other bytes instead of the zeroes cannot make it the offset of a record that was not dispatched;
   - or it is after that of the unit before it, and points to a record of the queue, of the right size, and
     not from before the unit's place in the queue;
-  - or it is after that of the unit before it, and the disk cannot read the record.
+  - or it is after that of the unit before it, and the disk cannot read the record;
+  - or it is after that of the unit before it, and the record would end before the begin of the log.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class TornUnits:
             return False
         if offset <= before:
             return True
-        return offset >= self.log.start and not points_to_record(
+        if offset < self.log.start:
+            return offset + unit.size > self.log.start  # a torn filler: a record of before has expired whole
+        return not points_to_record(
             self.read, topic, queue_id, index=unit.queue_offset, offset=offset, size=unit.size
         )
 
