@@ -31,9 +31,9 @@ from benchmarks.common import console, number, probe_machine, quantile, table, w
 from benchmarks.open_ledger import flush_store
 from dledger.base.disk.disk import OsDisk
 from dledger.client.answers.values import AppendError
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import ChildError, end_all, wait_until
 from tests.processes.members import Group, Member
 

@@ -25,11 +25,11 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.member_process import MemberEndpoints, MemberProcess
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 
 GROUP_NAME = "guard"
 PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}

@@ -41,9 +41,9 @@ from benchmarks.common import (
 )
 from benchmarks.load import ROOT
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import ending, free_ports, wait_until
 from tests.processes.members import Group, Member
 

@@ -30,13 +30,13 @@ import click
 
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.spark.basics.log import LogPart
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.scans.scan import Scan
 from dledger.spark.session import session
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import ChildError, ending, free_ports, wait_until
 from tests.processes.members import Member
 

@@ -57,7 +57,7 @@ def reported() -> tuple[set[str], set[str]]:
     """The names that calls in core, driver, node and machine have, and all texts there."""
     named: set[str] = set()
     texts: set[str] = set()
-    for room in ("core", "driver", "node", "machine"):
+    for room in ("core", "node", "machine"):
         for path in sorted((ROOT / "dledger" / room).rglob("*.py")):
             if path.name == "event_kinds.py":
                 continue

@@ -146,7 +146,7 @@ UNIT_PROGRAMS: Mapping[str, tuple[str, ...]] = {
     UNIT_OTHERS: (),
     "broker": ("tests.broker", "tests.namesrv", "tests.raft_broker"),
     "ledger": ("tests.client", "tests.core", "tests.node", "tests.aio", "tests.machine"),
-    "files": ("tests.storage", "tests.remote", "tests.damage", "tests.fuzz"),
+    "files": ("tests.storage", "tests.damage", "tests.fuzz"),
     # These read the whole tree, see tests.sources.
     "house rules": tuple(f"tests.test_{name}" for name in (
         "tidy", "layering", "rooms", "docs", "glossary", "overrides", "sources",

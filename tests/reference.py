@@ -32,8 +32,6 @@ from dledger.daemons.data.export import Options as ExportOptions
 from dledger.daemons.ledger.member import Options as MemberOptions
 from dledger.daemons.rocketmq.broker import Options as BrokerOptions
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.option_help import OPTION_HELP
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.raft_options import RaftOptions
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus, Waiting
@@ -41,6 +39,8 @@ from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.namesrv.status import NameServerStatus
 from dledger.rocketmq.replication.config import HAConfig
 from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.option_help import OPTION_HELP
 from dledger.values.option_fields import is_fixed
 from protocols.wire.code_help import CODE_HELP
 from tests.admin.fakes import MACHINE, picture

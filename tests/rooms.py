@@ -37,7 +37,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "wire formats": (0, ("wire", "wire of the ledger", "wire of RocketMQ")),
     "protocols": (0, ("protocols", "protocols of the ledger", "protocols of RocketMQ")),
     "values and base": (0, ("values", "values of the ledger", "base", "base disk", "base TLS")),
-    "core and driver": (1, ("core", "driver")),
+    "core": (1, ("core",)),
     "storage": (1, ("storage",)),
     "node": (1, ("node", "node connections")),
     "state machines": (1, ("state machines",)),
@@ -47,7 +47,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
         "broker replication", "broker store", "broker verification",
     )),
     "raft broker": (3, ("raft broker",)),
-    "Spark, archives": (3, ("spark", "spark export", "spark by name", "remote stores")),
+    "Spark": (3, ("spark", "spark export", "spark by name")),
     "admin pages": (3, ("admin pages",)),
     "commands, daemons": (3, (
         "command line", "commands, basics", "commands for data", "commands for tools",

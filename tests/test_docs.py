@@ -180,8 +180,8 @@ class CheckerTests(SynchronousTestCase):
         """Packages, modules, classes, methods, constants, attributes."""
         for name in (
             "dledger.core", "dledger.core.state.inputs", "dledger.core.state.inputs.Ticked",
-            "dledger.driver.driver.Driver.feed",
-            "dledger.ledger.config.FLUSH_SYNC", "dledger.ledger.config.DLedgerConfig.group",
+            "dledger.core.driver.Driver.feed",
+            "dledger.values.ledger.config.FLUSH_SYNC", "dledger.values.ledger.config.DLedgerConfig.group",
             "tests.scenarios", "protocols.wire.ledger.messages.VoteRequest.leader_id",
         ):
             self.assertTrue(exists(name), name)
@@ -190,8 +190,8 @@ class CheckerTests(SynchronousTestCase):
         """A typing error anywhere in the name is found."""
         for name in (
             "dledger.cor", "dledger.core.input", "dledger.core.state.inputs.Tocked",
-            "dledger.driver.driver.Driver.feet",
-            "dledger.ledger.config.FLUSH", "dledger.driver.driver.Driver.feed.more",
+            "dledger.core.driver.Driver.feet",
+            "dledger.values.ledger.config.FLUSH", "dledger.core.driver.Driver.feed.more",
         ):
             self.assertFalse(exists(name), name)
 

@@ -55,7 +55,7 @@ class TreeTests(SynchronousTestCase):
         """The ledger and the broker do not know each other, by whichever way; one room puts them together."""
         rooms = rooms_of(imports_of())
         ledger = {
-            "core", "storage", "driver", "node", "node connections", "client", "protocols of the ledger",
+            "core", "storage", "node", "node connections", "client", "protocols of the ledger",
             "values of the ledger", "wire of the ledger",
         }
         broker = {name for name in rooms if name.startswith(("broker", "name server", "RocketMQ"))} | {
@@ -93,7 +93,7 @@ class CheckerTests(SynchronousTestCase):
         name: None
         for name in (
             "dledger", "dledger.core", "dledger.core.state.effects", "dledger.core.status",
-            "dledger.node", "dledger.driver", "dledger.driver.driver", "dledger.base.disk.disk",
+            "dledger.node", "dledger.core.driver", "dledger.base.disk.disk",
             "dledger.client", "dledger.client.client", "dledger.storage.store.file_store",
             "dledger.rocketmq.broker.service",
             "dledger.spark", "dledger.spark.export", "dledger.spark.export.exporter",
@@ -170,8 +170,8 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused(peers, "from dledger.core import effects", "not below")
 
     def test_driver_runs_in_a_simulation(self) -> None:
-        """The driver is the one part of the node without Twisted."""
-        self.assertRefused("dledger.driver.driver", "from twisted.internet import defer", "not a third party")
+        """The driver runs without Twisted, as the core does; the node does not."""
+        self.assertRefused("dledger.core.driver", "from twisted.internet import defer", "not a third party")
         self.assertAllowed("dledger.node.node", "from twisted.internet import defer")
 
     def test_nobody_looks_up(self) -> None:
@@ -188,7 +188,7 @@ class CheckerTests(SynchronousTestCase):
         """Type checkers see its imports. They count like any other, but they are not executed."""
         for_types = "if TYPE_CHECKING:\n    from dledger.{0} import {1}"
         self.assertAllowed("dledger", for_types.format("client", "client"))
-        self.assertRefused("dledger", for_types.format("driver", "driver"), "not below")
+        self.assertRefused("dledger", for_types.format("node", "node"), "not below")
         executed = "if TYPE_CHECKING:\n    pass\nelse:\n    from dledger.client import client"
         self.assertRefused("dledger", executed, "inside the function")
         for_others = "if not TYPE_CHECKING:\n    import dledger.client"
@@ -210,15 +210,15 @@ class CheckerTests(SynchronousTestCase):
     def test_status_values_only(self) -> None:
         """The admin pages see the member's status values, not the core behind it."""
         self.assertRefused("dledger.admin.resource", "from dledger.core import effects", "not below")
-        self.assertRefused("dledger.admin.resource", "from dledger.driver import driver", "not below")
+        self.assertRefused("dledger.admin.resource", "from dledger.core import driver", "not below")
 
     def test_rows_are_distinct(self) -> None:
         """Two rows with one name would make a complaint ambiguous."""
         names = [layer.name for layer in LAYERS]
         self.assertEqual(len(names), len(set(names)))
-        driver = layer_of("dledger.driver.driver")
-        assert driver is not None
-        self.assertEqual(driver.name, "driver")
+        wire = layer_of("protocols.wire.ledger.push")
+        assert wire is not None
+        self.assertEqual(wire.name, "wire of the ledger")
         self.assertEqual(room_of("dledger.base.disk.disk"), "base disk")
         imports: dict[str, set[str]] = {"a.b.c": {"a.d"}, "a.b": {"a.b.c"}, "a.d": set()}
         self.assertEqual(folders_of(imports), {"a.b": {"a"}, "a": set()})

@@ -6,8 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.option_help import OPTION_HELP
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.option_help import OPTION_HELP
 from dledger.values.option_fields import options_of
 from protocols.wire.code_help import CODE_HELP
 from protocols.wire.codes import ResponseCode

@@ -43,7 +43,7 @@ class TreeTests(SynchronousTestCase):
     def test_files_are_found(self) -> None:
         """The walk finds files, but none that git ignores."""
         found = set(text_files())
-        for path in ("setup.py", "Makefile", ".ci/run", "dledger/ledger/config.py", "tests/tidy.py"):
+        for path in ("setup.py", "Makefile", ".ci/run", "dledger/values/ledger/config.py", "tests/tidy.py"):
             self.assertIn(path, found)
         self.assertFalse([path for path in found if path.startswith((".venv/", ".git/"))])
 

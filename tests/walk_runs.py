@@ -13,12 +13,12 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
-from dledger.ledger.membership import PROMOTE
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.group.checks.sim_machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
+from dledger.values.ledger.membership import PROMOTE
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import PopCase, pop_of
 from tests.broker.send_support import send_of

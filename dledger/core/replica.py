@@ -39,7 +39,7 @@ from dledger.core.state.ports import LedgerView
 from dledger.core.state.recovered import RecoveredState
 from dledger.core.status import MemberStatus, metadata_of, status_of
 from dledger.core.stopping import Stopping
-from dledger.ledger.config import DLedgerConfig
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import PushType

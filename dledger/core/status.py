@@ -10,7 +10,7 @@ import attrs
 from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.ports import LedgerView
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataResponse

@@ -22,7 +22,6 @@ from collections.abc import Callable, Coroutine
 import attrs
 from twisted.internet.defer import Deferred
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.machine.runner import MachineRunner
 from dledger.machine.watch import MachineWatch
 from dledger.node.reporting.status import MachineStatus
@@ -33,6 +32,7 @@ from dledger.node.requests.machine_requests import (
     MachineSurroundings,
 )
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import (

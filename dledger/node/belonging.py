@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable
 
 from dledger.core.state.inputs import DirectoryDoubted, StoreFailed
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.connections.greeting import Greeting, KnownMembers
 from dledger.node.connections.lineages import Lineages
 from dledger.node.connections.peers import Peers
@@ -16,6 +14,8 @@ from dledger.node.connections.server import MemberServer, Note
 from dledger.node.run.contacts import Contacts
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.lineage import LINEAGE_BITS
 
 
 class Belonging:

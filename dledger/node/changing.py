@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
+from dledger.values.ledger.config import DLedgerConfig
 
 #: What is kept on the disk, and when it is full.
 RETENTION = frozenset({

@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.process.threads import RunInThread
+from dledger.core.driver import Terms
 from dledger.core.state.recovered import RecoveredState
-from dledger.driver.driver import Terms
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
 

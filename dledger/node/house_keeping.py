@@ -13,10 +13,9 @@ from twisted.logger import Logger
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.tls.key_watch import KeyWatch
+from dledger.core.driver import Terms
 from dledger.core.state import inputs as ev
 from dledger.core.status import MemberStatus
-from dledger.driver.driver import Terms
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.desks import Desks
 from dledger.node.host import MemberHost
 from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
@@ -25,6 +24,7 @@ from dledger.node.run.inside import MemberInside
 from dledger.node.run.scrubbing import Scrubbing
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_room import DeletedSegment
+from dledger.values.ledger.config import DLedgerConfig
 
 #: Seconds between two checks of disk space and expired files.
 HOUSE_KEEPING_INTERVAL_S = 10.0

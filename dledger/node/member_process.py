@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 
 from dledger.base.disk.disk import Disk
 from dledger.base.process.reactor import Reactor
-from dledger.driver.driver import Driver
+from dledger.core.driver import Driver
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Dial
 from dledger.node.host import MachineHost

@@ -3,7 +3,7 @@
 One member in this process: the core, its driver, and the parts around them::
 
     connections -> RequestRouter -> AppendGate, Reads, or the core
-    core -> Driver -> Node (as L{dledger.driver.driver.Surroundings}) -> connections, peers, flush thread
+    core -> Driver -> Node (as L{dledger.core.driver.Surroundings}) -> connections, peers, flush thread
 
 The node makes no decisions: it gathers inputs, passes them on, and answers callers. Its only
 LoopingCall makes the ticks.
@@ -24,13 +24,11 @@ from twisted.python.failure import Failure
 
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import MembersDialling, Securing
+from dledger.core.driver import Driver, Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
-from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import Membership
 from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.greeting import Greeting
@@ -52,6 +50,8 @@ from dledger.node.run.contacts import Contacts
 from dledger.node.run.flush import LedgerFlusher
 from dledger.node.run.inside import MemberInside
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import Membership
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
@@ -73,7 +73,7 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 class Node:
     """
-    Implements L{dledger.driver.driver.Surroundings}.
+    Implements L{dledger.core.driver.Surroundings}.
 
     @ivar about: informs others about the member.
     @ivar core, driver: the algorithm, to read only, and the driver, which takes every input of it.

@@ -29,8 +29,6 @@ from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.changing import with_changes
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
@@ -45,6 +43,8 @@ from dledger.storage.store.file_store import FileStore
 from dledger.values.addresses import is_loopback
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.hosts import ChangeHosts
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.lineage import LINEAGE_BITS
 from protocols.budgets import Budgets
 
 #: Seconds within which a member must hand leadership over and answer pending requests.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig, from_mapping
 from dledger.rocketmq.broker.options.config import FAST_PORT_DISTANCE, BrokerConfig
 from dledger.rocketmq.replication.config import SYNC_FLUSH
 from dledger.values.addresses import parse_address, parse_members
+from dledger.values.ledger.config import DLedgerConfig, from_mapping
 
 _TLS = ("tls_certificate", "tls_key", "tls_authority")
 

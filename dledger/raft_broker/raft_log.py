@@ -20,13 +20,13 @@ from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
-from dledger.ledger.config import DLedgerConfig
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.rocketmq.metadata.tables_mark import LogPlace
 from dledger.rocketmq.store.records.records import problem_of
 from dledger.storage.start.directory import data_path
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import START, START_SIZE

@@ -20,7 +20,6 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.process.timing import within
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.member_process import MemberExtras, MemberProcess
 from dledger.node.node import Node
@@ -37,6 +36,7 @@ from dledger.rocketmq.broker.surroundings import BrokerSurroundings, Replication
 from dledger.rocketmq.store.records.events import BrokerEvents
 from dledger.rocketmq.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.store.store import MessageStore
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.messages import Response
 
 #: Seconds that a follower may take to become the leader when this broker stops.

@@ -15,7 +15,7 @@ from dledger.admin.broker import BrokerPages
 from dledger.admin.browsing import entries
 from dledger.admin.browsing.query import COUNT_MAX, JSON_CHARS, PREVIEW_BYTES, preview_of
 from dledger.admin.dashboard.frame import POLICY
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import encode_time_entry

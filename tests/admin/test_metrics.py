@@ -21,7 +21,7 @@ from dledger.admin.metrics import (
     exposition,
     make_registry,
 )
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
 from tests.reference import PRINTED

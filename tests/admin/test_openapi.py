@@ -18,8 +18,8 @@ from dledger.admin.broker import KEPT_S, BrokerPages
 from dledger.admin.name_server import NameServerPages
 from dledger.admin.resource import AdminApp
 from dledger.base.serving.tokens import new_token
-from dledger.ledger.holes import Hole
 from dledger.node.reporting.reports import SeenEvent
+from dledger.values.ledger.holes import Hole
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from tests.admin import test_broker, test_name_server, test_resource

@@ -25,9 +25,9 @@ from dledger.admin.resource import (
     told_address,
 )
 from dledger.base.process.log_lines import LogLevels
-from dledger.ledger.holes import Hole
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
+from dledger.values.ledger.holes import Hole
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, FakeNode, picture

@@ -8,8 +8,9 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger import group_state, reader_table
-from dledger.ledger.group_state import (
+from dledger.storage.files.state_file import StateEncoding, StatePlace, decode_state, encode_state
+from dledger.values.ledger import group_state, reader_table
+from dledger.values.ledger.group_state import (
     HIDDEN_MAX,
     PRODUCER_BYTES_MAX,
     RUNS_MAX,
@@ -22,7 +23,6 @@ from dledger.ledger.group_state import (
     UnfitEntry,
     cost_of,
 )
-from dledger.storage.files.state_file import StateEncoding, StatePlace, decode_state, encode_state
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import (
     AGE_CHANNEL,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.lineage import LINEAGE_BITS, LINEAGE_TEXT_MAX, Fault, Lineage, Standing
+from dledger.values.ledger.lineage import LINEAGE_BITS, LINEAGE_TEXT_MAX, Fault, Lineage, Standing
 
 MET = Lineage(incarnation=7, starts=5, run=1, standing=Standing.TRUSTED)
 

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig, from_mapping
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.raft_options import RaftOptions
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.store.records.store_config import StoreConfig
+from dledger.values.ledger.config import DLedgerConfig, from_mapping
 from dledger.values.local_paths import check_local_path
 
 URLS = ("s3://bucket/log", "gs://b/x", "file:///srv/x", "abfs://c@a/x", "my-store+2://x")

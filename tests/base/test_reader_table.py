@@ -7,8 +7,8 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger import reader_table
-from dledger.ledger.reader_table import KnownReader, ReaderTable, Room, reader_bytes
+from dledger.values.ledger import reader_table
+from dledger.values.ledger.reader_table import KnownReader, ReaderTable, Room, reader_bytes
 from protocols.wire.ledger.readers import ReaderPart, ReaderState
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL

@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.core.replication.origins import REFUSALS
-from dledger.ledger.group_state import GroupFold, GroupState, Known, Marked
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Known, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch

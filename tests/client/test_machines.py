@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.client.answers.errors import CommandRefused, Timeout
 from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
 from dledger.client.calls import command_calls
-from dledger.ledger.group_state import RUNS_MAX
 from dledger.machine.kept_results import RESULTS_MAX
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import RUNS_MAX
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import QueryRequest, SubmitRequest

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger.cli.data.archive
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.data.archive import ArchiveFollower
-from dledger.remote.worker import DeadlineMissed
+from dledger.storage.backups.place_worker import DeadlineMissed
 from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, ArchiveTargetError
 from dledger.storage.manifests.archived_note import read_note

@@ -9,9 +9,9 @@ from typing import Any
 
 from dledger.base.disk.disk import OsDisk
 from dledger.client.links.chain_marks import ChainMark
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.broker.put_support import Writing
 from tests.broker.support import message, plain
 from tests.commands.fakes import CliCase

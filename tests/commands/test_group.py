@@ -7,8 +7,8 @@ import json
 import os
 
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.commands.fakes import CliCase
 
 THREE = "n0-h:1;n1-h:2;n2-h:3"

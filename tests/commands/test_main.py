@@ -16,8 +16,8 @@ from dledger.cli.basics.common import Commands, describe_error, entry_json, show
 from dledger.cli.main import cli, main
 from dledger.client.answers.summaries import AppendInterrupted
 from dledger.client.answers.values import AppendFailed, Entry, UnknownOutcome
-from dledger.ledger.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 

@@ -11,8 +11,8 @@ from typing import Any
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.rocketmq.rocketmq import message_json, message_line, read_entry
 from dledger.client.answers.values import Entry
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag
 from protocols.wire.rocketmq.message import Host, encode_message, make_message
 from tests.commands.fakes import CliCase

@@ -20,13 +20,13 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox
 from dledger.core.state.recovered import RecoveredState
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.group_state import GroupFold, GroupState
-from dledger.ledger.holes import Hole, joined_holes
-from dledger.ledger.membership import Membership
 from dledger.storage.files.marks import marks_of_channels
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.group_state import GroupFold, GroupState
+from dledger.values.ledger.holes import Hole, joined_holes
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, VoteResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.own.configuration import decode_configuration
 

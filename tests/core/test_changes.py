@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import MEMBERS_MAX

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import ALIASES, DLedgerConfig, from_mapping
+from dledger.values.ledger.config import ALIASES, DLedgerConfig, from_mapping
 from dledger.values.option_fields import options_of
 
 THREE = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.member_state import MemberState, Outbox, Role
-from dledger.ledger.membership import Membership
 from dledger.storage.start.configurations import JOINING
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, Response
 from protocols.wire.ledger.own.configuration import encode_configuration

@@ -9,7 +9,7 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.membership import ADD, CHANGES, MOVE, PROMOTE, REMOVE, Membership
+from dledger.values.ledger.membership import ADD, CHANGES, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.codes import MEMBERS_MAX
 from tests.core.helpers import ListLedger, make_member
 

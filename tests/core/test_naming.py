@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.election.naming import GroupNaming
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.core.helpers import make_config

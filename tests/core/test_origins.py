@@ -10,8 +10,8 @@ from dledger.core.replication.appends import PendingAppends
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import Role
-from dledger.ledger import group_state
-from dledger.ledger.group_state import RUNS_MAX, GroupFold, GroupState, cost_of
+from dledger.values.ledger import group_state
+from dledger.values.ledger.group_state import RUNS_MAX, GroupFold, GroupState, cost_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import pack_record

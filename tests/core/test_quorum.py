@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.quorum import QuorumAckChecker
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership
 from dledger.values.quorum import held_by
 
 

@@ -18,7 +18,7 @@ from dledger.core.replication.handler import EntryHandler
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState, Role
 from dledger.core.state.quota import Quota
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse

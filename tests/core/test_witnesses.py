@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.handler import DIVERGED_AFTER
 from dledger.core.state import effects as fx
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response

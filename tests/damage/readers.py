@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.follow import Follower
 from dledger.spark.scans.scan import Scan
@@ -25,6 +24,7 @@ from dledger.spark.source import LogStreamReader
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.group_folds import fold, group_problem
 from dledger.values.errors import DamagedEntryError, StoreError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from tests.spark.ledgers import Row

@@ -13,9 +13,9 @@ from array import array
 from collections.abc import Callable
 from zlib import crc32
 
-from dledger.ledger.group_state import GroupState, NotedTime, Producer
-from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import StatePlace, decode_state, encode_state
+from dledger.values.ledger.group_state import GroupState, NotedTime, Producer
+from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import decode_age_entry, encode_age_entry
 from protocols.wire.ledger.own.session_entries import Session, decode_session_entry, encode_session_entry

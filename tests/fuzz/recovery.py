@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, read_mark
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
-from dledger.ledger.config import DLedgerConfig
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse

@@ -8,8 +8,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import MAGIC, EntryHeader, encode_header

@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.group_state import GroupFold
 from dledger.machine.requests import MachineDesk
 from dledger.node.reporting.health import health_problem
 from dledger.node.requests.machine_requests import MachineSurroundings
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import (

@@ -40,7 +40,7 @@ APPENDS = "dledger.core.replication.appends"
 UNDECIDED = "dledger.core.state.undecided"
 WAITERS = "dledger.base.process.waiters"
 FLUSHER = "dledger.core.replication.flusher"
-DRIVER = "dledger.driver.driver"
+DRIVER = "dledger.core.driver"
 CUTS = "dledger.storage.store.store_cuts"
 FLUSH = "dledger.storage.store.store_flush"
 JOB = "dledger.base.disk.flush_job"
@@ -192,7 +192,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
-        Patch("dledger.ledger.membership", "return len(self.voters) // 2 + 1",
+        Patch("dledger.values.ledger.membership", "return len(self.voters) // 2 + 1",
               "return len(self.voters) // 2"),
     ), faults=LINKS),
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_MEMBERSHIP = "dledger.ledger.membership"
+_MEMBERSHIP = "dledger.values.ledger.membership"
 _CHANGES = "dledger.core.election.changes"
 _MEMBER = "dledger.core.state.member_state"
 _ELECTOR = "dledger.core.election.elector"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_STATE = "dledger.ledger.group_state"
+_STATE = "dledger.values.ledger.group_state"
 _ORIGINS = "dledger.core.replication.origins"
 _APPENDS = "dledger.core.replication.appends"
 _MARKS = "dledger.storage.files.marks"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_STATE = "dledger.ledger.group_state"
-_TABLE = "dledger.ledger.reader_table"
+_STATE = "dledger.values.ledger.group_state"
+_TABLE = "dledger.values.ledger.reader_table"
 _RULES = "dledger.node.requests.reader_rules"
 _DESK = "dledger.node.requests.readers"
 _CLIENT = "dledger.client.reading.readers"

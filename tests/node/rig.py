@@ -16,8 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from dledger.driver.driver import Driver
-from dledger.ledger.config import DLedgerConfig
+from dledger.core.driver import Driver
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
@@ -25,6 +24,7 @@ from dledger.node.node import MakeDriver, Node
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.messages import MetadataResponse, PushEntryRequest, Request

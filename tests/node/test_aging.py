@@ -6,10 +6,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.node.requests.aging import AGAIN_S, ProducerAging
 from dledger.node.requests.appends import AppendResult
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.changing import RUN_TIME_OPTIONS, with_changes
+from dledger.values.ledger.config import DLedgerConfig
 from tests.test_docs import DOCS
 
 

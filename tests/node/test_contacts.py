@@ -6,11 +6,11 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.inputs import MembersIntroduced
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.node.connections.greeting import Greeting
 from dledger.node.run.contacts import Contacts
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse

@@ -10,14 +10,14 @@ from typing import cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.driver import SAVE_AGAIN_MS, Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.mute import mute_answer
 from dledger.core.state.recovered import RecoveredState
-from dledger.driver.driver import SAVE_AGAIN_MS, Driver
-from dledger.ledger.membership import Membership
 from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (

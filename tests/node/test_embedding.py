@@ -8,7 +8,6 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
@@ -17,6 +16,7 @@ from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.node.rig import FakeClient, FakePeers, FakeThread, ForgetfulTerms, Rig

@@ -11,9 +11,9 @@ import attrs
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.node.connections.greeting import Greeting
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig

@@ -13,7 +13,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState, Producer
 from dledger.node.requests.group_states import (
     OFFERED_S,
     PATIENCE_S,
@@ -24,6 +23,7 @@ from dledger.node.requests.group_states import (
 )
 from dledger.storage.files.state_file import STEP_BYTES, StateEncoding, StatePlace, StoredState
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Producer
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 

@@ -11,14 +11,14 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.driver import Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.recovered import RecoveredState
-from dledger.driver.driver import Driver
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import push

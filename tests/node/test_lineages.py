@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.lineage import Fault, Lineage, Standing
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.lineages import RIVAL, Lineages
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.lineage import Fault, Lineage, Standing
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest

@@ -6,9 +6,9 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from dledger.ledger.membership import Membership
 from dledger.node.connections.peers import SIGN_OF_LIFE_S
 from dledger.node.connections.redial import HURRY_S
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.machines import SnapshotRequest
 from protocols.wire.ledger.messages import MetadataResponse
 from tests.node.test_peers import PeersTestCase

@@ -16,8 +16,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import (
     ASK_AGAIN_S,
@@ -27,6 +25,8 @@ from dledger.node.connections.peers import (
 )
 from dledger.node.connections.redial import HURRY_S, RETRY_MAX_S
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.java.json_bodies import decode_request

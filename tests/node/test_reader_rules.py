@@ -8,10 +8,10 @@ from random import Random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
-from dledger.ledger.reader_table import KnownReader
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
+from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL

@@ -11,11 +11,11 @@ import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger import reader_table
-from dledger.ledger.config import READER_BYTES_HELD
 from dledger.node.requests import readers
 from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger import reader_table
+from dledger.values.ledger.config import READER_BYTES_HELD
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse

@@ -9,10 +9,10 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.node.run.scrubbing import STEP_BYTES, TROUBLE_S, Scrubbing
 from dledger.storage.store.scrub import ScrubStep
+from dledger.values.ledger.config import DLedgerConfig
 
 RATE = 1000
 

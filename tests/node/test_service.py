@@ -21,8 +21,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.serving.tokens import new_token
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import Membership
 from dledger.node import service as service_module
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess, system_wall_clock
 from dledger.node.node import Node
@@ -36,6 +34,8 @@ from dledger.node.threads import FlushThread, MemberThreads
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import Membership
 from dledger.values.rights import ClientRole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode

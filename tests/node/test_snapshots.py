@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.quota import Quota
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,

@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.effects import Report
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_state import GroupFold, GroupState, Marked, Producer
 from dledger.node.run.state_digests import ASK_S, ASKED_OFTEN, EVERY_BYTES, FIRST_S, StateDigests
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked, Producer
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataResponse
 from protocols.wire.ledger.own.own_entries import STATE_CHANNEL

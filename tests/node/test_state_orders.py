@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.group_state import GroupFold, GroupState
 from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.state_orders import StateOrders
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SnapshotRequest, SnapshotResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse

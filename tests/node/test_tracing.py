@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, cast
 
 from dledger.client.answers.values import Entry
+from dledger.core.driver import Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.driver.driver import Driver
 from dledger.machine.requests import MachineDesk
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory

@@ -36,7 +36,7 @@ class Member(Child):
         descriptors: int | None = None, modules: Path = ROOT,
     ) -> None:
         """
-        @param options: configuration by the names of L{dledger.ledger.config.DLedgerConfig}.
+        @param options: configuration by the names of L{dledger.values.ledger.config.DLedgerConfig}.
         @param extra: further words of the command line.
         @param modules: a directory of modules, besides those of the tree.
         @param descriptors: soft and hard limit of open files; None: those of this process.

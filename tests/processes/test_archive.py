@@ -20,10 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import Child, wait_until
 from tests.processes.members import ROOT, Group
 from tests.processes.test_backup import DLEDGER, OPTIONS, documented

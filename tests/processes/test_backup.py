@@ -21,11 +21,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.files.reader import LogReader
 from dledger.storage.manifests.backup_manifest import read_backup_manifest
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
 from tests.slowness import patient

@@ -10,12 +10,12 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.chunk_sums import CHUNKS_NAME, unpack_rows
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_flush import LedgerFlush
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.children import wait_until
 from tests.processes.ledgers import assert_identical
 from tests.processes.members import Group, Member, ended_well

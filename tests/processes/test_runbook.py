@@ -19,8 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.processes.members import ROOT, Group, Member
 from tests.processes.test_backup import DLEDGER, OPTIONS, PAGE
 

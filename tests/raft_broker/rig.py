@@ -10,7 +10,6 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
@@ -27,6 +26,7 @@ from dledger.rocketmq.store.records.records import NewMessage
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 from tests.broker.support import plain
 from tests.broker.test_service import WALL_S, Endpoint, ServiceCase, Threads
 from tests.node.test_service import FakeFlushThread

@@ -7,9 +7,9 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.holes import Hole
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.holes import Hole
 from tests.broker.support import message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 

@@ -8,8 +8,6 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.inputs import Origin
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
-from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import StatePlace, StoredState, decode_state, encode_state
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.group_folds import (
@@ -22,6 +20,8 @@ from dledger.testing.group.checks.group_folds import (
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.moments import STATE_PIECE, STATE_TAKEN, Moments
 from dledger.testing.group.checks.require import InvariantError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
+from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import (

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.group_state import GroupState, Producer
-from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, encode_mark
 from dledger.storage.files.state_file import STATE_NAME, StatePlace, encode_state
 from dledger.testing.group.watching.records_on_disk import mark_in
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.group_state import GroupState, Producer
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.entry import decode_header
 from tests.sim.test_words import GroupOfThree
 

@@ -10,12 +10,12 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import inputs as ev
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.storage.files.snapshot_file import SnapshotHead
 from dledger.testing.group.checks.machine_files import MachineFileRules
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.world.disk import SimDisk
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest
 from tests.sim.test_words import GroupOfThree

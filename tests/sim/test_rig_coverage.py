@@ -7,8 +7,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState
 from dledger.testing.group.focuses import FOCUSES
+from dledger.values.ledger.group_state import GroupFold, GroupState
 from tests.rig_coverage import KINDS, RIGS, ROOMS, ROOT, measured
 
 

@@ -15,12 +15,12 @@ from dledger.core.election.vote_judge import VoteJudge
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quorum import QuorumAckChecker
-from dledger.ledger.membership import Membership
 from dledger.testing.search.__main__ import main
 from dledger.testing.search.explore import SearchResult, explore
 from dledger.testing.search.group import Bounds, SearchedGroup, SearchedState
 from dledger.testing.search.local import MEMBER_IDS, RENAMINGS, freeze, hashes_of
 from dledger.testing.search.member import SearchedEntry, SearchedLedger, SearchedTerms, batch_of, entries_in
+from dledger.values.ledger.membership import Membership
 from dledger.values.quorum import held_by
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import VoteResult

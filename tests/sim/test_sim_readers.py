@@ -9,13 +9,13 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import Entry
-from dledger.ledger.group_state import GroupFold, GroupState, Marked
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.readers import ReaderRules, change_problem, undone, without
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import EVERYTHING, Focus, member_options, reader_load, run_schedule
 from dledger.testing.group.sim_readers import ReaderLoad, SimReaders
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupFold, GroupState, NotedTime
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.times import TimeRules, noted_in
+from dledger.values.ledger.group_state import GroupFold, GroupState, NotedTime
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import encode_time_entry
 from tests.sim.test_group_folds import record

@@ -6,9 +6,9 @@ from __future__ import annotations
 import itertools
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.remote.place import opened_place
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments
 from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.place import opened_place
 
 _NUMBERS = itertools.count(1)
 

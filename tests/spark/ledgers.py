@@ -20,13 +20,13 @@ import attrs
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import Membership
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.storage.files.commit_mark import encode_mark, read_mark
 from dledger.storage.start.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.own.age_entries import encode_age_entry
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.own.own_entries import (

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dledger.ledger.group_state import GroupFold, GroupState, Known, Marked
 from dledger.spark.sink.batch_append import BatchAppend, SinkBatch, SinkPatience
 from dledger.spark.sink.markers import SinkMarker, decode_marker
 from dledger.spark.sink.sink_log import (
@@ -18,6 +17,7 @@ from dledger.spark.sink.sink_log import (
     PlacedBodies,
     digest_of_all,
 )
+from dledger.values.ledger.group_state import GroupFold, GroupState, Known, Marked
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, encode_age_entry
 from protocols.wire.ledger.own.own_entries import (
     AGE_CHANNEL,

@@ -21,13 +21,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from dledger.base.disk.disk import OsDisk
-from dledger.remote.place import opened_place
 from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger import archive as archive_module
 from dledger.spark.ledger.archive_files import ArchiveFiles
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
+from dledger.storage.backups.place import opened_place
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from protocols.wire.ledger.entry import pack_record

@@ -13,10 +13,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import File
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import CommitMark, read_mark
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
 from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
@@ -27,6 +26,7 @@ from dledger.storage.manifests.archive_place import DirectoryPlace
 from dledger.storage.manifests.document import encode_document
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.group_name import GroupName
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, append_bare, config_of
 from tests.storage.test_backup import GROUP, PLACE, BackupCase, body_of
 

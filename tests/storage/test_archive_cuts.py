@@ -8,8 +8,6 @@ from typing import Any
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.storage.backups.archive import ArchiveSummary
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.backups.restore import RestoreSummary, restore_backup
@@ -20,6 +18,8 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of
 from tests.storage.test_archive import ArchiveCase
 from tests.storage.test_backup import GROUP, PLACE, body_of

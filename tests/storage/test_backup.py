@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
@@ -31,6 +30,7 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, iterate_records
 from tests.storage.support import (
     NO_SPACE,

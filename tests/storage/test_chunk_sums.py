@@ -10,12 +10,12 @@ from zlib import crc32
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.membership import Membership
 from dledger.storage.store.chunk_sums import pack_row, unpack_rows
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
 from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL

@@ -9,9 +9,6 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.storage.backups.group_setup import force_new_group
 from dledger.storage.files.records import pack_bodies
 from dledger.storage.start.configurations import (
@@ -25,6 +22,9 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER

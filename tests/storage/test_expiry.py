@@ -12,11 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.disk.expiry import used_ratio
 from dledger.base.disk.segment import file_name
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import read_mark
 from dledger.storage.files.state_file import decode_state
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from tests.storage.support import DATA_SIZE, HookedDisk, bodies_in, config_of, flush
 

@@ -12,11 +12,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.start.directory import RESERVED_BYTES
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.storage.backups.group_setup import (
     check_group_id,
     force_new_group,
@@ -15,6 +13,8 @@ from dledger.storage.backups.group_setup import (
 )
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from tests.storage.support import bodies_in, config_of
 from tests.storage.test_identity import IdentityCase
 

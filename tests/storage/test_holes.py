@@ -9,12 +9,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.holes import HOLES_MAX, Hole, joined_holes
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
 from dledger.storage.start import scanner
 from dledger.storage.store import hole_finder, hole_mending
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.ledger.holes import HOLES_MAX, Hole, joined_holes
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, bodies_of
 from protocols.wire.ledger.own.own_entries import SESSION_CHANNEL, slot_channels

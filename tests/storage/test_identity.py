@@ -10,12 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import read_boot_id
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.ledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.start.identity import Identity, IdentityFile, listed_members, read_identity
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.lineage import Lineage, Standing
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, config_of
 
 PATH = f"{ROOT}/identity"

@@ -7,10 +7,10 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import Marked
 from dledger.storage.files.chunk_checks import check_chunk
 from dledger.storage.files.marks import marks_in, marks_of_run
 from dledger.storage.files.records import Layout, check_batch, pack_bodies
+from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.own.own_entries import HIDDEN, TERM_START_CHANNEL, TIME_CHANNEL, slot_channels

@@ -6,8 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.files.met_members import MET_MAX, PAST_MAX, MetMembers, decode_met
+from dledger.values.ledger.lineage import Lineage, Standing
 from tests.storage.support import BROKEN, NO_SPACE, ROOT, HookedDisk
 
 PATH = f"{ROOT}/met"

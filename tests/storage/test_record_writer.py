@@ -7,10 +7,10 @@ import errno
 from unittest import mock
 
 from dledger.base.disk.disk import DiskSpace, File
-from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import read_mark
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from tests.storage.support import (
     NO_SPACE,

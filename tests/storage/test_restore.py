@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.storage.backups.restore import RestoreSummary, restore_backup
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from tests.storage.support import HookedDisk, append_bare, bodies_in, config_of
 from tests.storage.test_backup import GROUP, PLACE, BackupCase, body_of
 

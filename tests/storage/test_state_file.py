@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupState, NotedTime, Producer
-from dledger.ledger.reader_table import KnownReader
 from dledger.storage.files.state_file import (
     NO_STATE,
     StateFile,
@@ -15,6 +13,8 @@ from dledger.storage.files.state_file import (
     encode_state,
 )
 from dledger.testing.world.memory_disk import MemoryDisk
+from dledger.values.ledger.group_state import GroupState, NotedTime, Producer
+from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.readers import ReaderState
 from tests.storage.support import HookedDisk

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from unittest import mock
 
-from dledger.ledger.group_state import GroupState, Known, Marked
 from dledger.storage.files.state_file import (
     STATE_NAME,
     StateFile,
@@ -19,6 +18,7 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupState, Known, Marked
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import decode_header

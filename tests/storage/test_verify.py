@@ -10,9 +10,6 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_state import GroupState
-from dledger.ledger.lineage import Lineage, Standing
-from dledger.ledger.membership import Membership
 from dledger.storage.files.commit_mark import MarkFile, read_mark
 from dledger.storage.files.snapshot_file import SnapshotHead, write_snapshot
 from dledger.storage.files.state_file import StateFile, StatePlace
@@ -21,6 +18,9 @@ from dledger.storage.start.verify import FINDINGS_MAX, VerifyReport, verify_dire
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.group_state import GroupState
+from dledger.values.ledger.lineage import Lineage, Standing
+from dledger.values.ledger.membership import Membership
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush
 
 ROOT = "base/dledger-n0"

@@ -20,9 +20,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.process.reactor import make_reactor_monotonic
 from dledger.daemons.ledger import member as tap
 from dledger.daemons.ledger.member import Options
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
 from dledger.rocketmq.namesrv.config import NameServerConfig
+from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_fields import options_of
 
 

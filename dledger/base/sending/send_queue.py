@@ -72,7 +72,7 @@ class SendCall(Generic[_R]):
 
 class Numbers:
     """
-    Numbers the bodies of a sender, so that the log takes each of them once (L{dledger.ledger.producers}).
+    Numbers the bodies of a sender, so that the log takes each of them once (docs/exactly-once.md).
 
     A number is given when a body is sent for the first time. When a numbered body is given up, its number may
     stay free for ever, and the log takes none after it: a new producer begins.

@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 
 from dledger.cli.basics.local_paths import NAMED_PATH
-from dledger.ledger.config import DLedgerConfig, from_mapping
+from dledger.values.ledger.config import DLedgerConfig, from_mapping
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

@@ -30,11 +30,11 @@ from dledger.cli.data.backup import (
     snapshot_text,
     tell_machine,
 )
-from dledger.remote.place import opened_place
-from dledger.remote.worker import DeadlineMissed
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
 from dledger.storage.backups.backup_reader import verify_backup
 from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.place import opened_place
+from dledger.storage.backups.place_worker import DeadlineMissed
 from dledger.storage.manifests.archive_manifest import ArchiveBusy, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive

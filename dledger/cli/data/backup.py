@@ -24,16 +24,16 @@ from dledger.cli.basics.local_paths import NAMED_PATH, LocalPath
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.numbers import WholeRange
 from dledger.cli.basics.store_options import of_a_store
-from dledger.ledger.group_name import GroupName
-from dledger.remote.place import opened_place
 from dledger.storage.backups.archive import ArchiveSummary
 from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.place import opened_place
 from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, restore_backup
 from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.storage.start.verify import Finding
 from dledger.values.addresses import is_url
+from dledger.values.ledger.group_name import GroupName
 
 
 class RatePace:

@@ -13,8 +13,6 @@ from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, show_result, write_json
 from dledger.cli.basics.failures import complain
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.group_setup import (
     MemberSeen,
     check_group_id,
@@ -23,6 +21,8 @@ from dledger.storage.backups.group_setup import (
     seen_member,
     survivor,
 )
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
 
 
 def _id_option(_context: click.Context, _parameter: click.Parameter, value: str) -> str:

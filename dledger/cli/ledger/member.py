@@ -17,8 +17,8 @@ import click
 from dledger.cli.basics.common import say, show_result, write_json
 from dledger.cli.basics.numbers import RealRange
 from dledger.client.answers.values import MemberInfo
-from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MembershipResponse

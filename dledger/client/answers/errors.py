@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
-from dledger.ledger.append_refusals import OUT_OF_SEQUENCE
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.append_refusals import OUT_OF_SEQUENCE
 from protocols.wire.codes import ResponseCode
 
 

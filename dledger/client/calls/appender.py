@@ -34,8 +34,8 @@ from dledger.client.links.connect_options import ConnectOptions
 from dledger.client.links.connection import MemberLink, RequestRefused
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import SILENT_S, Rivals
-from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC
 from protocols.wire.ledger.messages import (

@@ -31,8 +31,8 @@ from dledger.client.links.connect_options import ConnectOptions
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
-from dledger.ledger.group_state import RUNS_MAX
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import RUNS_MAX
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import SkipRequest, SkipResponse, SubmitRequest, SubmitResponse
 from protocols.wire.ledger.messages import BeginStateRequest, BeginStateResponse, Request, Response

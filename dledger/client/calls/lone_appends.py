@@ -27,9 +27,9 @@ from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
-from dledger.ledger.append_refusals import FINAL, PASSING
-from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.append_refusals import FINAL, PASSING
+from dledger.values.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     AppendIfRequest,

@@ -27,7 +27,7 @@ from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quorum import QuorumAckChecker
-from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
+from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse

@@ -16,7 +16,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState, RequestOwner
-from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS
+from dledger.values.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS
 from protocols.wire.ledger.messages import HeartBeatRequest, MessageFields, VoteRequest
 
 #: Term of a VOTE that binds no Java peer: Java compares the logs, then refuses it; its terms begin at 0.

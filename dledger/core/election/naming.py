@@ -29,7 +29,7 @@ import attrs
 
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_name import GroupName, is_group_id
+from dledger.values.ledger.group_name import GroupName, is_group_id
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response

@@ -15,7 +15,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
+from dledger.values.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 
 #: A follower believes an advertised interval within these bounds, milliseconds, or up to and down to its own
 #: interval: a false one must not make it patient for minutes, nor impatient with its leader.

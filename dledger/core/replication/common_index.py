@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 
 
 @attrs.define

@@ -25,7 +25,7 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.holes import Hole
+from dledger.values.ledger.holes import Hole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency

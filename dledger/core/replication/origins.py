@@ -16,8 +16,8 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import Origin, Proposal
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_state import Known, Verdict, cost_of
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.group_state import Known, Verdict, cost_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.envelopes import without_time

@@ -18,7 +18,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import Request, Response

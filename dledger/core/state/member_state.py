@@ -25,10 +25,10 @@ from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.machine_word import MachineWord
 from dledger.core.state.ports import LedgerView
 from dledger.core.state.quota import Quota
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.group_state import GroupFold
-from dledger.ledger.holes import Hole
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.group_state import GroupFold
+from dledger.values.ledger.holes import Hole
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 
 

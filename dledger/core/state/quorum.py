@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.membership import Membership
 
 
 @attrs.define

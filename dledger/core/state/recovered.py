@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
+from dledger.values.ledger.group_name import GroupName
 
 
 @attrs.frozen(kw_only=True)

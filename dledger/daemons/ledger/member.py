@@ -26,6 +26,7 @@ from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.process.log_lines import LogLevels
 from dledger.base.process.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
+from dledger.core.driver import Driver
 from dledger.daemons.basics.common import (
     COMMAND_LINE,
     ENVIRONMENT,
@@ -41,15 +42,6 @@ from dledger.daemons.basics.common import (
 )
 from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.daemons.basics.tracing import make_spans
-from dledger.driver.driver import Driver
-from dledger.ledger.config import (
-    ALIASES,
-    JAVA_FILE_DEFAULTS,
-    DLedgerConfig,
-    broker_warning,
-    from_mapping,
-    read_java_file,
-)
 from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
@@ -58,6 +50,14 @@ from dledger.node.node import Node
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.node.service import MemberService
 from dledger.values.addresses import parse_address
+from dledger.values.ledger.config import (
+    ALIASES,
+    JAVA_FILE_DEFAULTS,
+    DLedgerConfig,
+    broker_warning,
+    from_mapping,
+    read_java_file,
+)
 from dledger.values.option_fields import is_fixed
 from dledger.values.option_values import Setting, raise_findings, settings_of
 

@@ -26,9 +26,9 @@ from typing import Protocol
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.node.connections.lineages import OWN_RIVAL, Lineages
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse

@@ -2,8 +2,8 @@
 """
 Notices a member whose directory was remade, put back from an older copy, or started twice.
 
-Members show each other their lineage (L{dledger.ledger.lineage}) in the greeting, and how each remembers
-the other. Three rules:
+Members show each other their lineage (L{dledger.values.ledger.lineage}) in the greeting, and how each
+remembers the other. Three rules:
 
 Rule 1: the process that answers at a member's address is that member. It is remembered. Another process that
 speaks for that member is a suspect: what it says binds nobody until the address has answered once more. Then
@@ -24,8 +24,8 @@ from typing import Protocol
 
 import attrs
 
-from dledger.ledger.lineage import Fault, Lineage, Standing
 from dledger.node.connections.server import Note
+from dledger.values.ledger.lineage import Fault, Lineage, Standing
 
 #: Why a connection ends whose other end is not at the member's address; and if that is so for this member.
 RIVAL = "another process answers at that member's address: two processes run under one id, stop one of them"

@@ -32,11 +32,11 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.redial import Redial
 from dledger.node.connections.server import STOOD_STILL_S
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.connection import IDLE_S, TLS_LOSS
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn

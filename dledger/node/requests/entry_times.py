@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 
 from dledger.core.state.inputs import AppendProposed, Proposal
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import (
     TIME_MS_MAX,

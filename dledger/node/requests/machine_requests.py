@@ -19,10 +19,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from dledger.core.status import MemberStatus
-from dledger.ledger.group_state import GroupFold
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.appends import AppendResult
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import GroupFold
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode

@@ -30,8 +30,6 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
 from dledger.core.replica import DLedgerCore
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
 from dledger.node.connections.server import Note
 from dledger.node.reporting.status import Counters, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
@@ -39,6 +37,8 @@ from dledger.node.requests.appends import AppendResult
 from dledger.node.run.reads import Reads
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.reader_table import KnownReader, ReaderTable, Room
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode

@@ -19,12 +19,12 @@ from twisted.internet.defer import Deferred, fail
 
 from dledger.core.state.member_state import MemberState
 from dledger.core.status import MemberStatus
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.peers import Peers
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.checksums import crc32

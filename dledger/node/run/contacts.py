@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.core.state.inputs import MembersIntroduced
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import Membership
 from dledger.node.connections.greeting import Greeting, KnownMembers
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 

@@ -8,14 +8,14 @@ from typing import Protocol
 
 import attrs
 
+from dledger.core.driver import Driver
 from dledger.core.replica import DLedgerCore
 from dledger.core.state.effects import Report
 from dledger.core.state.inputs import StoreFailed
-from dledger.driver.driver import Driver
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import StoreError
+from dledger.values.ledger.config import DLedgerConfig
 
 
 class MemberVoice(Protocol):

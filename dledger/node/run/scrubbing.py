@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 
 #: Bytes of one step: short enough for a turn, also on a slow disk.
 STEP_BYTES = 128 * 1024

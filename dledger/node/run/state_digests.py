@@ -30,10 +30,10 @@ from twisted.python.failure import Failure
 
 from dledger.core.state.effects import Report
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_state import DigestPlace, GroupState
 from dledger.storage.files.state_file import digesting
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import DigestPlace, GroupState
 from protocols.wire.ledger.messages import MetadataResponse
 from protocols.wire.ledger.own.state_entries import StateEntry, StateWord, encode_state_entry
 

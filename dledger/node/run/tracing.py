@@ -25,9 +25,9 @@ from collections import deque
 import attrs
 
 from dledger.base.tracing.spans import SPANS_MAX, BoundedSpans, Spans
+from dledger.core.driver import Driver, Ledger, Stepping, Surroundings, Terms
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.driver.driver import Driver, Ledger, Stepping, Surroundings, Terms
 from protocols.wire.codes import ResponseCode
 
 

@@ -76,7 +76,7 @@ class NameServerConfig:
         of options, besides this machine's loopback interface; C{*} for all. Brokers register from everywhere.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.values.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: as of a
-        L{member <dledger.ledger.config.DLedgerConfig>}.
+        L{member <dledger.values.ledger.config.DLedgerConfig>}.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.remote.place import RemoteDisk, opened_place
 from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S, DamageError, ReadError, skipped
 from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import ScanOptions
+from dledger.storage.backups.place import RemoteDisk, opened_place
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveManifest, ArchiveState, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace
 from dledger.values.addresses import is_url

@@ -30,8 +30,7 @@ from dledger.spark.scans.scan import Scan
 _BUILD_DIGITS = 12
 #: What a task runs, below the directory of packages: a file, or a directory with all that is below it.
 BUILD_PARTS = (
-    "dledger/base", "dledger/ledger", "dledger/remote", "dledger/spark",
-    "dledger/storage", "dledger/values", "protocols/wire",
+    "dledger/base", "dledger/spark", "dledger/storage", "dledger/values", "protocols/wire",
 )
 
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S
 from dledger.spark.basics.record_headers import Place, sound_headers
 from dledger.spark.ledger.leader_link import LeaderLink
@@ -24,6 +23,7 @@ from dledger.spark.ledger.members import MembersLog
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
 from dledger.spark.sink.sink_log import FORGOTTEN, OutOfStepError, PlacedBodies, SinkError
+from dledger.values.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import AppendOnceResponse

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from dledger.spark.basics.envelopes import guarded_bodies
 from dledger.spark.sink.sink_log import BatchRows, SinkError, digest_of_all
+from dledger.values.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 
 #: Largest body that a member with segments of the usual size can store.
 _BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES

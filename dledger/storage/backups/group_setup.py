@@ -11,9 +11,6 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName, is_group_id
-from dledger.ledger.membership import Membership
 from dledger.storage.start.directory import inspect_ledger, lock_ledger
 from dledger.storage.start.identity import (
     IDENTITY_NAME,
@@ -24,6 +21,9 @@ from dledger.storage.start.identity import (
 )
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName, is_group_id
+from dledger.values.ledger.membership import Membership
 
 
 @attrs.frozen(kw_only=True)

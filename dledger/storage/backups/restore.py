@@ -24,8 +24,6 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import CopyPace, CopyProgress, no_pace, no_progress
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup
 from dledger.storage.backups.group_setup import force_new_group, prepare_member
@@ -40,6 +38,8 @@ from dledger.storage.manifests.backup_manifest import BackupManifest
 from dledger.storage.manifests.kept_snapshot import KeptSnapshot, usable_snapshot, why_no_start
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER
 

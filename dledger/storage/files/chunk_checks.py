@@ -22,10 +22,10 @@ from itertools import accumulate
 
 from construct import Int32sb, Struct
 
-from dledger.ledger.group_state import Marked
 from dledger.storage.files.marks import add_mark, configurations_in, marks_of_run
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of

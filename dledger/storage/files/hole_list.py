@@ -12,7 +12,7 @@ from __future__ import annotations
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk
-from dledger.ledger.holes import HOLES_MAX, Hole, joined_holes
+from dledger.values.ledger.holes import HOLES_MAX, Hole, joined_holes
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dledger.ledger.group_state import Marked
+from dledger.values.ledger.group_state import Marked
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, DIGITS_MASK

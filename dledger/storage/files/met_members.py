@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_met_members -*-
 """
 C{met}: the other members as this one met them last, so that it notices a directory that was remade, put back
-or copied (L{dledger.ledger.lineage}).
+or copied (L{dledger.values.ledger.lineage}).
 
 A text file with a line for each, the id and the lineage; a line that begins with a tab is of an incarnation
 that the same member had before. The last line is a seal (L{sealed}), as a damaged line could name another
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.base.disk.disk import Disk
-from dledger.ledger.lineage import Lineage
 from dledger.storage.files.properties import is_sealed, sealed
+from dledger.values.ledger.lineage import Lineage
 
 MET_NAME = "met"
 #: At most this many members are remembered; the one met first is forgotten.

@@ -21,12 +21,12 @@ import attrs
 from construct import Int32sb, Struct
 
 from dledger.base.disk.unreadable import FILLER_WORD
-from dledger.ledger.config import MAX_RECORD_BYTES
-from dledger.ledger.group_state import Marked
 from dledger.storage.files.body_stamps import Stamp
 from dledger.storage.files.marks import add_mark, marks_of_channels, marks_of_run
 from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import MAX_RECORD_BYTES
+from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_state_file -*-
 """
-The file of what a group knows beside its entries (L{dledger.ledger.group_state}), and its bytes, which
+The file of what a group knows beside its entries (L{dledger.values.ledger.group_state}), and its bytes, which
 members send each other, too.
 
 The file has two slots of one length, written in turn by pwrite, so that a torn write costs the newer state
@@ -29,8 +29,8 @@ from construct import Int8ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.ledger.group_state import RUNS_MAX, GroupState, NotedTime, Producer, StateCapture
-from dledger.ledger.reader_table import KnownReader
+from dledger.values.ledger.group_state import RUNS_MAX, GroupState, NotedTime, Producer, StateCapture
+from dledger.values.ledger.reader_table import KnownReader
 from protocols.wire.checksums import crc32
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of

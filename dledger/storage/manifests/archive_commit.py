@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_writers -*-
+# -*- test-case-name: tests.storage.test_writers -*-
 """
 Writing the manifests of an archive, one generation after the other.
 

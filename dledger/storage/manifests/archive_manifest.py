@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_archive,tests.remote.test_writers -*-
+# -*- test-case-name: tests.storage.test_archive,tests.storage.test_writers -*-
 """
 The manifest of an archive: what is in it, and how far the log in it goes.
 

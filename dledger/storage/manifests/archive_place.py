@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_archive -*-
 """
-Where an archive is: a directory, or (L{dledger.remote.place}) an object store.
+Where an archive is: a directory, or (L{dledger.storage.backups.place}) an object store.
 
 A place needs little: files that are written once and as a whole, and two small ones that are replaced. No
 rename, no lock and no atomic replacement is asked of a store; L{dledger.storage.manifests.archive_manifest}

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_archive_retention -*-
+# -*- test-case-name: tests.storage.test_archive_retention -*-
 """
 Retention of an archive: which of its first segments go, when an operator says so. By itself nothing goes.
 

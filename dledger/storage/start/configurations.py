@@ -28,10 +28,10 @@ from construct import Int32sb, Int32ub, Struct
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.unreadable import is_unreadable
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import Membership
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import Membership
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError

@@ -18,7 +18,6 @@ import attrs
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
 from dledger.base.disk.set_aside import SetAside
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.files.properties import read_checkpoint
@@ -34,6 +33,7 @@ from dledger.storage.start.recovery import (
 )
 from dledger.storage.start.scanner import FoundLedger
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
 
 LEDGER_LOCK_NAME = "lock"
 #: Most bytes of a file that are reserved at a time.

@@ -30,14 +30,14 @@ from construct import Int32sb, Int64sb, Struct
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
-from dledger.ledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 from dledger.storage.files.met_members import MET_NAME, MetMembers
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.storage.start.configurations import MEMBERS_NAME, WITHOUT_LIST, has_list
 from dledger.values.errors import DirectoryError
+from dledger.values.ledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.lineage import Lineage, Standing
 
 IDENTITY_NAME = "identity"
 
@@ -58,7 +58,7 @@ IDENTITY_DECLARATION = Struct(
     "is_listed" / Int32sb,  # 1: the log names the members, so the file that lists them must exist
     "is_foreign" / Int32sb,  # 1: Java wrote the first entries, and no state of the group has begun since
     "is_proven" / Int32sb,  # 1: it was unsure in this incarnation, and had all that a leader had
-    "incarnation" / Int64sb,  # of L{dledger.ledger.lineage}, as the next one; -1: none yet
+    "incarnation" / Int64sb,  # of L{dledger.values.ledger.lineage}, as the next one; -1: none yet
     "starts" / Int64sb,
 )
 

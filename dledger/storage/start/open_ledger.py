@@ -14,10 +14,10 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import SetAside
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.start.directory import RecoveredLedger
+from dledger.values.ledger.config import DLedgerConfig
 
 
 @attrs.frozen(kw_only=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.ledger.holes import Hole, joined_holes
 from dledger.storage.files.commit_mark import CommitMark
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of, record_fits, walk_records
 from dledger.storage.start.resync import Gap, RecordFinder
+from dledger.values.ledger.holes import Hole, joined_holes
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
     BLANK,

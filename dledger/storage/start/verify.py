@@ -19,7 +19,6 @@ import attrs
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.disk.sparse import next_data
-from dledger.ledger.holes import Hole
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, mark_damage, read_mark
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList
 from dledger.storage.files.met_members import MET_NAME
@@ -46,6 +45,7 @@ from dledger.storage.manifests.kept_snapshot import MACHINE_DIRECTORY, parsed_sn
 from dledger.storage.start.configurations import COPY_SUFFIX, MEMBERS_NAME, check_memberships, has_list
 from dledger.storage.start.identity import IDENTITY_NAME, identity_damage, read_identity
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

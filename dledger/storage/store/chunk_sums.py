@@ -29,9 +29,9 @@ from construct import Int32sb, Int32ub, Int64sb, Struct
 
 from dledger.base.disk.disk import File, is_no_room
 from dledger.base.disk.segment import file_name, offsets_in
-from dledger.ledger.chunks import UNIT_BYTES, ChunkSum
 from dledger.storage.files.records import Layout
 from dledger.storage.start.open_ledger import OpenLedger
+from dledger.values.ledger.chunks import UNIT_BYTES, ChunkSum
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryChunk

@@ -21,11 +21,6 @@ from typing import Self
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_state import GroupFold
-from dledger.ledger.holes import Hole
-from dledger.ledger.membership import Membership
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
@@ -60,6 +55,11 @@ from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import DeletedSegment, StoreRoom
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_state import GroupFold
+from dledger.values.ledger.holes import Hole
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE

@@ -13,13 +13,13 @@ such a hole again, step by step.
 from __future__ import annotations
 
 from dledger.base.disk.disk import is_no_room
-from dledger.ledger.holes import Hole
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.start.resync import Gap
 from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 #: Index units before an unsound record that may be asked for a sound one to walk from.

@@ -21,12 +21,12 @@ import attrs
 
 from dledger.base.disk.disk import is_no_room
 from dledger.base.disk.unreadable import BLOCK
-from dledger.ledger.holes import Hole
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.holes import Hole
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (

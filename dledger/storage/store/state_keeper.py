@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.storage.test_state_keeper -*-
 """
-What a group knows beside its entries, as this ledger has it (L{dledger.ledger.group_state}): folded while the
-ledger is written, saved beside it, folded on at a start.
+What a group knows beside its entries, as this ledger has it (L{dledger.values.ledger.group_state}): folded
+while the ledger is written, saved beside it, folded on at a start.
 
 Rule 1: the state is that of the file, or of another member, and all entries after it. A ledger that begins
 after the state, or has a hole after it, has none: then nothing is folded, no producer may append and readers
@@ -18,7 +18,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from dledger.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry
 from dledger.storage.files.marks import marks_in
 from dledger.storage.files.records import chain_of
 from dledger.storage.files.state_file import (
@@ -34,6 +33,7 @@ from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header

@@ -15,7 +15,6 @@ from typing import Protocol
 import attrs
 
 from dledger.base.disk.segment import SegmentList
-from dledger.ledger.membership import Membership
 from dledger.storage.files.marks import configurations_in
 from dledger.storage.files.records import Layout, check_batch
 from dledger.storage.start.configurations import ConfigurationList
@@ -27,6 +26,7 @@ from dledger.storage.store.store_flush import StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import StoreRoom
 from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch

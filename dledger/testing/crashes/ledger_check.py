@@ -13,13 +13,13 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.set_aside import set_aside_directory
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.start.verify import verify_directory
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, demand
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import made_of
 from protocols.wire.ledger.entry import iterate_records
 

@@ -14,7 +14,6 @@ from unittest import mock
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store import store_cuts
 from dledger.storage.store.file_store import FileStore
@@ -31,6 +30,7 @@ from dledger.testing.crashes.ledger_check import (
 )
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.config import DLedgerConfig
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,

@@ -25,7 +25,6 @@ import click
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.expectations import (
@@ -41,6 +40,7 @@ from dledger.testing.group.members.member import SimMember
 from dledger.testing.group.script_calls import ScriptCalls
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import converted
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch

@@ -8,10 +8,10 @@ from functools import partial
 
 from twisted.python.failure import Failure
 
-from dledger.ledger.membership import ADD, MOVE
 from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.expectations import ScriptedGroup, ScriptFailed, member_of
 from dledger.values.errors import DLedgerError
+from dledger.values.ledger.membership import ADD, MOVE
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,

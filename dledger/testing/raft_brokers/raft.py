@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
@@ -17,6 +16,7 @@ from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
 from dledger.testing.brokers.parts.machine import CLIENT_PORT, SMALL, BrokerMachine, MadeBroker, ProcessParts
+from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import with_values
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.

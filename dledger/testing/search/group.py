@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import ADD, PROMOTE
 from dledger.testing.search.local import (
     MEMBER_IDS,
     RENAMINGS,
@@ -37,6 +35,8 @@ from dledger.testing.search.local import (
     LocalTable,
 )
 from dledger.testing.search.member import SearchedEntry, addresses_of
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import ADD, PROMOTE
 
 _MEMBERS = range(len(MEMBER_IDS))
 _NUMBER = {member_id: number for number, member_id in enumerate(MEMBER_IDS)}

@@ -19,8 +19,6 @@ from typing import NamedTuple
 import attrs
 
 from dledger.core.state import inputs as ev
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.membership import ADD, PROMOTE, REMOVE, Membership
 from dledger.testing.search import member as parts
 from dledger.testing.search.member import (
     CHANCE,
@@ -30,6 +28,8 @@ from dledger.testing.search.member import (
     SearchedTerms,
     StepRun,
 )
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.membership import ADD, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import MembershipRequest, PushEntryRequest, Request, Response
 

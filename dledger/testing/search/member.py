@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.core.driver import Driver
 from dledger.core.election.elector import LeaderElector
 from dledger.core.replica import DLedgerCore
 from dledger.core.replication.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
@@ -29,13 +30,12 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.core.state.recovered import RecoveredState
-from dledger.driver.driver import Driver
-from dledger.ledger.chunks import ChunkSum
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.group_state import GroupFold, GroupState
-from dledger.ledger.holes import Hole
-from dledger.ledger.membership import Membership
+from dledger.values.ledger.chunks import ChunkSum
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.group_state import GroupFold, GroupState
+from dledger.values.ledger.holes import Hole
+from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, Response
 
@@ -321,7 +321,7 @@ class SearchedMember:
 
 class StepRun:
     """
-    The surroundings of one step. See L{dledger.driver.driver.Surroundings}.
+    The surroundings of one step. See L{dledger.core.driver.Surroundings}.
 
     @ivar sent: the messages that it sent, in order.
     @ivar succeeded: last index of an append that was answered with SUCCESS; -1 for none.

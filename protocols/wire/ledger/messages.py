@@ -77,8 +77,8 @@ class MetadataRequest(Request):
         if it is not a member, or does not say.
     @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
     @ivar lineage, met_lineage: I{ours}, only in JSON: the sender's directory and process, and those of the
-        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is not a member, or does
-        not say.
+        receiver as the sender met them last (L{dledger.values.ledger.lineage}); empty if it is not a member,
+        or does not say.
     @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.serving.tokens}; empty for none. It is
         in no C{repr}.
     """
@@ -100,7 +100,7 @@ class MetadataResponse(Response):
     @ivar role: I{ours}: role of the answering member, lower case; empty if not given.
     @ivar admin: I{ours}, only in JSON: C{host:port} of the member's HTTP administration; empty without one.
     @ivar group_id, group_term, is_group_known: I{ours}, only in JSON: the id of the group, see
-        L{dledger.ledger.group_name.GroupName}.
+        L{dledger.values.ledger.group_name.GroupName}.
     @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not say.
@@ -492,7 +492,7 @@ class MembershipRequest(Request):
     """
     I{Ours}, only in JSON: change the members of the group.
 
-    @ivar change: of L{dledger.ledger.membership.CHANGES}.
+    @ivar change: of L{dledger.values.ledger.membership.CHANGES}.
     @ivar member_id: the member that is added, promoted, removed, or moved to another address.
     @ivar address: C{host:port} of a member that is added or moved.
     @ivar is_dry: only say what would happen.

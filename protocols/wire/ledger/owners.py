@@ -4,7 +4,7 @@ Owners of producers and readers, and the secrets of leases, as entries have them
 
 An owner is an account, or, of a client without one, C{@} and its address. Only an account owns: what was
 begun from an address belongs to nobody. Both have a share of what a group remembers
-(L{dledger.ledger.group_state}).
+(L{dledger.values.ledger.group_state}).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Reader entries: how far the programs of one name have read the log, and who of t
 
 A reader entry is a record like any other, so Java and its tools read it as an entry. Each one holds all that
 is known of one reader, and the index of the reader entry before it: it counts only if that is still the last
-one (L{dledger.ledger.group_state}).
+one (L{dledger.values.ledger.group_state}).
 
 Source: none, this is ours; docs/readers.md.
 """

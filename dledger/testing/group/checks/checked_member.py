@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from dledger.core.replica import DLedgerCore
-from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
+from dledger.values.ledger.config import DLedgerConfig
 
 
 class CheckedMember(Protocol):

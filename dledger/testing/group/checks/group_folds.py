@@ -17,7 +17,6 @@ from typing import TypeAlias
 import attrs
 
 from dledger.core.state.inputs import Origin
-from dledger.ledger.group_state import GroupFold, GroupState, Known, Marked, UnfitEntry
 from dledger.node.node import Node
 from dledger.storage.files.state_file import StatePlace, StoredState, encode_state
 from dledger.testing.group.checks.apart import ApartInvariants
@@ -26,6 +25,7 @@ from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.moments import STATE_PIECE, STATE_TAKEN, Moments
 from dledger.testing.group.checks.require import require
+from dledger.values.ledger.group_state import GroupFold, GroupState, Known, Marked, UnfitEntry
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, decode_age_entry
 from protocols.wire.ledger.own.own_entries import AGE_CHANNEL, SESSION_CHANNEL, STATE_CHANNEL, slot_of

@@ -15,13 +15,13 @@ import attrs
 
 from dledger.core.election.java_elections import PROBE_TERM
 from dledger.core.state.member_state import MemberState, Role
-from dledger.ledger.holes import Hole
-from dledger.ledger.membership import Membership
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.require import InvariantError, require
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.holes import Hole
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from dledger.client.answers.values import Entry
-from dledger.ledger.group_state import GroupFold
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
+from dledger.values.ledger.group_state import GroupFold
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.own.own_entries import READER_CHANNEL

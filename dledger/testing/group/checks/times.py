@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.ledger.group_state import GroupFold, NotedTime
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.require import require
+from dledger.values.ledger.group_state import GroupFold, NotedTime
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL
 from protocols.wire.ledger.own.time_entries import decode_time_entry

@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.lateness import Aftermath
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
@@ -22,6 +21,7 @@ from dledger.testing.group.injection.visits import VISITS, Visits
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
+from dledger.values.ledger.membership import ADD, PROMOTE, REMOVE
 
 #: How often the faults are in a mix that need others before them, at least: members that come back late for
 #: the log, and entries that rot before they are cut.

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import archive_segments
 from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
@@ -42,6 +41,7 @@ from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 
 #: Id of groups that begin with a copy.

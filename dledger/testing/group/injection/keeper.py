@@ -22,8 +22,6 @@ import random
 
 import attrs
 
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.archive import archive_segments, closed_index
 from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
@@ -43,6 +41,8 @@ from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import MemberDied, PowerLoss, SimDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import ENTRY_HEADER
 
 #: Number in docs/invariants.md.

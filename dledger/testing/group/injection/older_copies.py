@@ -3,10 +3,10 @@
 The directory of a simulated member becomes an older copy of itself: a snapshot of a virtual machine, or a
 backup of the files, that is put back. What the member has acknowledged and voted since is gone.
 
-The others notice it by the number of starts (L{dledger.ledger.lineage}), if the member was started since the
-copy was taken, they have met it since then, and the copy is not started more often: only such copies are put
-back (docs/operations.md). Within that, a copy counts as a lost directory: a minority at a time, and until the
-member is sure of its ledger again.
+The others notice it by the number of starts (L{dledger.values.ledger.lineage}), if the member was started
+since the copy was taken, they have met it since then, and the copy is not started more often: only such
+copies are put back (docs/operations.md). Within that, a copy counts as a lost directory:
+a minority at a time, and until the member is sure of its ledger again.
 """
 
 from __future__ import annotations

@@ -22,8 +22,6 @@ import attrs
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.storage.backups.archive import archive_segments
 from dledger.storage.backups.backup import take_backup
 from dledger.storage.backups.backup_reader import opened_backup, verify_backup
@@ -40,6 +38,8 @@ from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DirectoryError, DLedgerError
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.values.option_values import with_values
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse, Response

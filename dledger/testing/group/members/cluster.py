@@ -17,9 +17,6 @@ import attrs
 
 from dledger.core.election.transfer import FULL_AGAIN_JAVA_MS
 from dledger.core.state.member_state import Role
-from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.holes import Hole
-from dledger.ledger.membership import ADD
 from dledger.node.requests.appends import AppendResult
 from dledger.storage.files.term_file import encode_term
 from dledger.testing.group.checks.history import History, check
@@ -34,6 +31,9 @@ from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.trace import Trace
+from dledger.values.ledger.config import DLedgerConfig
+from dledger.values.ledger.holes import Hole
+from dledger.values.ledger.membership import ADD
 from dledger.values.option_values import made_of
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, Response

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dledger.ledger.holes import Hole
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError
+from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.entry import CHAIN_CRC_AT, INDEX_UNIT_SIZE
 
 #: C{chainCrc} and the body's checksum in a record.

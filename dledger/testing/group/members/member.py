@@ -14,9 +14,8 @@ from typing import Protocol
 import attrs
 
 from dledger.base.process.reactor import whole_reactor
+from dledger.core.driver import Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
-from dledger.driver.driver import Ledger, Surroundings, Terms
-from dledger.ledger.config import DLedgerConfig
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
 from dledger.node.service import MemberService
@@ -44,6 +43,7 @@ from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.world.streams import StreamClient, StreamServer
 from dledger.testing.world.trace import Trace
+from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.option_values import with_values
 
 #: A process stops for no longer because of its slow reads in one event.

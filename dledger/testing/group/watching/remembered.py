@@ -16,7 +16,6 @@ import attrs
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
-from dledger.ledger.group_name import GroupName
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.checked_member import CheckedMember
 from dledger.testing.group.checks.invariants import GroupInvariants
@@ -24,6 +23,7 @@ from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.group.checks.moments import ANEW, CUT_BELOW_HOLE, Moments
 from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.require import require
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, VoteRequest

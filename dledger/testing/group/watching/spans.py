@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import attrs
 
 from dledger.base.tracing.spans import SPANS_MAX, Facts, SpanContext
+from dledger.core.driver import Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
-from dledger.driver.driver import Ledger, Surroundings, Terms
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from dledger.core.driver import Driver, Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
-from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.node import Node
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.group.checks.checked_member import CheckedMember

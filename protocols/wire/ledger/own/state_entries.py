@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.wire.test_state_entries -*-
 """
-State entries: about the state of the group (L{dledger.ledger.group_state}). It begins anew from this entry
-on; or all members take the digest of it as of this entry; or this is the digest that a majority had at an
-earlier entry.
+State entries: about the state of the group (L{dledger.values.ledger.group_state}). It begins anew from this
+entry on; or all members take the digest of it as of this entry; or this is the digest that a majority
+had at an earlier entry.
 
 Source: none, this is ours; docs/exactly-once.md.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_machine_writers -*-
+# -*- test-case-name: tests.storage.test_machine_writers -*-
 """Snapshots of a state machine in archives on stores: two writers, kills, faults, and retention."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from dledger.values.errors import StoreError
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from tests.remote.support import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
-from tests.remote.test_place import SEEDS, URL
-from tests.remote.test_writers import WritersCase
+from tests.storage.archive_store import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
 from tests.storage.support import ROOT, HookedDisk, config_of, entry_at
+from tests.storage.test_place import SEEDS, URL
 from tests.storage.test_restore import MEMBER, NEW
+from tests.storage.test_writers import WritersCase
 
 
 class MachineWritersCase(WritersCase):

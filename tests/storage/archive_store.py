@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_place -*-
+# -*- test-case-name: tests.storage.test_place -*-
 """A store of fsspec whose calls fail, are torn, or end the program, when asked to."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_worker -*-
+# -*- test-case-name: tests.storage.test_place_worker -*-
 """Calls that may never return, such as those of a store behind a network, each with a deadline."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class OptionHelp(NamedTuple):
     meaning: str
 
 
-#: By the name of the field of L{dledger.ledger.config.DLedgerConfig}.
+#: By the name of the field of L{dledger.values.ledger.config.DLedgerConfig}.
 OPTION_HELP: Mapping[str, OptionHelp] = {
     "group": OptionHelp(
         "",

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_place -*-
+# -*- test-case-name: tests.storage.test_place -*-
 """
 An archive on any file system that fsspec knows: C{s3://}, C{gs://}, C{abfs://}, C{sftp://}, C{memory://}.
 
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol, TypedDict
 
 from dledger.base.disk.disk import Disk, DiskSpace, File
-from dledger.remote.worker import CallWorker
+from dledger.storage.backups.place_worker import CallWorker
 from dledger.storage.manifests.archive_place import FOLDERS, ArchivePlace, DirectoryPlace
 from dledger.values.errors import DirectoryError
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_worker -*-
+# -*- test-case-name: tests.storage.test_place_worker -*-
 """Calls with a deadline."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import threading
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.remote.worker import CallWorker, DeadlineMissed
+from dledger.storage.backups.place_worker import CallWorker, DeadlineMissed
 
 
 class _Ctrl(BaseException):

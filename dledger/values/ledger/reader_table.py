@@ -33,7 +33,7 @@ class KnownReader(NamedTuple):
     @ivar entry_index: of that entry.
     @ivar state: C{token} of its parts is never -1.
     @ivar hidden_before: number of hidden entries before its next one, see
-        L{dledger.ledger.group_state.GroupState.lag}.
+        L{dledger.values.ledger.group_state.GroupState.lag}.
     """
 
     entry_index: int

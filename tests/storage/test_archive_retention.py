@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_archive_retention -*-
+# -*- test-case-name: tests.storage.test_archive_retention -*-
 """What goes from an archive by retention, when, and what is left of a run that is cut short."""
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
-from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
-from tests.remote.test_place import SEEDS, URL
-from tests.remote.test_writers import WritersCase
+from tests.storage.archive_store import AFTER, BEFORE, FaultyStore, Killed
 from tests.storage.support import ROOT
 from tests.storage.test_backup import PLACE, body_of
+from tests.storage.test_place import SEEDS, URL
+from tests.storage.test_writers import WritersCase
 
 DAY_S = 86_400
 ALL = ArchiveRetention(keep_bytes=0)

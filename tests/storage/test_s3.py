@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_s3 -*-
+# -*- test-case-name: tests.storage.test_s3 -*-
 """
 An archive on S3, played by moto's server on loopback: C{pip install '.[s3-test]'}; skipped without that.
 
@@ -13,9 +13,9 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from dledger.base.disk.disk import OsDisk
-from dledger.ledger.config import DLedgerConfig
-from dledger.remote.place import RemotePlace, opened_place
+from dledger.storage.backups.place import RemotePlace, opened_place
 from dledger.storage.store.file_store import FileStore
+from dledger.values.ledger.config import DLedgerConfig
 from tests.commands.fakes import CliCase
 
 #: Of a data file: an upload of several parts, which S3 wants to have five MiB at least.

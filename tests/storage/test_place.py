@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_place -*-
+# -*- test-case-name: tests.storage.test_place -*-
 """Archives on stores of fsspec: as in a directory, and with faults at every step."""
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ledger.group_name import GroupName
-from dledger.remote import place
-from dledger.remote.place import RemotePlace, opened_place
-from dledger.remote.worker import CallWorker
+from dledger.storage.backups import place
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
 from dledger.storage.backups.backup_source import BackupSource
+from dledger.storage.backups.place import RemotePlace, opened_place
+from dledger.storage.backups.place_worker import CallWorker
 from dledger.storage.backups.restore import restore_backup
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.ledger.group_name import GroupName
 from protocols.wire.ledger.entry import iterate_records
-from tests.remote.support import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
+from tests.storage.archive_store import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of
 from tests.storage.test_archive import ArchiveCase
 from tests.storage.test_backup import GROUP, body_of

@@ -14,7 +14,7 @@ digits are not those of the next number, a second session of a slot or of a prod
 that this program does not know. A fold that left one out would shift all numbers after it.
 Rule 3: a reader entry counts only if it was made from the state of its reader that counts now: it names the
 entry of that. So of two decisions that were made from one state, the second one in the log is void, whoever
-made it. One that finds no room (L{dledger.ledger.reader_table}) is void, too.
+made it. One that finds no room (L{dledger.values.ledger.reader_table}) is void, too.
 Rule 4: producers are forgotten by age entries alone, and by no other producer. Those of one owner have a
 share of the room, which follows from the entries, so each leader judges alike. (An operator can let the state
 begin anew: then it is empty from that entry on, and no producer is certainly new.)
@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.ledger.reader_table import KnownReader, ReaderTable, Room
+from dledger.values.ledger.reader_table import KnownReader, ReaderTable, Room
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.own.age_entries import AGE_STEP_MS, AgeEntry, decode_age_entry
 from protocols.wire.ledger.own.own_entries import (

@@ -19,9 +19,9 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.mute import mute_answer
 from dledger.core.state.ports import LedgerView
-from dledger.ledger.group_name import GroupName
-from dledger.ledger.membership import Membership
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.ledger.group_name import GroupName
+from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import Request, Response

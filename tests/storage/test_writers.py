@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.remote.test_writers -*-
+# -*- test-case-name: tests.storage.test_writers -*-
 """Two programs that write to one archive, on a store without a lock: one goes on, none damages it."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dledger.storage.manifests.archive_manifest import (
     read_archive,
 )
 from dledger.values.errors import StoreError
-from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
-from tests.remote.test_place import SEEDS, URL, RemoteCase
+from tests.storage.archive_store import AFTER, BEFORE, FaultyStore, Killed
 from tests.storage.support import HookedDisk
 from tests.storage.test_backup import body_of
+from tests.storage.test_place import SEEDS, URL, RemoteCase
 
 
 class WritersCase(RemoteCase):

@@ -73,7 +73,7 @@ def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class DLedgerConfig:
     """
-    All options of a member; L{dledger.ledger.option_help.OPTION_HELP} has the unit and the meaning of each.
+    All options of a member; C{OPTION_HELP} (option_help.py) has the unit and the meaning of each.
     Values that are fixed are no options: tests alone set them.
 
     @ivar ignored: names that were given, in any spelling, of values that are fixed here.

@@ -1,1 +1,0 @@
-"""The driver of the core: runs its effects, one at a time, in the order of the step."""

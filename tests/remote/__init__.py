@@ -1,2 +1,0 @@
-# -*- test-case-name: tests.remote -*-
-"""Tests of L{dledger.remote}."""
