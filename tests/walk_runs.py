@@ -13,11 +13,15 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
+from dledger.client.reading.readers import NamedReader
+from dledger.testing.brokers.client_world import ClientWorld
 from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld
+from dledger.testing.brokers.pairs import CLIENT_PORT
 from dledger.testing.brokers.parts.asking import ClientMachine
 from dledger.testing.group.checks.sim_machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
+from dledger.testing.raft_brokers.client_schedule import RaftClientsWorld
 from dledger.values.ledger.membership import PROMOTE
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import PopCase, pop_of
@@ -27,6 +31,8 @@ from tests.walks import Calls
 
 #: Brokers make it when it is first sent to.
 TOPIC = "orders"
+#: A seed of a group of brokers that makes topics.
+RAFT_SEED = 3
 #: Of the client: from elsewhere it may not change the members.
 HOST = "127.0.0.1"
 #: A command that the simulator's machine does not refuse.
@@ -43,15 +49,23 @@ class _Group:
         self._caller = SimClient(self.cluster, HOST, Load(), self.cluster.random("client"))
         self.run(lambda client: client.append(b"first"))
 
-    def run(self, call: Callable[[LogClient], Deferred[Any]], seconds: float = 1) -> None:
+    def run(
+        self, call: Callable[[LogClient], Deferred[Any]], seconds: float = 1, *, calls: Calls | None = None
+    ) -> None:
         """
         Make a call of the client in its process, and wait.
 
         @raise AssertionError: it has failed, or has no answer yet.
         """
         found: list[object] = []
+
+        def answered(result: object) -> None:
+            found.append(result)
+            if calls is not None:
+                calls.note_answer()
+
         caller = self._caller
-        caller._process.run(caller, lambda: call(caller._client).addBoth(found.append))
+        caller._process.run(caller, lambda: call(caller._client).addBoth(answered))
         self.cluster.run(seconds)
         assert found and not isinstance(found[0], Failure), found
 
@@ -60,7 +74,7 @@ def append() -> Calls:
     """An append with C{flush_disk_type=sync}."""
     group = _Group(flush_disk_type="sync")
     with Calls() as calls:
-        group.run(lambda client: client.append(b"body"))
+        group.run(lambda client: client.append(b"body"), calls=calls)
     return calls
 
 
@@ -68,7 +82,22 @@ def command() -> Calls:
     """A command for the state machine."""
     group = _Group(has_machines=True)
     with Calls() as calls:
-        group.run(lambda client: client.submit_command(TAKEN))
+        group.run(lambda client: client.submit_command(TAKEN), calls=calls)
+    return calls
+
+
+def reader_commit() -> Calls:
+    """A commit of a named reader."""
+    group = _Group()
+    readers: list[NamedReader] = []
+
+    def begin(client: LogClient) -> Deferred[Any]:
+        readers.append(client.reader("orders", begin=0))
+        return readers[0].next_batch()
+
+    group.run(begin, 3)
+    with Calls() as calls:
+        group.run(lambda _client: readers[0].commit(1), 0.4, calls=calls)
     return calls
 
 
@@ -88,6 +117,23 @@ def put() -> Calls:
     """A message to a master that waits for its slave, both whole brokers."""
     world = PairWorld(1, PairFocus(faults=("nothing",), role="SYNC_MASTER"))
     world.options["autoCreateTopicEnable"] = True
+    return _put(world, world.master)
+
+
+def raft_put() -> Calls:
+    """A message to the master of three brokers on a raft log."""
+    world = RaftClientsWorld(RAFT_SEED, faults=("nothing",))
+
+    def master() -> str:
+        return next(
+            f"{name}:{CLIENT_PORT}" for name, machine in world.machines.items()
+            if machine.parts is not None and not machine.parts.config.is_slave
+        )
+
+    return _put(world, master)
+
+
+def _put(world: ClientWorld, master: Callable[[], str]) -> Calls:
     clock = world.clock
     answers: list[RemotingCommand | None] = []
     client = ClientMachine(
@@ -96,8 +142,10 @@ def put() -> Calls:
 
     async def send(body: bytes) -> None:
         command = send_of(body, topic=TOPIC)
-        answers.append(await client.ask(world.master(), command.code, command.ext_fields, body))
+        answers.append(await client.ask(master(), command.code, command.ext_fields, body))
+        calls.note_answer()
 
+    calls = Calls()
     with world.bugs.listening():
         for machine in world.machines.values():
             machine.start()
@@ -105,7 +153,7 @@ def put() -> Calls:
         for body in (b"first", b"second"):  # (the first one of a shape goes the long way)
             client.begin(send(body))
             clock.run_until(clock.now_us + SECOND_US)
-        with Calls() as calls:
+        with calls:
             client.begin(send(b"third"))
             clock.run_until(clock.now_us + SECOND_US // 10)
     assert [answer is not None and answer.code for answer in answers] == [0] * 3, answers

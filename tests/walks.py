@@ -29,16 +29,22 @@ class Calls:
     A context manager that remembers calls of our functions.
 
     @ivar codes: of the functions, in the order of the calls, in all threads that begin meanwhile.
+    @ivar answered: number of them when the caller had its answer; -1: at the end.
     """
 
     def __init__(self) -> None:
         self.codes: list[CodeType] = []
+        self.answered = -1
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
             code = frame.f_code
             if code.co_filename.startswith(_OURS) or code.co_filename.startswith("<attrs"):
                 self.codes.append(code)
+
+    def note_answer(self) -> None:
+        """The caller has its answer."""
+        self.answered = len(self.codes)
 
     def __enter__(self) -> Calls:
         self._before = sys.getprofile()
