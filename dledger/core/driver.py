@@ -24,7 +24,6 @@ from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.messages import Request, Response
 
 _FAILURES = frozenset({ev.WriteRefused, ev.StoreFailed})
 #: Not carried out while term and vote are not durable.
@@ -140,13 +139,13 @@ class Surroundings(Protocol):
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
         """Send a request to a peer; later, ResponseReceived or RequestFailed is fed."""
 
-    def continue_later(self) -> None:
+    def continue_later(self, effect: fx.ContinueLater) -> None:
         """In a later turn of the reactor, feed TurnCame."""
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: fx.Reply) -> None:
         """Answer a request; unknown tokens are ignored."""
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
@@ -155,13 +154,13 @@ class Surroundings(Protocol):
     def answer_read(self, answer: fx.AnswerRead) -> None:
         """Answer one linearizable read."""
 
-    def start_flush(self, flush_id: int, end_index: int) -> None:
+    def start_flush(self, effect: fx.FlushLedger) -> None:
         """Start an fsync; later, EntriesFlushed or StoreFailed is fed."""
 
     def committed(self, committed_index: int) -> None:
         """Wake readers that wait for committed entries."""
 
-    def follow_membership(self, membership: Membership) -> None:
+    def follow_membership(self, effect: fx.FollowMembership) -> None:
         """The members of the group are others now: connect to them."""
 
     def report(self, report: fx.Report) -> None:
@@ -210,18 +209,18 @@ class Driver:
             fx.WriteBodies: self._write_bodies,
             fx.WriteEntries: self._write_entries,
             fx.WriteConfiguration: self._write_configuration,
-            fx.FollowMembership: self._follow_membership,
+            fx.FollowMembership: around.follow_membership,
             fx.TruncateLedger: self._truncate_ledger,
-            fx.FlushLedger: self._flush_ledger,
+            fx.FlushLedger: around.start_flush,
             fx.RecordCommit: self._record_commit,
             fx.LookAgain: self._look_again,
             fx.FillHole: self._fill_hole,
             fx.EndRepair: self._end_repair,
             fx.EndUnsure: self._end_unsure,
             fx.RecordGroup: self._record_group,
-            fx.SendRequest: self._send_request,
-            fx.ContinueLater: self._continue_later,
-            fx.Reply: self._reply,
+            fx.SendRequest: around.send_request,
+            fx.ContinueLater: around.continue_later,
+            fx.Reply: around.reply,
             fx.AnswerAppend: around.answer_append,
             fx.AnswerRead: around.answer_read,
             fx.Report: around.report,
@@ -309,7 +308,8 @@ class Driver:
                 peer_id=effect.peer_id, request_id=effect.request_id, reason="term and vote are not durable"
             )
         if isinstance(effect, fx.Reply):
-            self._around.reply(effect.token, mute_answer(effect.response, self._durable_term))
+            response = mute_answer(effect.response, self._durable_term)
+            self._around.reply(fx.Reply(token=effect.token, response=response))
             return None
         return ev.WriteRefused(code=ResponseCode.DISK_FULL, reason=self.why_mute)
 
@@ -333,9 +333,6 @@ class Driver:
             return _refused(error)
         return ev.EntriesWritten(first_index=effect.first_index, count=1, positions=positions)
 
-    def _follow_membership(self, effect: fx.FollowMembership) -> None:
-        self._around.follow_membership(effect.membership)
-
     def _write_entries(self, effect: fx.WriteEntries) -> ev.Input:
         try:
             self._ledger.append_entries(effect.entries)
@@ -352,9 +349,6 @@ class Driver:
             end_index=self._ledger.ledger_end_index, end_term=self._ledger.ledger_end_term,
             repair_end_index=self._ledger.repair_end_index,
         )
-
-    def _flush_ledger(self, effect: fx.FlushLedger) -> None:
-        self._around.start_flush(effect.flush_id, effect.end_index)
 
     def _record_commit(self, effect: fx.RecordCommit) -> None:
         self._ledger.record_commit(effect.committed_index)
@@ -381,15 +375,6 @@ class Driver:
 
     def _end_unsure(self, _effect: fx.EndUnsure) -> None:
         self._ledger.identity.end_unsure()
-
-    def _send_request(self, effect: fx.SendRequest) -> None:
-        self._around.send_request(effect.peer_id, effect.request_id, effect.request)
-
-    def _continue_later(self, _effect: fx.ContinueLater) -> None:
-        self._around.continue_later()
-
-    def _reply(self, effect: fx.Reply) -> None:
-        self._around.reply(effect.token, effect.response)
 
     def _stop_member(self, effect: fx.StopMember) -> None:
         self.stop()

@@ -51,13 +51,11 @@ from dledger.node.run.flush import LedgerFlusher
 from dledger.node.run.inside import MemberInside
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig
-from dledger.values.ledger.membership import Membership
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import (
     BeginStateRequest,
-    Request,
     Response,
 )
 
@@ -406,11 +404,11 @@ class Node:
     def now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
         assert self._peers is not None
-        self._peers.send(peer_id, request_id, request)
+        self._peers.send(effect.peer_id, effect.request_id, effect.request)
 
-    def follow_membership(self, membership: Membership) -> None:
+    def follow_membership(self, _effect: fx.FollowMembership) -> None:
         self._members_changed()
         if self._peers is not None:
             self._peers.greet()
@@ -420,15 +418,15 @@ class Node:
             self._peers.follow(self.contacts.addresses)
         self.router.door.forget()
 
-    def continue_later(self) -> None:
+    def continue_later(self, _effect: fx.ContinueLater) -> None:
         self._clock.callLater(0, self.driver.feed, ev.TurnCame())
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """An event on the connections that another party can repeat; for L{MemberServer} and the router."""
         self._reports.report(fx.Report(event=event, facts=facts))
 
-    def reply(self, token: int, response: Response) -> None:
-        self.desks.router.questions.reply(token, response)
+    def reply(self, effect: fx.Reply) -> None:
+        self.desks.router.questions.reply(effect.token, effect.response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         self.desks.appends.answered(answer)
@@ -436,8 +434,8 @@ class Node:
     def answer_read(self, answer: fx.AnswerRead) -> None:
         self.desks.reads.answered(answer)
 
-    def start_flush(self, flush_id: int, end_index: int) -> None:
-        self.flusher.start(flush_id, end_index)
+    def start_flush(self, effect: fx.FlushLedger) -> None:
+        self.flusher.start(effect)
 
     def committed(self, committed_index: int) -> None:
         self.desks.committed()

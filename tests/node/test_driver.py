@@ -23,8 +23,6 @@ from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
-    Request,
-    Response,
     VoteResponse,
 )
 from tests.core.helpers import ListLedger, batch, make_config
@@ -64,13 +62,13 @@ class World:
         """Fake time."""
         return self.clock_ms
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
         """Noted."""
-        self._did("send", peer_id, request_id, request)
+        self._did("send", effect.peer_id, effect.request_id, effect.request)
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: fx.Reply) -> None:
         """Noted."""
-        self._did("reply", token, response)
+        self._did("reply", effect.token, effect.response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         """Noted."""
@@ -80,9 +78,17 @@ class World:
         """Noted."""
         self._did("read", answer.token)
 
-    def start_flush(self, flush_id: int, end_index: int) -> None:
+    def continue_later(self, effect: fx.ContinueLater) -> None:
         """Noted."""
-        self._did("flush", flush_id, end_index)
+        self._did("later")
+
+    def follow_membership(self, effect: fx.FollowMembership) -> None:
+        """Noted."""
+        self._did("follow", effect.membership)
+
+    def start_flush(self, effect: fx.FlushLedger) -> None:
+        """Noted."""
+        self._did("flush", effect.flush_id, effect.end_index)
 
     def committed(self, committed_index: int) -> None:
         """Noted."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.state.effects import Report
+from dledger.core.state.effects import FlushLedger, Report
 from dledger.core.state.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.reporting.status import Counters
 from dledger.node.run.flush import SLOW_FSYNC_S, LedgerFlusher
@@ -71,7 +71,7 @@ class FlusherTests(SynchronousTestCase):
         """The store finishes the job before the core hears of it, and of the end that is flushed then."""
         job = Job(7)
         self.store.jobs = [job]
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         self.assertEqual((self.fed, job.runs), ([], 0))
         self.clock.advance(0.004)
         self.thread.finish()
@@ -86,7 +86,7 @@ class FlusherTests(SynchronousTestCase):
         """An fsync that takes long is reported."""
         for seconds in (SLOW_FSYNC_S / 2, SLOW_FSYNC_S):
             self.store.jobs = [Job(7)]
-            self.flusher.start(3, 7)
+            self.flusher.start(FlushLedger(flush_id=3, end_index=7))
             self.clock.advance(seconds)
             self.thread.finish()
         self.assertEqual([report.event for report in self.reports], ["slow-fsync"])
@@ -94,14 +94,14 @@ class FlusherTests(SynchronousTestCase):
     def test_nothing_to_do(self) -> None:
         """Everything is on stable storage already."""
         self.store.jobs = [None]
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         self.assertEqual(self.fed, [EntriesFlushed(flush_id=3, end_index=7)])
         self.assertEqual(self.thread.waiting, [])
 
     def test_a_failed_flush_is_not_repeated(self) -> None:
         """The member is informed once; nothing is tried again, and the job is not finished."""
         self.store.jobs = [Job(7), Job(8)]
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         self.thread.finish(OSError(5, "Input/output error"))
         ((failed,),) = [self.fed]
         assert isinstance(failed, StoreFailed)
@@ -112,15 +112,15 @@ class FlusherTests(SynchronousTestCase):
     def test_store_that_has_failed(self) -> None:
         """A store that cannot even say what to sync is a failed one."""
         self.store.error = StoreError("it has failed before")
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         self.assertEqual(len(self.fed), 1)
         self.assertIsInstance(self.fed[0], StoreFailed)
 
     def test_one_at_a_time(self) -> None:
         """The core asks for the next one only when it has heard of the last; else we are wrong."""
         self.store.jobs = [Job(7), Job(8)]
-        self.flusher.start(3, 7)
-        self.assertRaises(AssertionError, self.flusher.start, 4, 8)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
+        self.assertRaises(AssertionError, self.flusher.start, FlushLedger(flush_id=4, end_index=8))
 
     def test_next_from_within(self) -> None:
         """The core may ask for the next one as soon as it hears of the last."""
@@ -130,11 +130,11 @@ class FlusherTests(SynchronousTestCase):
         def feed(happened: Input) -> None:
             self.fed.append(happened)
             if len(self.fed) == 1:
-                self.flusher.start(4, 9)
+                self.flusher.start(FlushLedger(flush_id=4, end_index=9))
                 self.flusher.idle().addCallback(idle.append)
 
         self.flusher._feed = feed
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         self.thread.finish()
         self.assertEqual(idle, [])
         self.thread.finish()
@@ -145,7 +145,7 @@ class FlusherTests(SynchronousTestCase):
         """Fires at once when nothing runs, else when it has ended, badly too."""
         self.successResultOf(self.flusher.idle())
         self.store.jobs = [Job(7)]
-        self.flusher.start(3, 7)
+        self.flusher.start(FlushLedger(flush_id=3, end_index=7))
         idle = self.flusher.idle()
         self.assertNoResult(idle)
         self.thread.finish(OSError(5, "Input/output error"))

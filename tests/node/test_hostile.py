@@ -79,19 +79,19 @@ class World:
         """The time."""
         return self.clock_ms
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
         """Whatever is sent can be encoded."""
+        request = effect.request
         push.encode_request_frame(request, 1)
         json_bodies.encode_request(attrs.evolve(request, is_batch=True)
                                    if isinstance(request, PushEntryRequest) else request)
-        one = fx.SendRequest(peer_id=peer_id, request_id=request_id, request=request)
-        self.sent = [*self.sent[-63:], one]
+        self.sent = [*self.sent[-63:], effect]
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: fx.Reply) -> None:
         """Whatever is answered can be encoded, and is answered once."""
-        push.encode_response_frame(response, 1)
-        json_bodies.encode_response(response)
-        self.waiting.remove(token)
+        push.encode_response_frame(effect.response, 1)
+        json_bodies.encode_response(effect.response)
+        self.waiting.remove(effect.token)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         """Ignored."""
@@ -99,12 +99,15 @@ class World:
     def answer_read(self, answer: fx.AnswerRead) -> None:
         """Ignored."""
 
-    def start_flush(self, flush_id: int, end_index: int) -> None:
+    def start_flush(self, effect: fx.FlushLedger) -> None:
         """Ends when the schedule says so."""
-        self.flushes.append((flush_id, end_index))
+        self.flushes.append((effect.flush_id, effect.end_index))
 
-    def continue_later(self) -> None:
+    def continue_later(self, effect: fx.ContinueLater) -> None:
         """Ends when the schedule says so."""
+
+    def follow_membership(self, effect: fx.FollowMembership) -> None:
+        """Ignored."""
 
     def committed(self, committed_index: int) -> None:
         """Ignored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -257,8 +258,8 @@ class CoreTests(SynchronousTestCase):
         client.send(commit())
         (token,) = self.tokens()
         response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
-        self.rig.node.reply(token, response)
-        self.rig.node.reply(token, response)
+        self.rig.node.reply(fx.Reply(token=token, response=response))
+        self.rig.node.reply(fx.Reply(token=token, response=response))
         self.assertEqual(len(client.answers()), 1)
         self.assertEqual(other.answers(), [])
         self.assertEqual(self.rig.node.router.questions.unanswered, 0)
@@ -269,12 +270,12 @@ class CoreTests(SynchronousTestCase):
         client.send(commit(), commit())
         first, second = self.tokens()
         response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
-        self.rig.node.reply(first, response)
+        self.rig.node.reply(fx.Reply(token=first, response=response))
         client.connection.abort("gone")
         self.assertEqual(
             self.fed[2:], [ev.RequestAbandoned(token=second), ev.PeerDisconnected(peer_id="n1")]
         )
-        self.rig.node.reply(second, response)
+        self.rig.node.reply(fx.Reply(token=second, response=response))
         self.assertEqual(self.rig.node.router.questions.unanswered, 0)
         self.assertEqual(self.rig.node.status().counts.requests_abandoned, 1)
 
@@ -399,7 +400,7 @@ class CoreTests(SynchronousTestCase):
         """Its answer fires; cancelling forgets it."""
         asked = self.rig.node.transfer("n1")
         (token,) = self.tokens()
-        self.rig.node.reply(token, LeadershipTransferResponse(term=4))
+        self.rig.node.reply(fx.Reply(token=token, response=LeadershipTransferResponse(term=4)))
         self.assertEqual(self.successResultOf(asked), LeadershipTransferResponse(term=4))
         other = self.rig.node.transfer("n1")
         other.cancel()
@@ -411,7 +412,7 @@ class CoreTests(SynchronousTestCase):
         client = self.rig.client()
         client.send(VoteRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=1))
         (token,) = self.tokens()
-        self.rig.node.reply(token, VoteResponse(vote_result=VoteResult.ACCEPT))
+        self.rig.node.reply(fx.Reply(token=token, response=VoteResponse(vote_result=VoteResult.ACCEPT)))
         self.assertEqual(self.rig.node.status().counts.votes, {"ACCEPT": 1})
 
     def test_an_exception_stops_the_member(self) -> None:

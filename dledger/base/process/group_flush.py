@@ -60,20 +60,17 @@ class GroupFlush(Generic[_Job]):
     """
     Invariant: C{_riders} wait for the flush that runs; C{_waiting} for the next one, and are empty while none
     runs.
+
+    @ivar is_running: whether a flush is under way.
     """
 
     def __init__(self, store: Flushable[_Job], run_in_thread: RunInThread) -> None:
         self._store = store
         self._run_in_thread = run_in_thread
-        self._is_running = False
+        self.is_running = False
         self._riders: list[Deferred[_Job | None]] = []
         self._waiting: list[Deferred[_Job | None]] = []
         self._idle_waiters: list[Deferred[None]] = []
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a flush is under way."""
-        return self._is_running
 
     def flush(self) -> Deferred[_Job | None]:
         """
@@ -87,7 +84,7 @@ class GroupFlush(Generic[_Job]):
             return fail(DLedgerError(ResponseCode.LEADER_PENDING_FULL, flushes_waited_for=WAITERS_MAX))
         done: Deferred[_Job | None] = Deferred(self._forget)
         self._waiting.append(done)
-        if not self._is_running:
+        if not self.is_running:
             self._tell(*self._begin())
         return done
 
@@ -105,7 +102,7 @@ class GroupFlush(Generic[_Job]):
         if job is None:
             return riders, None
         self._riders = riders
-        self._is_running = True
+        self.is_running = True
         running = self._run_in_thread(job.run)
         # After finish_flush, so that its failure is the flush's: no caller waits for a store that broke.
         running.addCallback(lambda _: self._store.finish_flush(job))
@@ -114,7 +111,7 @@ class GroupFlush(Generic[_Job]):
 
     def _ended(self, job: _Job) -> None:
         riders = self._riders
-        self._is_running = False
+        self.is_running = False
         self._riders = []
         rest, error = self._begin() if self._waiting else ([], None)
         for done in riders:
@@ -125,7 +122,7 @@ class GroupFlush(Generic[_Job]):
     def _failed(self, failure: Failure) -> None:
         error = self._store.flush_failed(f"fsync: {failure.getErrorMessage()}")
         riders = self._riders + self._waiting
-        self._is_running = False
+        self.is_running = False
         self._riders = []
         self._waiting = []
         self._tell(riders, error)
@@ -141,14 +138,14 @@ class GroupFlush(Generic[_Job]):
     def idle(self) -> Deferred[None]:
         """@return: fires when no flush runs."""
         waiter: Deferred[None] = Deferred()
-        if self._is_running:
+        if self.is_running:
             self._idle_waiters.append(waiter)
         else:
             waiter.callback(None)
         return waiter
 
     def _tell_idle(self) -> None:
-        if not self._is_running:
+        if not self.is_running:
             idle, self._idle_waiters = self._idle_waiters, []
             for waiter in idle:
                 waiter.callback(None)

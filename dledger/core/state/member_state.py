@@ -236,6 +236,7 @@ class MemberState:
     pace: FlushPace = attrs.Factory(FlushPace)
     machine: MachineWord = attrs.Factory(MachineWord)
     seeks_java_leader: bool = False
+    self_id: str = attrs.field(init=False)
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
@@ -249,6 +250,7 @@ class MemberState:
     _quotas: dict[str, Quota] = attrs.Factory(dict)
 
     def __attrs_post_init__(self) -> None:
+        self.self_id = self.config.self_id
         self._follow(self.view.membership)
 
     def _follow(self, found: Membership | None) -> None:
@@ -283,11 +285,6 @@ class MemberState:
         self._told = kept
         self.introduced = found
         self._known = frozenset({*first, *found}) - {self.self_id}
-
-    @property
-    def self_id(self) -> str:
-        """Id of this member."""
-        return self.config.self_id
 
     @property
     def is_leader(self) -> bool:

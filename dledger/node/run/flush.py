@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.group_flush import Flushable, GroupFlush
 from dledger.base.process.threads import RunInThread
-from dledger.core.state.effects import Report
+from dledger.core.state.effects import FlushLedger, Report
 from dledger.core.state.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.reporting.status import Counters
 from dledger.storage.store.store_flush import LedgerFlush
@@ -45,20 +45,20 @@ class LedgerFlusher:
         self._counters = counters
         self._report = report
 
-    def start(self, flush_id: int, end_index: int) -> None:
+    def start(self, effect: FlushLedger) -> None:
         """Sync entries up to C{end_index}; then C{EntriesFlushed} or C{StoreFailed} is fed."""
         assert not self._group.is_running, "one flush at a time"
-        began_s = self._seconds()
-        self._group.flush().addCallback(self._done, flush_id, end_index, began_s).addErrback(self._failed)
+        self._group.flush().addCallback(self._done, effect, self._seconds()).addErrback(self._failed)
 
-    def _done(self, job: LedgerFlush | None, flush_id: int, end_index: int, began_s: float) -> None:
+    def _done(self, job: LedgerFlush | None, effect: FlushLedger, began_s: float) -> None:
+        end_index = effect.end_index
         if job is not None:
             took_s = self._seconds() - began_s
             self._counters.fsync.observe(took_s)
             if took_s >= SLOW_FSYNC_S:
                 self._report(Report(event="slow-fsync", facts={"seconds": round(took_s, 3)}))
             end_index = job.end_index  # a truncation in the meantime has lowered it
-        self._feed(EntriesFlushed(flush_id=flush_id, end_index=end_index))
+        self._feed(EntriesFlushed(flush_id=effect.flush_id, end_index=end_index))
 
     def _failed(self, failure: Failure) -> None:
         self._counters.flush_failures += 1

@@ -166,6 +166,8 @@ class TracedDriver(Driver):
         self._happened: ev.Input | None = None
         self._answer_append = around.answer_append
         self._runners[fx.AnswerAppend] = self._answer
+        self._start_flush = around.start_flush
+        self._runners[fx.FlushLedger] = self._flush
 
     def feed(self, *happened: ev.Input) -> None:
         if not self.is_stopped:
@@ -229,9 +231,9 @@ class TracedDriver(Driver):
             self._trace.cut(outcome.end_index)
         return outcome
 
-    def _flush_ledger(self, effect: fx.FlushLedger) -> None:
+    def _flush(self, effect: fx.FlushLedger) -> None:
         self._trace.flushing(effect.end_index)
-        super()._flush_ledger(effect)
+        self._start_flush(effect)
 
     def _record_commit(self, effect: fx.RecordCommit) -> None:
         self._trace.committed(effect.committed_index)

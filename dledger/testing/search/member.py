@@ -343,20 +343,20 @@ class StepRun:
         """Always the same."""
         return NOW_MS
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
         """Heartbeats only keep patience up, and there is none here."""
-        if not isinstance(request, HeartBeatRequest):
-            self.sent.append(Sent(peer_id, request, request_id))
+        if not isinstance(effect.request, HeartBeatRequest):
+            self.sent.append(Sent(effect.peer_id, effect.request, effect.request_id))
 
-    def continue_later(self) -> None:
+    def continue_later(self, effect: fx.ContinueLater) -> None:
         """Ledgers are too short for that."""
         raise AssertionError("a budget for thousands of entries is spent")
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: fx.Reply) -> None:
         """Answer."""
-        sender_id, number = self.member.asked.pop(token)
+        sender_id, number = self.member.asked.pop(effect.token)
         if number:
-            self.sent.append(Sent(sender_id, response, number))
+            self.sent.append(Sent(sender_id, effect.response, number))
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         """An append ended."""
@@ -366,16 +366,16 @@ class StepRun:
     def answer_read(self, answer: fx.AnswerRead) -> None:
         """There are no reads."""
 
-    def start_flush(self, flush_id: int, end_index: int) -> None:
+    def start_flush(self, effect: fx.FlushLedger) -> None:
         """The end of the fsync is an event of the search."""
         assert self.member.flush is None, "two fsyncs"
         self.member.ledger.is_cut = False
-        self.member.flush = flush_id, end_index
+        self.member.flush = effect.flush_id, effect.end_index
 
     def committed(self, committed_index: int) -> None:
         """The ledger has heard it."""
 
-    def follow_membership(self, membership: Membership) -> None:
+    def follow_membership(self, effect: fx.FollowMembership) -> None:
         """All are connected to all, always."""
 
     def report(self, report: fx.Report) -> None:

@@ -281,18 +281,20 @@ class WatchedAround:
             self._member.world.words.reports(self._member, report)
         self._around.report(report)
 
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+    def send_request(self, effect: fx.SendRequest) -> None:
+        peer_id, request = effect.peer_id, effect.request
         if not self._member.is_dying:
             self._member.world.invariants.asks(self._member, request)
             self._member.world.chunks.asks(self._member, request)
             self._member.world.words.asks(self._member, self._driver.outcomes.before, peer_id, request)
-            self._driver.memory.asks(peer_id, request_id, request)
+            self._driver.memory.asks(peer_id, effect.request_id, request)
             if isinstance(request, PushEntryRequest):
                 pushes, key = self._driver.pushes, (peer_id, request.type)
                 pushes[key] = pushes.get(key, 0) + 1
-        self._around.send_request(peer_id, request_id, request)
+        self._around.send_request(effect)
 
-    def reply(self, token: int, response: Response) -> None:
+    def reply(self, effect: fx.Reply) -> None:
+        token, response = effect.token, effect.response
         request = self._driver.asked.pop(token, None)
         if request is not None and not self._member.is_dying:
             world = self._member.world
@@ -305,7 +307,7 @@ class WatchedAround:
                     is_at_once=isinstance(happened, ev.RequestReceived) and happened.token == token,
                 )
             self._driver.heard(token, response)
-        self._around.reply(token, response)
+        self._around.reply(effect)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         if not self._member.is_dying:
