@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 from construct import Struct
@@ -164,6 +165,19 @@ def rows(lines: list[str]) -> list[list[str]]:
     ]
 
 
+def keys_of_ours() -> list[tuple[str, str, str]]:
+    """Message, key and default of each item below "Keys of ours"."""
+    found, message = [], ""
+    for line in sections()["Keys of ours"]:
+        if heading := re.fullmatch(r"([A-Z_]+ (?:request|answer)|every one):", line):
+            message = heading[1]
+        elif line.startswith("* "):
+            item = re.match(r"\* `(\w+)` \((.+?)\): .", line)
+            assert item, line
+            found.append((message, item[1], item[2].strip("`")))
+    return found
+
+
 class TablesTests(SynchronousTestCase):
     """Each table has the fields of its declaration, in their order."""
 
@@ -252,7 +266,7 @@ class KeysTests(SynchronousTestCase):
 
     def test_keys_of_ours(self) -> None:
         """All of them, and no other."""
-        shown = [(message, key) for message, key, _, _ in rows(sections()["Keys of ours"])[1:]]
+        shown = [(message, key) for message, key, _ in keys_of_ours()]
         expected = {("every one", "wireVersion")} | {
             (f"{kind.name} {'answer' if is_answer else 'request'}", key)
             for (kind, is_answer), keys in OURS.items()
@@ -263,7 +277,7 @@ class KeysTests(SynchronousTestCase):
 
     def test_defaults(self) -> None:
         """What is not written is the default of the field."""
-        for message, key, default, _ in rows(sections()["Keys of ours"])[1:]:
+        for message, key, default in keys_of_ours():
             kind, _, word = message.partition(" ")
             requests = MESSAGES[RequestCode.METADATA if kind == "every" else RequestCode[kind]]
             field = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
