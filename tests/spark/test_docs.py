@@ -28,16 +28,30 @@ def table(heading: str) -> list[tuple[str, ...]]:
     return rows
 
 
+_OPTION = re.compile(r"\* (`\w+`)(?: \((.*?)\))?: (.+)")
+
+
+def options_of(heading: str) -> list[tuple[str, str]]:
+    """Names and defaults, -: none, in the first list of options after a heading."""
+    found: list[tuple[str, str]] = []
+    for line in TEXT[TEXT.index(f"\n{heading}\n") :].splitlines():
+        match = _OPTION.fullmatch(line)
+        if match:
+            found.append((match[1].strip("`"), match[2] or "-"))
+        elif found:
+            break
+    return found
+
+
 class DocumentTests(SynchronousTestCase):
     """Tables."""
 
     def test_options(self) -> None:
         """All options, in the order of the code, with their defaults."""
-        found = [(name.strip("`"), default) for name, default, _ in table("## Options")]
-        self.assertEqual(found, [(option.name, option.default) for option in OPTIONS])
+        self.assertEqual(options_of("## Options"), [(option.name, option.default) for option in OPTIONS])
 
     def test_defaults(self) -> None:
-        """Each default of the table is one."""
+        """Each default of the list is one."""
         options = ScanOptions()
         for option in OPTIONS:
             value = getattr(options, option.field)

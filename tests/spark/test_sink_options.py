@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_options -*-
-"""The options of the sink, and the table in docs/spark.md."""
+"""The options of the sink, and their list in docs/spark.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.sink.options import SINK_OPTIONS, SinkOptions
 from dledger.values.tls_files import TlsFiles
-from tests.spark.test_docs import table
+from tests.spark.test_docs import options_of
 
 MEMBERS = {"bootstrap": "n0-127.0.0.1:1"}
 STREAM = {**MEMBERS, "sinkId": "orders"}
@@ -25,9 +25,9 @@ class SinkOptionTests(SynchronousTestCase):
         error = self.assertRaises(OptionError, SinkOptions.of, given, is_stream=is_stream)
         self.assertIn(said, str(error))
 
-    def test_table(self) -> None:
-        """The table of the documents has all of them in order, with their defaults."""
-        found = [(name.strip("`"), default) for name, default, *_ in table("## Sink")]
+    def test_list(self) -> None:
+        """The list of the documents has all of them in order, with their defaults."""
+        found = options_of("## Sink")
         self.assertEqual(found, [(option.name, option.default) for option in SINK_OPTIONS])
         options = SinkOptions()
         for option in SINK_OPTIONS:
