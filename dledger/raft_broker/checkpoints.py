@@ -31,10 +31,10 @@ from protocols.wire.layout import struct_of
 
 #: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
-_MARK_DECLARATION = Struct(
+DISPATCHED_DECLARATION = Struct(
     "offset" / Int64sb, "tail_check" / Int32ub, "file_size" / Int64sb, "units" / Int64sb,
 )
-_MARK = struct_of(_MARK_DECLARATION)
+_MARK = struct_of(DISPATCHED_DECLARATION)
 #: In a mark that was lowered since.
 UNITS_UNKNOWN = -1
 _CRC = struct_of(Struct("crc" / Int32ub))

@@ -9,6 +9,8 @@ from pathlib import Path
 from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.raft_broker.checkpoints import DISPATCHED_DECLARATION
+from dledger.rocketmq.metadata.tables_mark import TABLES_MARK_DECLARATION
 from dledger.rocketmq.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
 from dledger.rocketmq.store.index.index_mark import INDEX_MARK_DECLARATION
 from dledger.rocketmq.store.log.log_mark import LOG_MARK_DECLARATION
@@ -110,6 +112,8 @@ DECLARED = {
     "Readers of a state": fields_of(STATE_READER_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
+    "Mark of the tables": fields_of(TABLES_MARK_DECLARATION),
+    "Dispatched": fields_of(DISPATCHED_DECLARATION),
     "Chunks": fields_of(CHUNK_ROW_DECLARATION),
     "Sums of a chunk": fields_of(CHUNK_SUMS_DECLARATION),
     "Snapshots of a machine": fields_of(SNAPSHOT_HEADER_DECLARATION),

@@ -28,8 +28,10 @@ TABLES_MARK_NAME = "applied"
 LOGGED_FILES = tuple(
     table.file_name for table in (Topics, Groups, ConsumerOffsets, DelayOffsets, RequestModes, OrderInfos)
 )
+#: Two checksums for each of L{LOGGED_FILES} follow, of its old and its new content.
+TABLES_MARK_DECLARATION = Struct("offset" / Int64sb, "tail_check" / Int32ub)
 _MARK = struct_of(Struct(
-    "offset" / Int64sb, "tail_check" / Int32ub,
+    *TABLES_MARK_DECLARATION.subcons,
     *(f"{age} {name}" / Int32ub for name in LOGGED_FILES for age in ("old", "new")),
 ))
 _CRC = struct_of(Struct("crc" / Int32ub))
