@@ -32,6 +32,7 @@ class PlayTests(SynchronousTestCase):
         found = measured(
             {"cuts": lambda: fold.cut(0), "commits": lambda: fold.commit(0)}, Path(self.mktemp())
         )
-        contexts = found.get_data().contexts_by_lineno(str(ROOT / "dledger" / "ledger" / "group_state.py"))
+        path = ROOT / "dledger" / "values" / "ledger" / "group_state.py"
+        contexts = found.get_data().contexts_by_lineno(str(path))
         self.assertEqual({name for names in contexts.values() for name in names}, {"cuts", "commits"})
         self.assertEqual({len(names) for names in contexts.values()}, {1})
