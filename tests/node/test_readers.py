@@ -519,10 +519,15 @@ class OrderTests(ReaderCase):
 
     def test_one_at_a_time(self) -> None:
         """Two processes that ask in one turn do not both get the log."""
+        desk = self.rig.node.desks.readers
+        append, later = desk.append, Deferred[None]()
+        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         for holder in ("p1", "p2", "p3"):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder=holder, lease_ms=1000
             ))
+        self.pass_time()
+        later.callback(None)
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
