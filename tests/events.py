@@ -25,12 +25,10 @@ The events of a member have these names in its log (`event` of a [JSON line](ope
 label `event` of the metric `dledger_events_total`, by which an alert can name them:
 `increase(dledger_events_total{event="term-leap"}[10m]) > 0`. Names stay; new ones may come.
 
-*Folded*: a retry, or another party, can repeat the event. The first one is written, then one line a minute
-with `times` and `since_s`, and one 10 s after the last. The facts by which a repetition is known are named;
-- if all count as one. The metric counts each.
+A retry, or another party, can repeat an event that is *folded*: the first one is written, then one line a
+minute with `times` and `since_s`, and one 10 s after the last. "By" names the facts that are equal in
+repetitions. The metric counts each.
 
-| Event | Level | Meaning | Folded by |
-|---|---|---|---|
 """
 #: Calls whose first argument, or C{event=}, is the name of an event.
 _CALLS = frozenset({"report", "Report", "_note", "note"})
@@ -40,8 +38,10 @@ def page() -> str:
     """The page as it should be."""
     rows = []
     for name, kind in EVENT_KINDS.items():
-        same = "" if kind.same is None else ", ".join(f"`{one}`" for one in kind.same) or "-"
-        rows.append(f"| `{name}` | {kind.level} | {kind.meaning} | {same} |\n")
+        folded = "" if kind.same is None else ", folded"
+        if kind.same:
+            folded += " by " + ", ".join(f"`{one}`" for one in kind.same)
+        rows.append(f"* `{name}` ({kind.level}{folded}): {kind.meaning}\n")
     return HEAD + "".join(rows)
 
 

@@ -6,7 +6,8 @@ together, in how many functions and modules.
     python -m tests.roads            show them beside tests/roads.txt
     python -m tests.roads --write    keep shorter ones; a longer one is refused
 
-The simulators, whose parts lie between, do not count, nor do comprehensions and what attrs makes.
+The simulators, whose parts lie between, and what their checks call do not count, nor do comprehensions and
+what attrs makes.
 """
 
 from __future__ import annotations

@@ -185,16 +185,16 @@ def _names(names: Sequence[str]) -> str:
 
 def _third(layer: Layer) -> str:
     names = [name for name in layer.third if name not in ("attr", "zope.interface", "werkzeug")]
-    return ", ".join(names) or "-"
+    return ", ".join(names) or "nothing else"
 
 
 def table(graph: Mapping[str, set[str]]) -> str:
-    """The rooms as a Markdown table, in the order of the rows."""
+    """The rooms as a Markdown list, in the order of the layers."""
     graph = reduced(graph)
-    lines = ["| Room | Modules | Imports the rooms | Third parties |", "|---|---|---|---|"]
+    lines = []
     for layer in LAYERS:
-        rooms = ", ".join(sorted(graph.get(layer.name, ()))) or "-"
-        lines.append(f"| {layer.name} | {_names(layer.covers)} | {rooms} | {_third(layer)} |")
+        rooms = ", ".join(sorted(graph.get(layer.name, ()))) or "no room"
+        lines.append(f"* {layer.name} ({_names(layer.covers)}): {rooms}; {_third(layer)}")
     return "\n".join(lines)
 
 

@@ -34,12 +34,6 @@ def pages() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 
 
-def first_cells(page: Path) -> list[str]:
-    """First cell of every row of every table, without backquotes."""
-    rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("|")]
-    return [row.split("|")[1].strip().strip("`") for row in rows]
-
-
 def anchors(text: str) -> set[str]:
     """The anchors of the headings, for links."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)

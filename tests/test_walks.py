@@ -26,10 +26,10 @@ def _with_arrow() -> ModuleType:
 
 
 class PageTests(SynchronousTestCase):
-    """Each table has the functions of its run, in the order of their first calls."""
+    """Each list has the functions of its run, in the order of their first calls."""
 
     def check(self, names: list[str], run: Callable[[], Calls]) -> None:
-        """Compare a table; no two neighbours of it could change places."""
+        """Compare a list; no two neighbours of it could change places."""
         codes = run().codes
         self.assertEqual(problem_of(names, codes), "")
         self.assertGreater(len(names), 8)

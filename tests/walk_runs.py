@@ -81,6 +81,7 @@ def append() -> Calls:
 def command() -> Calls:
     """A command for the state machine."""
     group = _Group(has_machines=True)
+    group.run(lambda client: client.submit_command(TAKEN))
     with Calls() as calls:
         group.run(lambda client: client.submit_command(TAKEN), calls=calls)
     return calls

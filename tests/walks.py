@@ -2,8 +2,8 @@
 """
 The stations of the walks in docs/, and the order in which a real run calls them.
 
-A page lists stations in tables: the first cell is a number, the second one begins with the dotted name of a
-function. L{Calls} remembers the calls of a run; L{problem_of} compares both.
+A page lists stations with numbers; each begins with the dotted name of a function. L{Calls} remembers the
+calls of a run; L{problem_of} compares both.
 """
 
 from __future__ import annotations
@@ -20,13 +20,22 @@ from typing import Any
 
 from tests.import_graph import ROOT
 
-_ROW = re.compile(r"^\| \d+ \| `((?:dledger|protocols)\.[\w.]+)`", re.MULTILINE)
+_STATION = re.compile(r"^\d+\. `((?:dledger|protocols)\.[\w.]+)`", re.MULTILINE)
+_CHECKS = tuple(f"{ROOT}/dledger/testing/group/{name}" for name in ("checks/", "watching/words.py"))
 _OURS = tuple(f"{ROOT}/{folder}/" for folder in ("dledger", "protocols"))
+
+
+def _is_check(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_CHECKS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Calls:
     """
-    A context manager that remembers calls of our functions.
+    A context manager that remembers calls of our functions, but those of a simulator's checks.
 
     @ivar codes: of the functions, in the order of the calls, in all threads that begin meanwhile.
     @ivar answered: number of them when the caller had its answer; -1: at the end.
@@ -38,9 +47,9 @@ class Calls:
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
-            code = frame.f_code
-            if code.co_filename.startswith(_OURS) or code.co_filename.startswith("<attrs"):
-                self.codes.append(code)
+            name = frame.f_code.co_filename
+            if (name.startswith(_OURS) or name.startswith("<attrs")) and not _is_check(frame):
+                self.codes.append(frame.f_code)
 
     def note_answer(self) -> None:
         """The caller has its answer."""
@@ -84,11 +93,11 @@ def code_of(name: str) -> CodeType:
 
 
 def stations(page: Path, heading: str) -> list[str]:
-    """The names of the stations in the section with this heading, in the order of its table."""
+    """The names of the stations in the section with this heading, in the order of its list."""
     _before, found, rest = page.read_text("utf-8").partition(f"\n## {heading}\n")
     if not found:
         raise LookupError(f"{page.name}: no section {heading!r}")
-    return _ROW.findall(rest.split("\n## ")[0])
+    return _STATION.findall(rest.split("\n## ")[0])
 
 
 def problem_of(names: Sequence[str], calls: Sequence[CodeType]) -> str:

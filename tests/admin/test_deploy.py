@@ -83,12 +83,12 @@ class DeployTests(SynchronousTestCase):
         self.assertEqual({name for name in named if f"alert: {name}\n" not in alerts}, set())
 
     def test_runbook(self) -> None:
-        """Each alert has its row in docs/operations.md, in the same order, with a place to go on."""
+        """Each alert has its item in docs/operations.md, in the same order, with a place to go on."""
         document: Any = yaml.safe_load((DEPLOY / "prometheus-alerts.yaml").read_text("utf-8"))
         names = [rule["alert"] for group in document["groups"] for rule in group["rules"]]
         text = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
         section = text[text.index("\n## Alerts\n") :].split("\n## ")[1]
-        rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
+        rows = re.findall(r"^\* `(\w+)`: (.+)\. Then (.+)$", section, re.MULTILINE)
         self.assertEqual([name for name, _, _ in rows], names)
         for name, _, steps in rows:
             self.assertRegex(steps, r"\]\((#[\w-]+|[\w-]+\.md(#[\w-]+)?)\)", name)

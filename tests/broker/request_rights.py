@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.test_request_rights -*-
 """
-The table of docs/security.md that says what each request to a broker with access control needs, made from
+The lists of docs/security.md that say what each request to a broker with access control needs, made from
 L{dledger.rocketmq.broker.access.request_rights}.
 
     python -m tests.broker.request_rights            say whether docs/ is current
@@ -20,27 +20,27 @@ BEGIN, END = "<!-- request rights -->", "<!-- end of request rights -->"
 
 
 def _rows(wants_signature: bool) -> list[str]:
-    """One row for all requests of one right."""
+    """One item for all requests of one right."""
     requests: dict[str, list[str]] = {}
     for code, rule in sorted(RULES.items()):
         if isinstance(rule.needs, Answered) == wants_signature:
             needs = str(getattr(rule.needs, "value", rule.needs))
             requests.setdefault(needs, []).append(f"{rule.name} ({code})")
-    return [f"| {needs} | {', '.join(names)} |" for needs, names in requests.items()]
+    return [f"* {needs}: {', '.join(names)}" for needs, names in requests.items()]
 
 
 def table() -> str:
-    """Both tables, between their marks."""
+    """Both lists, between their marks."""
     return "\n".join([
-        BEGIN, "| An account needs | Requests |", "|---|---|", *_rows(wants_signature=False),
-        "| `admin: true` | any other that the broker knows |", "",
-        "For these requests any signature is enough. No answer to them has a message:", "",
-        "| The answer has | Requests |", "|---|---|", *_rows(wants_signature=True), END,
+        BEGIN, "An account needs", "", *_rows(wants_signature=False),
+        "* `admin: true`: any other that the broker knows", "",
+        "For these requests any signature is enough. Their answers have no message, but", "",
+        *_rows(wants_signature=True), END,
     ])
 
 
 def wanted(text: str) -> str:
-    """The page with the present table. @raise ValueError: its marks are missing."""
+    """The page with the present lists. @raise ValueError: its marks are missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

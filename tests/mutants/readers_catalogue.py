@@ -57,6 +57,9 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("deposed-leader-renews", "a leader that has been deposed renews leases", (
         Patch(_DESK, "        \"\"\"See rule 5.\"\"\"\n        await self.reads.read_index()\n", ""),
     ), {"test": f"{_REQUESTS}.OrderTests.test_a_deposed_leader_renews_nothing"}),
+    ("deposed-leader-refuses", "a leader that has been deposed refuses requests from what it knew", (
+        Patch(_DESK, "        if needs_proof:\n", "        if False:\n"),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_a_deposed_leader_says_nothing_from_what_it_knew"}),
     ("shares-of-own-entries", "processes that share a reader read each other's commits for ever", (
         Patch(_STATE, "        if not self.has_entries(begin):\n            return begin\n", ""),
     ), {"test": f"{_REQUESTS}.LeaseTests.test_comes_to_rest"}),

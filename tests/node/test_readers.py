@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.requests import readers
+from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.readers import ASKED_MAX, LISTS_MAX, PAGE_MAX, SHOWN_MAX, SLICE_MAX, Asker
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger import reader_table
@@ -351,10 +352,15 @@ class RefusalTests(ReaderCase):
     def test_readers_that_are_begun_at_once(self) -> None:
         """What the leader has judged by an earlier state finds no room all the same."""
         self.set_room(1, 1)
+        desk = self.rig.node.desks.readers
+        append, later = desk.append, Deferred[None]()
+        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         for name in ("r0", "r1"):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name=name, holder="p1", lease_ms=1000
             ))
+        self.pass_time()
+        later.callback(None)
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEADER_NOT_READY])
@@ -513,10 +519,15 @@ class OrderTests(ReaderCase):
 
     def test_one_at_a_time(self) -> None:
         """Two processes that ask in one turn do not both get the log."""
+        desk = self.rig.node.desks.readers
+        append, later = desk.append, Deferred[None]()
+        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         for holder in ("p1", "p2", "p3"):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder=holder, lease_ms=1000
             ))
+        self.pass_time()
+        later.callback(None)
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
@@ -524,11 +535,11 @@ class OrderTests(ReaderCase):
 
     def test_many_that_fail_at_once(self) -> None:
         """A thousand requests about one reader wait; when the leader steps down, each is answered."""
-        first: Deferred[int] = Deferred()
+        first: Deferred[AppendResult] = Deferred()
         waits = [first]
         lost = DLedgerError(ResponseCode.NOT_LEADER)
         desk = self.rig.node.desks.readers
-        self.patch(desk.reads, "read_index", lambda: waits.pop() if waits else fail(lost))
+        desk.append = lambda _body: waits.pop() if waits else fail(lost)
         for _ in range(1000):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000
@@ -582,6 +593,17 @@ class OrderTests(ReaderCase):
         lost = DLedgerError(ResponseCode.NOT_LEADER)
         self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
         self.refused(ResponseCode.NOT_LEADER, "", "renew", token=token)
+
+    def test_a_deposed_leader_says_nothing_from_what_it_knew(self) -> None:
+        """What needs no entry, refusals too, needs a proof; a decision that is written proves itself."""
+        token = self.good("take").token
+        self.good("commit", token=token, index=3)
+        lost = DLedgerError(ResponseCode.NOT_LEADER)
+        self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
+        self.refused(ResponseCode.NOT_LEADER, "", "take", holder="p2")
+        self.refused(ResponseCode.NOT_LEADER, "", "commit", token=token, index=3)
+        self.refused(ResponseCode.NOT_LEADER, "", "commit", token=token + 1, index=5)
+        self.assertEqual(self.good("commit", token=token, index=5).next_index, 6)
 
     def test_a_void_decision_is_not_answered(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""

@@ -16,16 +16,15 @@ from tests.processes.members import ROOT
 TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 
 
-def table(heading: str) -> list[tuple[str, ...]]:
-    """The cells of the first table after a heading, without its own head."""
+def named(heading: str) -> list[str]:
+    """What is before the colon in each item of the first list after a heading."""
     section = TEXT[TEXT.index(f"\n{heading}\n") :]
-    lines = section[section.index("\n|") + 1 :].splitlines()
-    rows = []
-    for line in lines[2:]:
-        if not line.startswith("|"):
+    found = []
+    for line in section[section.index("\n* ") + 1 :].splitlines():
+        if not line.startswith("* "):
             break
-        rows.append(tuple(cell.strip() for cell in line.strip("|").split(" | ")))
-    return rows
+        found.append(line.removeprefix("* ").partition(": ")[0])
+    return found
 
 
 _OPTION = re.compile(r"\* (`\w+`)(?: \((.*?)\))?: (.+)")
@@ -44,7 +43,7 @@ def options_of(heading: str) -> list[tuple[str, str]]:
 
 
 class DocumentTests(SynchronousTestCase):
-    """Tables."""
+    """Lists."""
 
     def test_options(self) -> None:
         """All options, in the order of the code, with their defaults."""
@@ -64,10 +63,9 @@ class DocumentTests(SynchronousTestCase):
         """Names and types of both schemas."""
         for heading, columns in (("## Schema", ENTRY_COLUMNS), ("### RocketMQ messages", MESSAGE_COLUMNS),
                                  ("### Times and headers", ENVELOPE_COLUMNS)):
-            found = [row[:2] for row in table(heading)]
-            self.assertEqual(found, [(f"`{column.name}`", column.ddl) for column in columns])
+            self.assertEqual(named(heading), [f"`{column.name}` {column.ddl}" for column in columns])
 
     def test_own_entries(self) -> None:
         """All kinds of the log's own entries; one that is not known is an error there."""
-        found = [kind.strip("`") for kind, _ in table("### The log's own entries")]
+        found = [kind.strip("`") for kind in named("### The log's own entries")]
         self.assertEqual(sorted(found), sorted(["null", *(set(OwnKind) - {OwnKind.UNKNOWN})]))

@@ -85,7 +85,7 @@ def fields_of(declaration: Struct) -> list[Field]:
 #: What every message's fixed part begins with.
 BASE = fields_of(METADATA_REQUEST_DECLARATION)
 
-#: Heading to what its table must declare.
+#: Heading to the fields that its list must have.
 DECLARED = {
     "Remoting": fields_of(FRAME_START_DECLARATION),
     "ROCKETMQ header": fields_of(BINARY_HEADER_DECLARATION),
@@ -156,13 +156,10 @@ def sections() -> dict[str, list[str]]:
     return found
 
 
-def rows(lines: list[str]) -> list[list[str]]:
-    """Cells of the rows of a section's tables, without their backquotes; the heads are rows, too."""
-    return [
-        [cell.strip().strip("`") for cell in line.split("|")[1:-1]]
-        for line in lines
-        if line.startswith("|") and not line.startswith("|---")
-    ]
+def layout(lines: list[str]) -> list[tuple[str, int, int, str]]:
+    """Name, offset, size and meaning of each field in a section."""
+    found = (re.fullmatch(r"\* `(\w+)` \((\d+), (\d+)\): (.+)", line) for line in lines)
+    return [(one[1], int(one[2]), int(one[3]), one[4]) for one in found if one]
 
 
 def keys_of_ours() -> list[tuple[str, str, str]]:
@@ -179,7 +176,7 @@ def keys_of_ours() -> list[tuple[str, str, str]]:
 
 
 class TablesTests(SynchronousTestCase):
-    """Each table has the fields of its declaration, in their order."""
+    """Each list has the fields of its declaration, in their order."""
 
     def setUp(self) -> None:
         """Read the page."""
@@ -188,30 +185,22 @@ class TablesTests(SynchronousTestCase):
     def test_declarations(self) -> None:
         """Names, offsets, sizes."""
         for heading, declared in DECLARED.items():
-            table = rows(self.sections[heading])
-            if not declared:
-                self.assertEqual(table, [], heading)
-                continue
-            self.assertEqual(table[0], ["Field", "Offset", "Size", "Meaning"], heading)
-            shown = [(name, int(offset), int(size)) for name, offset, size, _ in table[1:]]
+            shown = [(name, offset, size) for name, offset, size, _ in layout(self.sections[heading])]
             self.assertEqual(shown, declared, heading)
-            self.assertTrue(all(meaning for *_, meaning in table[1:]), heading)
 
     def test_nothing_else_is_declared(self) -> None:
-        """A table of fields whose declaration is gone is noticed."""
-        tabled = {
-            heading for heading, lines in self.sections.items() if any("| Offset |" in line for line in lines)
-        }
-        self.assertEqual(tabled, {heading for heading, declared in DECLARED.items() if declared})
+        """Fields whose declaration is gone are noticed."""
+        described = {heading for heading, lines in self.sections.items() if layout(lines)}
+        self.assertEqual(described, {heading for heading, declared in DECLARED.items() if declared})
 
     def test_every_message_begins_with_the_base(self) -> None:
-        """Which is why the tables of messages leave it out."""
+        """Which is why the lists of messages leave it out."""
         for declarations in (REQUEST_DECLARATIONS, RESPONSE_DECLARATIONS):
             for kind, declaration in declarations.items():
                 self.assertEqual(fields_of(declaration)[: len(BASE)], BASE, kind.name)
 
     def test_sizes_of_fixed_parts(self) -> None:
-        """The sentence below each table counts the bytes."""
+        """The sentence below each list counts the bytes."""
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS)):
             for kind, declaration in declarations.items():
                 heading = f"{kind.name} {word}"
@@ -238,26 +227,28 @@ class TablesTests(SynchronousTestCase):
 
     def test_numbers_of_messages(self) -> None:
         """Code and kind."""
-        shown = [(name, int(code), int(kind)) for name, code, kind in
-                 rows(self.sections["Messages and their numbers"])[1:]]
+        lines = "\n".join(self.sections["Messages and their numbers"])
+        items = re.findall(r"^\* (\w+): (\d+), (\d+)$", lines, re.MULTILINE)
+        shown = [(name, int(code), int(kind)) for name, code, kind in items]
         self.assertEqual(shown, [(kind.name, int(kind), number) for kind, number in KINDS.items()])
 
     def test_limits(self) -> None:
         """Each constant has the value that is shown."""
-        table = rows(self.sections["Limits"])[1:]
-        self.assertGreater(len(table), 8)
-        for name, value, _ in table:
+        items = re.findall(r"^\* `([\w.]+)`, (\d+): .", "\n".join(self.sections["Limits"]), re.MULTILINE)
+        self.assertGreater(len(items), 20)
+        for name, value in items:
             module, _, constant = name.rpartition(".")
             self.assertEqual(getattr(importlib.import_module(module), constant), int(value), name)
 
     def test_first_bytes(self) -> None:
         """The native one, its version, our language."""
-        table = rows(self.sections["A connection"])
-        self.assertIn(f"0x{NATIVE_FIRST_BYTE:X}", [row[0] for row in table])
-        header = {row[0]: row[3] for row in rows(self.sections["Header"])[1:]}
+        self.assertTrue(any(
+            line.startswith(f"* `0x{NATIVE_FIRST_BYTE:X}`: ") for line in self.sections["A connection"]
+        ))
+        header = {name: meaning for name, *_, meaning in layout(self.sections["Header"])}
         self.assertEqual(header["first_byte"], f"0x{NATIVE_FIRST_BYTE:X}")
         self.assertEqual(header["version"], str(FRAME_VERSION))
-        binary = {row[0]: row[3] for row in rows(self.sections["ROCKETMQ header"])[1:]}
+        binary = {name: meaning for name, *_, meaning in layout(self.sections["ROCKETMQ header"])}
         self.assertIn(f"{LANGUAGES.index('PYTHON')} is PYTHON", binary["language"])
 
 

@@ -2,9 +2,10 @@
 """
 The requests of named readers: READER, see docs/readers.md.
 
-Rule 1: the leader decides from the readers that are committed, after it has proved that it leads (read
-index), and answers when its decision is committed and counts. One decision about a reader is under way at a
-time.
+Rule 1: the leader decides from the readers that are committed, and answers when its decision is committed and
+counts: it names the decision before it, so that one from an older state does not count. What is answered
+without an entry, a refusal too, is decided after the leader has proved that it leads (read index). One
+decision about a reader is under way at a time.
 Rule 2: a decision that does not count (somebody else's came first) is answered as not made; the client asks
 again.
 Rule 3: the time of a lease is that of the leader. A new leader counts each lease from when it first sees it,
@@ -230,7 +231,7 @@ class ReaderDesk:
         if request.does == "renew":
             self._leases.heard(request.name, self._leased(request)[1].token)
             return await self._alone(request.name, lambda: self._renew(request))
-        return await self._alone(request.name, lambda: self._decide_now(request, asker))
+        return await self._alone(request.name, lambda: self._decide(request, asker))
 
     async def _list(self, after: str) -> ReaderResponse:
         """Readers after a name. Few are under way, and a page is made once for each state of the log."""
@@ -270,9 +271,17 @@ class ReaderDesk:
             if not turns.outstanding:
                 self.under_way.pop(name, None)
 
-    async def _decide_now(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
-        await self.reads.read_index()
-        return await self._decide(request, asker)
+    async def _decide(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
+        """See rule 1."""
+        try:
+            known, decision = self._judged(request, asker)
+            needs_proof = decision.state is None
+        except DLedgerError:
+            needs_proof = True
+        if needs_proof:
+            await self.reads.read_index()
+            known, decision = self._judged(request, asker)
+        return await self._carry_out(request.name, known, decision)
 
     def _known(self) -> ReaderTable:
         """@raise DLedgerError: LEADER_NOT_READY, they are not known."""
@@ -305,7 +314,10 @@ class ReaderDesk:
             next_index=state.next_index, committed_index=self._core.committed_index,
         )
 
-    async def _decide(self, request: ReaderRequest, asker: Asker) -> ReaderResponse:
+    def _judged(
+        self, request: ReaderRequest, asker: Asker
+    ) -> tuple[KnownReader | None, rules.Decision]:
+        """@return: what is known of the reader, and the decision. @raise DLedgerError: it is refused."""
         name, known = request.name, self._known().get(request.name)
         if known is not None and not known.state.is_forgotten and not asker.may_ask(request, known.state):
             raise DLedgerError(ResponseCode.FORBIDDEN, reason=(
@@ -314,10 +326,16 @@ class ReaderDesk:
             ))
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
         decision = self._decision(request, known, span, asker.owner)
+        if decision.state is not None:
+            self._check_room(decision.state)
+        return known, decision
+
+    async def _carry_out(
+        self, name: str, known: KnownReader | None, decision: rules.Decision
+    ) -> ReaderResponse:
         if decision.state is None:
             state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
         else:
-            self._check_room(decision.state)
             before = -1 if known is None else known.entry_index
             result = await self._write(decision.state, before)
             known = self._known().get(name)
