@@ -439,7 +439,7 @@ class SegmentList(SegmentReader):
 
         @return: the calls that bring it to stable storage. L{release} follows when they have ended.
         """
-        files = self.take_dirty()
+        files, self.dirty = self.dirty.values(), {}
         self.busy = frozenset(files)
         steps: list[Callable[[], None]] = [file.datasync for file in files]
         if self.directory_dirty:

@@ -98,22 +98,25 @@ class MarkWriter:
                 raise
             self._mark = before
 
-    def flushed(self, end: End, index_end_position: int) -> None:
-        """
-        Data is on stable storage up to C{end}, and the index up to the record at C{index_end_position}.
-
-        Does not lower what was synced in the meantime.
-        """
-        self.durable = max(self.durable, end, key=lambda one: one.index)
-        self._index_end_position = max(self._index_end_position, index_end_position)
-
     def add_to(self, job: FlushJob) -> None:
-        """Let C{job} bring the newest mark to stable storage. L{job_ended} follows."""
+        """Let C{job} bring the newest mark to stable storage. L{flushed} follows."""
         job.add_mark(self._file)
 
-    def job_ended(self, job: FlushJob) -> None:
-        """C{job} has run without an error."""
-        self._file.synced(job.mark_generation)
+    def flushed(self, job: FlushJob, end: End, index_end_position: int) -> None:
+        """
+        C{job} has run without an error. Unless the ledger was cut since it was captured, data is on stable
+        storage up to C{end}, and the index up to the record at C{index_end_position}: the mark says so. This
+        does not lower what was synced in the meantime.
+
+        @raise StoreError: the mark could not be written.
+        """
+        if job.mark_generation >= 0:
+            self._file.synced(job.mark_generation)
+        if job.epoch == self._ledger.epoch:
+            if end.index > self.durable.index:
+                self.durable = end
+            self._index_end_position = max(self._index_end_position, index_end_position)
+        self.write()
 
     def write(self) -> None:
         """
@@ -123,14 +126,17 @@ class MarkWriter:
         says less, and a start reads more of the log.
         """
         before = self._mark
-        if self._now() != before:
-            with self._ledger.guard.storing("writing the commit mark failed"):
-                try:
-                    self._file.write(self._mark)
-                except OSError as error:
-                    if not is_no_room(error):
-                        raise
-                    self._mark = before
+        if self._now() == before:
+            return
+        guard = self._ledger.guard
+        if guard.broken:
+            guard.check()
+        try:
+            self._file.write(self._mark)
+        except OSError as error:
+            if not is_no_room(error):
+                raise guard.fail(f"writing the commit mark failed: {error}") from error
+            self._mark = before
 
     def close_clean(self) -> None:
         """Record, durably, that the store was closed in order."""

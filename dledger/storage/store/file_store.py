@@ -51,7 +51,7 @@ from dledger.storage.store.record_writer import RecordWriter
 from dledger.storage.store.scrub import SegmentScrub
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_cuts import StoreCuts, StoreParts
-from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
+from dledger.storage.store.store_flush import StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import DeletedSegment, StoreRoom
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
@@ -76,6 +76,7 @@ class FileStore:
     @ivar parts: its files, with the readers and writers of them: to look at, or to damage, in tests.
     @ivar identity: whose ledger this is, and what is recorded about it.
     @ivar read_batch: see L{StoreReads.read_batch}.
+    @ivar prepare_flush, finish_flush, flush_failed: see L{StoreFlush}.
     @ivar scrub, scrub_from: see L{SegmentScrub.step}, L{SegmentScrub.begin_at}.
     """
 
@@ -95,7 +96,6 @@ class FileStore:
         scrub = SegmentScrub(ledger, self._marks, finder)
         self.scrub = scrub.step
         self.scrub_from = scrub.begin_at
-        self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self.identity = MemberIdentity(config, disk, ledger.guard)
         path = f"{config.self_path}/{MEMBERS_NAME}"
@@ -103,6 +103,10 @@ class FileStore:
             disk, path, read_memberships(disk, path), ledger.guard, self.identity.record_listed
         )
         self._state = StateKeeper(ledger, self._reads, self._marks)
+        self._flush = flush = StoreFlush(ledger, self._marks, self._state)
+        self.prepare_flush = flush.prepare_flush
+        self.finish_flush = flush.finish_flush
+        self.flush_failed = flush.flush_failed
         self._room = StoreRoom(ledger, self._marks, self._state.before_expiry)
         self._records = RecordWriter(ledger, self._room)
         self.parts = StoreParts(
@@ -421,17 +425,6 @@ class FileStore:
         """Clear the repairing mark, durably, with all that was brought back."""
         self._ledger.repair_end_index = -1
         self._flush.sync()
-
-    def prepare_flush(self) -> LedgerFlush | None:
-        return self._state.with_file(self._flush.prepare_flush())
-
-    def finish_flush(self, job: LedgerFlush) -> None:
-        self._state.flush_ended()
-        self._flush.finish_flush(job)
-
-    def flush_failed(self, reason: str) -> StoreError:
-        self._state.flush_ended()
-        return self._flush.flush_failed(reason)
 
     def check_point(self, *, force: bool = False) -> None:
         self.identity.check_point()

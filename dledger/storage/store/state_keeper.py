@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from dledger.base.disk.flush_job import FlushJob
 from dledger.storage.files.marks import marks_in
 from dledger.storage.files.records import chain_of
 from dledger.storage.files.state_file import (
@@ -30,7 +31,6 @@ from dledger.storage.files.state_file import (
 )
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry
@@ -54,6 +54,7 @@ class StateKeeper:
     entry that is known here to begin the state anew; -1: there is none.
 
     @ivar fold: None: not known.
+    @ivar is_saving: whether the flush under way writes the file.
     @ivar may_begin_unnumbered: Java wrote the directory, and no other member may have a state.
     @ivar why_unknown: the reason, for people; empty if it is known.
     """
@@ -63,7 +64,7 @@ class StateKeeper:
         self._reads = reads
         self._marks = marks
         self._file = StateFile(ledger.disk, f"{ledger.config.self_path}/{STATE_NAME}")
-        self._is_saving = False
+        self.is_saving = False
         self._is_wanted = False
         self._is_void = False
         self._saved_position = 0
@@ -229,7 +230,7 @@ class StateKeeper:
         self._lack(why)
         self._is_wanted = False
         self._saved_index = NO_STATE
-        if self._is_saving:
+        if self.is_saving:
             self._is_void = True  # (The flush would write it once more.)
         else:
             with self._ledger.guard.storing("removing the state of the group failed"):
@@ -358,24 +359,23 @@ class StateKeeper:
 
     # -- the file --------------------------------------------------------------------------------
 
-    def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:
-        """Let a flush write the file, if it is due. @return: the flush."""
+    def add_to(self, job: FlushJob) -> None:
+        """Let a flush write the file, if it is due. L{flush_ended} follows."""
         position = self._ledger.end_position
         size = self._ledger.data.file_size
         is_due = (
             self._is_wanted or abs(position - self._saved_position) >= SAVE_EVERY_BYTES
             or position // size != self._saved_position // size
         )
-        if job is not None and is_due and (captured := self._captured()) is not None:
+        if is_due and (captured := self._captured()) is not None:
             self._saved_position = position
             self._is_wanted = False
-            self._is_saving = True
+            self.is_saving = True
             job.add_step(lambda: self._write(*captured))
-        return job
 
     def flush_ended(self) -> None:
-        """The flush that was given the file, if one was, has ended."""
-        self._is_saving = False
+        """The flush that was given the file has ended."""
+        self.is_saving = False
         if self._is_void:
             self._is_void = False
             with self._ledger.guard.storing("removing the state of the group failed"):
@@ -383,7 +383,7 @@ class StateKeeper:
 
     def _captured(self) -> tuple[StateCapture, StatePlace] | None:
         """The state as it is now; None: there is none, or the file has it."""
-        if self.fold is None or self._is_saving or max(self._saved_index, -1) >= self.fold.state.index:
+        if self.fold is None or self.is_saving or max(self._saved_index, -1) >= self.fold.state.index:
             return None
         try:
             return self.fold.state.capture(), self._place_of(self.fold.state.index)
@@ -392,7 +392,7 @@ class StateKeeper:
 
     def check_point(self) -> None:
         """Write the file, if it is due and no flush has come. @raise StoreError: reading failed."""
-        if self._is_wanted and not self._is_saving:
+        if self._is_wanted and not self.is_saving:
             saved_index = self._saved_index
             self.save()
             self._is_wanted = self._saved_index == saved_index

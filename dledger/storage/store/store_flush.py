@@ -25,6 +25,7 @@ from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.storage.store.state_keeper import StateKeeper
 from dledger.values.errors import StoreError
 
 
@@ -63,9 +64,10 @@ class StoreFlush:
     Invariant: C{job} is the flush that is under way, or None; there is never a second one.
     """
 
-    def __init__(self, ledger: OpenLedger, marks: MarkWriter) -> None:
+    def __init__(self, ledger: OpenLedger, marks: MarkWriter, state: StateKeeper) -> None:
         self._ledger = ledger
         self._marks = marks
+        self._state = state
         self.job: LedgerFlush | None = None
         self._flushes = 0
         self._checkpoint_due = False
@@ -83,7 +85,8 @@ class StoreFlush:
         """
         assert self.job is None, "a flush is under way"
         ledger = self._ledger
-        ledger.guard.check()
+        if ledger.guard.broken:
+            ledger.guard.check()
         if not ledger.data.dirty and not self._checkpoint_due:
             return None
         is_sync = ledger.config.is_sync
@@ -98,6 +101,7 @@ class StoreFlush:
         if self._checkpoint_due:
             job.add_checkpoint(ledger.disk, self._checkpoint_path(), self._checkpoint_now())
         self._checkpoint_due = False
+        self._state.add_to(job)
         self.job = job
         return job
 
@@ -109,12 +113,9 @@ class StoreFlush:
         """
         assert job is self.job, "not the flush that is under way"
         self._release()
-        self._marks.job_ended(job)
         if job.checkpoint:
             self._checkpoint = job.checkpoint
-        if job.epoch == self._ledger.epoch:
-            self._marks.flushed(job.end, job.index_end_position)
-        self._marks.write()
+        self._marks.flushed(job, job.end, job.index_end_position)
 
     def flush_failed(self, reason: str) -> StoreError:
         """The job that is under way has failed. @return: the error that says that the store is broken."""
@@ -123,8 +124,11 @@ class StoreFlush:
 
     def _release(self) -> None:
         self.job = None
-        self._ledger.data.release()
-        self._ledger.index.release()
+        for segments in (self._ledger.data, self._ledger.index):
+            if segments.busy:
+                segments.release()
+        if self._state.is_saving:
+            self._state.flush_ended()
 
     def sync(self) -> None:
         """
