@@ -12,7 +12,7 @@ No Twisted here. The simulator runs a subclass, which checks each step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dledger.core.state import effects as fx
@@ -136,8 +136,9 @@ class Terms(Protocol):
 class Surroundings(Protocol):
     """The environment of a driver. No method may raise."""
 
-    def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+    @property
+    def seconds(self) -> Callable[[], float]:
+        """A monotonic clock."""
 
     def send_request(self, effect: fx.SendRequest) -> None:
         """Send a request to a peer; later, ResponseReceived or RequestFailed is fed."""
@@ -197,6 +198,7 @@ class Driver:
         self._ledger = ledger
         self._terms = terms
         self._around = around
+        self._seconds = around.seconds
         self._inbox: deque[ev.Input] = deque()
         self._running = False
         self.is_stopped = False
@@ -256,7 +258,7 @@ class Driver:
         try:
             if self.why_mute and isinstance(happened, ev.Ticked):
                 self._save_again()
-            todo = self.core.step(happened, self._around.now_ms())
+            todo = self.core.step(happened, int(self._seconds() * 1000))
             for effect in todo:
                 if self.is_stopped:
                     break
@@ -283,7 +285,7 @@ class Driver:
             if isinstance(error, StoreError):
                 raise
             self._owed = effect
-            self._next_save_ms = self._around.now_ms() + SAVE_AGAIN_MS
+            self._next_save_ms = int(self._seconds() * 1000) + SAVE_AGAIN_MS
             if not self.why_mute:
                 self.why_mute = str(error.facts.get("reason", ""))
                 self._around.report(fx.Report(
@@ -298,7 +300,7 @@ class Driver:
 
     def _save_again(self) -> None:
         assert self._owed is not None
-        if self._around.now_ms() >= self._next_save_ms:
+        if int(self._seconds() * 1000) >= self._next_save_ms:
             self._persist_term_vote(self._owed)
 
     def _held_back(self, effect: fx.Effect) -> ev.Input | None:

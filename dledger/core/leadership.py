@@ -170,7 +170,7 @@ class Leadership:
         assert self.quorum is not None
         if self.quorum.record(peer_id, index) and index > self.member.committed_index:
             self._update_committed_index()
-        if self.transfer.transferee_id == peer_id:
+        if self.transfer.giving is not None:
             self.transfer.advance(self.dispatchers)
 
     def holds(self, index: int) -> None:

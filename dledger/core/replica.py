@@ -151,8 +151,8 @@ class DLedgerCore:
                 return (fx.StopMember(reason=happened.reason, clean=False),)
             return ()
         out = self.out
-        if now_ms != out.now_ms:
-            out.begin(now_ms)
+        if now_ms > out.now_ms:
+            out.now_ms = now_ms
         self._on[type(happened)](happened)
         if self.appends.undecided:
             self.appends.decide()
@@ -308,8 +308,8 @@ class DLedgerCore:
             self.handler.on_push(token, request, accepted, channel=received.channel)
             if request.type is PushType.COMMIT and self.handler.is_in_step:
                 self.leaders_word.heard_commit(request.wire_version < 1, self.handler.matched_index)
-            # The ledger may be complete, and this push may have proved it.
-            self.leaders_word.end_repair()
+            if member.is_unsure or member.repair_end_index >= 0:
+                self.leaders_word.end_repair()  # The ledger may be complete, and this push have proved it.
         elif isinstance(request, VoteRequest):
             self.elector.voter.on_vote(token, request)
         else:
@@ -395,9 +395,12 @@ class DLedgerCore:
         assert written.first_index + written.count - 1 == member.ledger_end_index
         if self.leading.quorum is None:
             self.handler.on_written()
-            self.transfer.on_ledger_grew()
-            self.leaders_word.end_repair()
-            self.handler.write_following()
+            if self.transfer.taking is not None:
+                self.transfer.on_ledger_grew()
+            if member.is_unsure or member.repair_end_index >= 0:
+                self.leaders_word.end_repair()
+            if self.handler.queued_bytes:  # (Not before: the election above would empty the queue.)
+                self.handler.write_following()
         else:
             self.leading.on_written(written)
         if member.config.is_sync:
@@ -428,7 +431,8 @@ class DLedgerCore:
         self.flusher.on_truncated()
         self.handler.on_truncated()
         self.handler.on_flushed(self.member.flushed_index)
-        self.transfer.on_ledger_grew()
+        if self.transfer.taking is not None:
+            self.transfer.on_ledger_grew()
         self.leaders_word.end_repair()
 
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
@@ -436,7 +440,8 @@ class DLedgerCore:
         if self.flusher.on_flushed(flushed.flush_id, flushed.end_index):
             if self.leading.quorum is None:
                 self.handler.on_flushed(member.flushed_index)
-                self.leaders_word.end_repair()
+                if member.is_unsure or member.repair_end_index >= 0:
+                    self.leaders_word.end_repair()
             elif member.config.is_sync:
                 self.leading.holds(member.flushed_index)
         if member.config.is_sync:

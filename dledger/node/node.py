@@ -112,6 +112,7 @@ class Node:
         )
         self._store = store = files.store
         self._clock = host.clock
+        self.seconds = host.clock.seconds
         self._embedding = embedding
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
@@ -400,9 +401,6 @@ class Node:
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        return int(self._clock.seconds() * 1000)
 
     def send_request(self, effect: fx.SendRequest) -> None:
         assert self._peers is not None

@@ -33,7 +33,7 @@ def gate(**options: Any) -> PendingAppends:
     """Pending appends of leader n0 in term 3, whose ledger is empty."""
     member = make_member(ListLedger(), term=3, **options)
     member.leader_id = "n0"
-    member.out.begin(1_000)
+    member.out.now_ms = 1_000
     return PendingAppends(member)
 
 
@@ -190,10 +190,10 @@ class EndTests(SynchronousTestCase):
     def test_an_append_is_answered_at_its_deadline(self) -> None:
         """502 with the index that may yet commit; not before its time; and never a second answer."""
         appends = self.waiting(max_wait_ack_time_ms=500)
-        appends.member.out.begin(1_499)
+        appends.member.out.now_ms = 1_499
         appends.expire()
         self.assertEqual(appends.member.out.take(), ())
-        appends.member.out.begin(1_500)
+        appends.member.out.now_ms = 1_500
         appends.expire()
         self.assertEqual(appends.member.out.take(), (
             answer(1, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, first_index=0, pos=0),
@@ -287,7 +287,7 @@ class BoundTests(SynchronousTestCase):
             elif event == "commit":
                 appends.committed(end_index - 1)
             elif event == "late":
-                appends.member.out.begin(appends.member.out.now_ms + 2_000)
+                appends.member.out.now_ms += 2_000
                 appends.expire()
             elif event == "fail":
                 appends.fail_all(ResponseCode.TERM_CHANGED)

@@ -51,7 +51,7 @@ class RateTests(SynchronousTestCase):
         """Time passes."""
         self.now_ms += ms
         self.member.out.take()
-        self.member.out.begin(self.now_ms)
+        self.member.out.now_ms = self.now_ms
 
     def append(self, took_ms: int, *, beside: int = 0, entries: int = 1) -> None:
         """An append is committed; C{beside}: pushes to n1 without an answer."""

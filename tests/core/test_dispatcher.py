@@ -56,7 +56,7 @@ class Desk:
         ledger = ListLedger.of(1, 1, 2, 2, 3) if ledger is None else ledger
         member = make_member(ledger, term=3, **options)
         member.role, member.leader_id = Role.LEADER, "n0"
-        member.out.begin(1_000)
+        member.out.now_ms = 1_000
         acks = Acks()
         quota = Quota(member.config.peer_push_quota)
         return cls(member, EntryDispatcher(member, "n1", acks, quota, TurnBudget(member.out)), acks, ledger)
@@ -76,7 +76,7 @@ class Desk:
 
     def tick(self, ms: int = 20) -> list[PushEntryRequest]:
         """Time passes."""
-        self.member.out.begin(self.member.out.now_ms + ms)
+        self.member.out.now_ms += ms
         self.dispatcher.tick()
         return self.take()
 
@@ -385,7 +385,7 @@ class TimeTests(SynchronousTestCase):
     def test_the_oldest_push_counts(self) -> None:
         """Later pushes do not renew the patience with an earlier one."""
         desk = Desk.make(max_push_time_out_ms=500, max_batch_push_count=1).in_state(PushType.APPEND)
-        desk.member.out.begin(desk.member.out.now_ms + 400)
+        desk.member.out.now_ms += 400
         desk.append(3)
         desk.dispatch()
         desk.tick(100)

@@ -17,7 +17,7 @@ def dirty(count: int = 3, **options: Any) -> tuple[MemberState, Flusher]:
     """A member with C{count} entries, none of them flushed."""
     member = make_member(ListLedger.of(*[1] * count), **{"flush_disk_type": "sync", **options})
     member.flushed_index = -1
-    member.out.begin(1_000)
+    member.out.now_ms = 1_000
     return member, Flusher(member)
 
 
@@ -118,9 +118,9 @@ class FlusherTests(SynchronousTestCase):
         flusher.on_flushed(1, 2)
         write(member)
         member.out.take()
-        member.out.begin(1_049)
+        member.out.now_ms = 1_049
         flusher.wanted()
         self.assertEqual(member.out.take(), ())
-        member.out.begin(1_050)
+        member.out.now_ms = 1_050
         flusher.wanted()
         self.assertEqual(member.out.take(), (fx.FlushLedger(flush_id=2, end_index=3),))

@@ -75,7 +75,7 @@ class OriginTests(SynchronousTestCase):
 
     def propose(self, *proposals: Proposal, refusal: ResponseCode | None = None) -> list[fx.AnswerAppend]:
         """In one turn, written at once. @return: what is answered."""
-        self.member.out.begin(0)
+        self.member.out.now_ms = 0
         self.appends.propose(proposals, refusal)
         answers = []
         self.written, self.channels = (), ()
@@ -99,7 +99,7 @@ class OriginTests(SynchronousTestCase):
 
     def commit(self) -> list[fx.AnswerAppend]:
         """All that was written."""
-        self.member.out.begin(0)
+        self.member.out.now_ms = 0
         self.member.commit(self.member.ledger_end_index)
         self.group.commit(self.member.committed_index)
         self.appends.committed(self.member.committed_index)
@@ -272,7 +272,7 @@ class OriginTests(SynchronousTestCase):
 
     def test_a_refused_write_is_not_noted(self) -> None:
         """Nothing is noted."""
-        self.member.out.begin(0)
+        self.member.out.now_ms = 0
         self.appends.propose((self.proposal("p", 0, b"a"),), None)
         self.member.out.take()
         self.appends.on_write_refused(ResponseCode.DISK_FULL)

@@ -52,6 +52,17 @@ class TableTests(SynchronousTestCase):
         self.assertRaises(AssertionError, Bench.make().request, AppendRequest(bodies=(b"x",)))
 
 
+class TimeTests(SynchronousTestCase):
+    """The time of a step."""
+
+    def test_time_never_runs_backwards(self) -> None:
+        """An earlier time than the last one is not believed."""
+        bench = Bench.make(ListLedger.of(1))
+        for now_ms, known_ms in ((50_000, 50_000), (40_000, 50_000), (60_000, 60_000)):
+            bench.core.step(ev.Ticked(), now_ms)
+            self.assertEqual(bench.core.out.now_ms, known_ms)
+
+
 class RecoveryTests(SynchronousTestCase):
     """What a member believes when it starts."""
 

@@ -58,9 +58,9 @@ class World:
         self.diary.append((name, *what))
         self.on.get(name, lambda: None)()
 
-    def now_ms(self) -> int:
+    def seconds(self) -> float:
         """Fake time."""
-        return self.clock_ms
+        return self.clock_ms / 1000
 
     def send_request(self, effect: fx.SendRequest) -> None:
         """Noted."""

@@ -74,7 +74,7 @@ class LeadershipTransfer:
     """
     Invariant: at most one transfer in each direction; every token is answered once.
 
-    @ivar giving: the transfer from this member, if one is under way.
+    @ivar giving, taking: the transfer from this member, and the one to it, if one is under way.
     @ivar next_check_ms: when a leader looks again for a preferred leader that has caught up.
     """
 
@@ -82,7 +82,7 @@ class LeadershipTransfer:
     elector: LeaderElector
     ended: Callable[[ResponseCode], None]
     giving: GivingUp | None = None
-    _taking: Taking | None = None
+    taking: Taking | None = None
     next_check_ms: int = 0
     _pause_until_ms: int = 0
     _offer_again_ms: dict[str, int] = attrs.Factory(dict)
@@ -253,16 +253,16 @@ class LeadershipTransfer:
             self._answer(token, request, ResponseCode.INCONSISTENT_LEADER)
         elif request.term != member.term:
             self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
-        elif not member.may_lead or member.is_unsure or self._taking is not None:
+        elif not member.may_lead or member.is_unsure or self.taking is not None:
             self._answer(token, request, ResponseCode.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.out.now_ms + member.config.leadership_transfer_wait_timeout
-            self._taking = Taking(token, request, request.take_leadership_ledger_index, deadline_ms)
+            self.taking = Taking(token, request, request.take_leadership_ledger_index, deadline_ms)
             self.on_ledger_grew()
 
     def on_ledger_grew(self) -> None:
         """Start the election if the ledger has reached C{need_index}."""
-        taking, member = self._taking, self.member
+        taking, member = self.taking, self.member
         if taking is None or taking.has_begun or member.ledger_end_index < taking.need_index:
             return
         is_current = taking.request.term == member.term and taking.request.transfer_id == member.leader_id
@@ -274,9 +274,9 @@ class LeadershipTransfer:
 
     def taking_ended(self, code: ResponseCode) -> None:
         """The election that the old leader asked for has ended: answer the request."""
-        if self._taking is None:
+        if self.taking is None:
             return
-        taking, self._taking = self._taking, None
+        taking, self.taking = self.taking, None
         if code is ResponseCode.SUCCESS:
             self._pause_until_ms = self.member.out.now_ms + TRANSFER_PAUSE_MS
             self.member.pace.transferred(self.member.out.now_ms)
@@ -289,7 +289,7 @@ class LeadershipTransfer:
         now_ms = self.member.out.now_ms
         if self.giving is not None and now_ms >= self.giving.deadline_ms:
             self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
-        if self._taking is not None and now_ms >= self._taking.deadline_ms:
+        if self.taking is not None and now_ms >= self.taking.deadline_ms:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self.member.is_leader and now_ms >= self.next_check_ms:
             self.next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
@@ -363,8 +363,8 @@ class LeadershipTransfer:
 
     def abandon(self, token: int) -> None:
         """The connection of a request is lost: do not answer the request."""
-        if self._taking is not None and self._taking.token == token:
-            self._taking = None
+        if self.taking is not None and self.taking.token == token:
+            self.taking = None
         if self.giving is not None and self.giving.token == token:
             self.giving.token = None
 

@@ -285,8 +285,6 @@ class EntryHandler:
 
     def write_following(self) -> None:
         """Write the queued APPEND that is next in order, if there is one."""
-        if not self._queue:
-            return
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
             self.queued_bytes -= following.entries.size

@@ -81,6 +81,7 @@ class Outbox:
     the effects after it.
 
     @ivar emit: adds an effect after the earlier ones.
+    @ivar now_ms: of the step; it never falls.
     """
 
     request_time_out_ms: int
@@ -93,11 +94,6 @@ class Outbox:
 
     def __attrs_post_init__(self) -> None:
         self.emit = self._effects.append
-
-    def begin(self, now_ms: int) -> None:
-        """A step starts. C{self.now_ms} never falls."""
-        if now_ms > self.now_ms:
-            self.now_ms = now_ms
 
     def take(self) -> tuple[fx.Effect, ...]:
         """Take the effects of this step."""

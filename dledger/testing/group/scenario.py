@@ -164,7 +164,7 @@ class Scenario:
             if member.is_up:
                 elector = member.core.elector
                 patience = elector.patience.allowed_ms() + 200 * member.number
-                elector.deadline_ms = member.node.now_ms() + patience if switch == "on" else _FAR_MS
+                elector.deadline_ms = int(member.node.seconds() * 1000) + patience if switch == "on" else _FAR_MS
 
     def _do_lead(self, member_id: str) -> None:
         """C{lead n0}: n0 stands for election, until it leads."""

@@ -339,9 +339,10 @@ class StepRun:
         member = self.member
         Driver(member.core, member.ledger, member.terms, self).feed(happened)
 
-    def now_ms(self) -> int:
+    @staticmethod
+    def seconds() -> float:
         """Always the same."""
-        return NOW_MS
+        return NOW_MS / 1000
 
     def send_request(self, effect: fx.SendRequest) -> None:
         """Heartbeats only keep patience up, and there is none here."""

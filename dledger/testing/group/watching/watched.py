@@ -268,7 +268,7 @@ class WatchedAround:
         self._around = around
         self._driver = driver
         self._member = driver.member
-        self.now_ms = around.now_ms
+        self.seconds = around.seconds
         self.continue_later = around.continue_later
         self.committed = around.committed
         self.follow_membership = around.follow_membership
