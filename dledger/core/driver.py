@@ -318,7 +318,7 @@ class Driver:
     # -- the ledger --------------------------------------------------------------------------------
 
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
-        assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
+        assert effect.first_index == self._ledger.ends.end_index + 1, "the core lost count"
         try:
             positions = self._ledger.append_bodies(effect.bodies, effect.term, channels=effect.channels)
         except DLedgerError as error:
@@ -328,7 +328,7 @@ class Driver:
         )
 
     def _write_configuration(self, effect: fx.WriteConfiguration) -> ev.Input:
-        assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
+        assert effect.first_index == self._ledger.ends.end_index + 1, "the core lost count"
         try:
             positions = self._ledger.append_configuration(effect.membership, effect.term)
         except DLedgerError as error:
@@ -348,7 +348,7 @@ class Driver:
         except DLedgerError as error:
             return _refused(error)
         return ev.LedgerTruncated(
-            end_index=self._ledger.ledger_end_index, end_term=self._ledger.ledger_end_term,
+            end_index=self._ledger.ends.end_index, end_term=self._ledger.ends.end_term,
             repair_end_index=self._ledger.repair_end_index,
         )
 

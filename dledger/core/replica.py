@@ -89,9 +89,9 @@ class DLedgerCore:
         """
         term, voted_for = recovered.term, recovered.voted_for
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
-        admission.check_start(term, view.ledger_end_term, config.self_path)
-        if view.ledger_end_term > term:
-            term, voted_for = view.ledger_end_term, None
+        admission.check_start(term, view.ends.end_term, config.self_path)
+        if view.ends.end_term > term:
+            term, voted_for = view.ends.end_term, None
         self.member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=recovered.committed_index, repair_end_index=recovered.repair_end_index,

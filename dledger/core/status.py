@@ -125,7 +125,7 @@ def status_of(
     return MemberStatus(
         self_id=member.self_id, group=member.config.group, role=member.role.value, term=member.term,
         voted_for=member.voted_for, leader_id=member.leader_id,
-        ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
+        ledger_begin_index=member.view.ends.begin_index, ledger_end_index=member.ledger_end_index,
         ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
         flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
         is_diverged=is_diverged, is_unsure=member.is_unsure, transferee_id=transferee_id,
@@ -144,7 +144,7 @@ def metadata_of(member: MemberState) -> MetadataResponse:
         group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
         wire_version=WIRE_VERSION, peers=member.membership.addresses,
         role=member.role.value,
-        begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
+        begin_index=member.view.ends.begin_index, end_index=member.ledger_end_index,
         committed_index=member.committed_index, group_id=member.group_name.id,
         group_term=member.group_name.term, is_group_known=member.group_name.is_known,
         configuration=told_memberships(member.view),
@@ -161,7 +161,7 @@ def told_memberships(view: LedgerView) -> str:
     now = view.membership
     if now is None or not now.is_changed:
         return ""
-    older = [one for one in view.memberships if 0 <= one.index < view.ledger_begin_index]
+    older = [one for one in view.memberships if 0 <= one.index < view.ends.begin_index]
     return encode_told(
         ToldMembership(one.index, one.term, MemberLists(dict(one.voters), dict(one.learners)))
         for one in (*older[-1:], *(() if now in older else (now,)))

@@ -21,6 +21,7 @@ from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox
 from dledger.core.state.recovered import RecoveredState
 from dledger.storage.files.marks import marks_of_channels
+from dledger.testing.search.member import Ends
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.group_name import GroupName
@@ -139,6 +140,11 @@ class ListLedger(ListedChunks):
     def _check(self) -> None:
         if self.broken:
             raise StoreError("the disk is gone")
+
+    @property
+    def ends(self) -> Ends:
+        """Where it begins and ends."""
+        return Ends(self.ledger_begin_index, self.ledger_end_index, self.ledger_end_term)
 
     @property
     def ledger_begin_index(self) -> int:

@@ -188,16 +188,19 @@ class SlotFile(Generic[_Mark]):
         """Whether a power failure may lose the newest mark."""
         return not self._is_synced
 
-    def write(self, mark: _Mark) -> None:
+    def write(self, mark: _Mark) -> bytes:
         """
         Write without waiting for stable storage.
 
+        @return: the bytes of the slot.
         @raise OSError: that failed; the durable slot is as it was, and a later write goes to the other one.
         """
         self._generation += 1
         self._is_synced = True  # until there is something that could be synced
-        self._put(mark)
+        slot = self.form.encode(mark, self._generation).ljust(SLOT_SIZE, b"\0")
+        self._file.pwrite(slot, (1 - self._durable_slot) * SLOT_SIZE)
         self._is_synced = False
+        return slot
 
     def datasync(self) -> None:
         """Bring the file to stable storage; call L{synced} afterwards. May run in another thread."""
@@ -211,13 +214,9 @@ class SlotFile(Generic[_Mark]):
 
     def write_durably(self, mark: _Mark) -> None:
         """Write, wait for stable storage, and copy it to the other slot without waiting."""
-        self.write(mark)
+        slot = self.write(mark)
         self._file.datasync()
         self.synced(self._generation)
-        self._put(mark)
-
-    def _put(self, mark: _Mark) -> None:
-        slot = self.form.encode(mark, self._generation).ljust(SLOT_SIZE, b"\0")
         self._file.pwrite(slot, (1 - self._durable_slot) * SLOT_SIZE)
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ class EntryDispatcher:
                     self._wait_for_entry()
         elif not self._inflight and self.member.out.now_ms >= self._wait_until_ms:
             if self.state is DispatcherState.TRUNCATE and self._truncate_index < (
-                self.member.view.ledger_begin_index
+                self.member.view.ends.begin_index
             ):
                 self.restart()  # retention has removed the truncation point from our ledger
             try:
@@ -215,7 +215,7 @@ class EntryDispatcher:
         end_index = member.ledger_end_index
         if end_index < 0:
             return  # an empty ledger has nothing to compare; its first entry starts the search
-        begin_index = member.view.ledger_begin_index
+        begin_index = member.view.ends.begin_index
         search = self.search
         if not begin_index <= search.index <= end_index:
             self.search = search = Search(index=end_index)
@@ -239,7 +239,7 @@ class EntryDispatcher:
             and self._inflight_bytes < config.max_inflight_push_bytes
             and (budget is None or budget.may_push(self.peer_id))
         ):
-            if self.write_index < member.view.ledger_begin_index:
+            if self.write_index < member.view.ends.begin_index:
                 self._set_back("expired")  # retention removed the next entry: compare again
                 return
             is_near = end_index - self.write_index <= THROTTLE_SPARES_ENTRIES
@@ -389,7 +389,7 @@ class EntryDispatcher:
             self._set_back(f"COMPARE answered {response.code.name}")
             return
         member = self.member
-        begin_index = member.view.ledger_begin_index
+        begin_index = member.view.ends.begin_index
         if response.code is ResponseCode.SUCCESS:
             search.equal = asked
             if asked == response.end_index:

@@ -56,7 +56,8 @@ class QueuedPush:
 class EntryHandler:
     """
     Invariant: C{matched_index} is at most the ledger's end; C{queued_bytes} is the sum over
-    C{_queue}; C{_writing} is set only between a write effect and its outcome.
+    C{_queue}; C{_writing} is set only between a write effect and its outcome; C{_answers}
+    and C{_durable} have the same tokens.
 
     @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
     @ivar queued_bytes: size of the pushes that arrived before their predecessors and wait for these.
@@ -138,7 +139,7 @@ class EntryHandler:
     def _on_compare(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
         member = self.member
         index = entries.first_index
-        begin_index, end_index = member.view.ledger_begin_index, member.ledger_end_index
+        begin_index, end_index = member.view.ends.begin_index, member.ledger_end_index
         self.is_in_step = False
         try:
             is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
@@ -158,7 +159,7 @@ class EntryHandler:
     def _on_truncate(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
         member = self.member
         index, end_index = entries.first_index, member.ledger_end_index
-        begin_index = member.view.ledger_begin_index
+        begin_index = member.view.ends.begin_index
         try:
             holds = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
         except DamagedEntryError:
@@ -314,7 +315,7 @@ class EntryHandler:
 
     def _holds_all(self, entries: EntryBatch) -> bool:
         view, index = self.member.view, entries.first_index
-        if index < view.ledger_begin_index:
+        if index < view.ends.begin_index:
             return False
         try:
             mine = view.read_batch(index, max_count=entries.count, max_bytes=len(entries.records))
@@ -426,7 +427,7 @@ class EntryHandler:
             self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
         elif not self.member.config.is_sync or index <= self.member.flushed_index:
             self._answer(token, request, ResponseCode.SUCCESS)
-        elif len(self._durable) >= self._durable.capacity:
+        elif len(self._answers) >= self._durable.capacity:
             self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
         else:
             self._durable.add(token, threshold=index, deadline_ms=NEVER_MS)
@@ -442,7 +443,7 @@ class EntryHandler:
             term=request.term if term is None else term,
             index=None if entries is None else entries.first_index,
             count=0 if entries is None else entries.count,
-            begin_index=member.view.ledger_begin_index if member.ledger_end_index >= 0 else -1,
+            begin_index=member.view.ends.begin_index if member.ledger_end_index >= 0 else -1,
             end_index=member.ledger_end_index,
             wire_version=WIRE_VERSION,
         ))

@@ -103,7 +103,7 @@ class NumberedWrite:
         _, index, found, last = verdict
         if index + found - 1 > member.committed_index:
             return self._answer(proposal, ResponseCode.LEADER_NOT_READY)
-        if index < view.ledger_begin_index:
+        if index < view.ends.begin_index:
             return self._answer(proposal, ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last)
         try:
             batch = view.read_batch(index, max_count=found,

@@ -398,7 +398,7 @@ class MemberState:
         index = self.committed_index
         if self.is_leader:
             return index == self.ledger_end_index
-        if index < 0 or not self.view.ledger_begin_index <= index == self.leader_committed_index:
+        if index < 0 or not self.view.ends.begin_index <= index == self.leader_committed_index:
             return False
         try:
             return self.view.term_of(index) == self.term
@@ -412,8 +412,8 @@ class MemberState:
 
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""
-        self.ledger_end_index = self.view.ledger_end_index
-        self.ledger_end_term = self.view.ledger_end_term
+        ends = self.view.ends
+        self.ledger_end_index, self.ledger_end_term = ends.end_index, ends.end_term
         assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
         found = self.view.membership
         if found is not self.membership and (found is not None or self.membership.is_changed):

@@ -17,6 +17,22 @@ from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 
 
+class LedgerEnds(Protocol):
+    """Where a ledger begins and ends."""
+
+    @property
+    def begin_index(self) -> int:
+        """First index present; -1 if the ledger is empty and never held an entry."""
+
+    @property
+    def end_index(self) -> int:
+        """Last index present; -1 if the ledger is empty."""
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry; -1 if the ledger is empty."""
+
+
 class LedgerView(Protocol):
     """
     A readable ledger. Every method may raise L{dledger.values.errors.StoreError}; then the member stops. A
@@ -33,16 +49,8 @@ class LedgerView(Protocol):
         """Last index of the last hole; -1 without any."""
 
     @property
-    def ledger_begin_index(self) -> int:
-        """First index present; -1 if the ledger is empty and never held an entry."""
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Last index present; -1 if the ledger is empty."""
-
-    @property
-    def ledger_end_term(self) -> int:
-        """Term of the last entry; -1 if the ledger is empty."""
+    def ends(self) -> LedgerEnds:
+        """Where it begins and ends, always as it is now."""
 
     @property
     def is_end_proven(self) -> bool:
@@ -76,7 +84,7 @@ class LedgerView(Protocol):
 
     def position_of(self, index: int) -> int:
         """
-        Stream offset in bytes of the record at C{index}; for C{ledger_end_index + 1} the offset of
+        Stream offset in bytes of the record at C{index}; for C{end_index + 1} the offset of
         the end of the last record.
         """
 

@@ -61,7 +61,7 @@ class UndecidedAppends:
         """
         top = min(committed_index, self.end_index)
         first = next(iter(self.waiting.values())).first_index
-        if top < view.ledger_begin_index or first < view.ledger_begin_index or top < 0:
+        if top < view.ends.begin_index or first < view.ends.begin_index or top < 0:
             return []
         try:
             kept_index, is_over = self._kept(view, first, top)

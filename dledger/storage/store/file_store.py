@@ -47,7 +47,6 @@ from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.hole_mending import HoleMending
-from dledger.storage.store.record_writer import RecordWriter
 from dledger.storage.store.scrub import SegmentScrub
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_cuts import StoreCuts, StoreParts
@@ -73,6 +72,7 @@ class FileStore:
 
     Implements L{dledger.core.state.ports.LedgerView}, L{StoreReads}, L{StoreFlush}, L{StoreRoom}.
 
+    @ivar ends: where it begins and ends, for the core.
     @ivar parts: its files, with the readers and writers of them: to look at, or to damage, in tests.
     @ivar identity: whose ledger this is, and what is recorded about it.
     @ivar read_batch: see L{StoreReads.read_batch}.
@@ -84,6 +84,7 @@ class FileStore:
         self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
     ) -> None:
         ledger = self._ledger = OpenLedger.of(config, disk, recovered)
+        self.ends = ledger
         self._lock = lock
         self._data = recovered.data
         self._index = recovered.index
@@ -108,7 +109,6 @@ class FileStore:
         self.finish_flush = flush.finish_flush
         self.flush_failed = flush.flush_failed
         self._room = StoreRoom(ledger, self._marks, self._state.before_expiry)
-        self._records = RecordWriter(ledger, self._room)
         self.parts = StoreParts(
             ledger=ledger, data=self._data, index=self._index, marks=self._marks, reads=self._reads,
             sums=self._sums, members=self._members, state=self._state, room=self._room,
@@ -372,7 +372,7 @@ class FileStore:
             try:
                 if listed:
                     self._members.note(listed)
-                self._records.write(first, layout)
+                self._room.write(first, layout)
             except DLedgerError:
                 self._members.cut(first)
                 self._state.cut(first)

@@ -1,6 +1,10 @@
-# -*- test-case-name: tests.storage.test_expiry -*-
+# -*- test-case-name: tests.storage.test_expiry,tests.storage.test_no_room -*-
 """
 Room on the disk of a ledger: when appends are refused for want of it, and which old files go.
+
+Room is reserved before a write; file systems that never overwrite in place, and thin volumes, may have none
+all the same. Such a write is refused, and the store lives: the part of it that was written is zeroed again,
+so that no start can find an entry that is not in the log for its client.
 
 Rule: what is not committed, or not on stable storage, stays; so does the last committed entry, and what a
 follower, a reader or an archive still needs. The mark records the new beginning before a file goes: a start
@@ -194,6 +198,41 @@ class StoreRoom:
         for segments, offset in wanted:
             segments.create(offset)
             made.append(segments)
+
+    def write(self, first: int, layout: Layout) -> None:
+        """
+        Write a layout, for which files were made.
+
+        @param first: index of its first entry.
+        @raise DLedgerError: DISK_FULL; nothing that a start could find was written.
+        @raise OSError: a write failed, or its traces could not be removed.
+        """
+        ledger, units, units_at = self._ledger, layout.units, first * INDEX_UNIT_SIZE
+        try:
+            for position, blob in layout.runs:
+                ledger.data.pwrite(blob, position)
+            room = ledger.index.file_size - units_at % ledger.index.file_size
+            while len(units) > room:
+                ledger.index.pwrite(units[:room], units_at)
+                units, units_at, room = units[room:], units_at + room, ledger.index.file_size
+            ledger.index.pwrite(units, units_at)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self._undo(first, layout)
+            size = sum(len(blob) for _position, blob in layout.runs)
+            raise self.refused(f"no room to write in place: {error}", size) from error
+
+    def _undo(self, first: int, layout: Layout) -> None:
+        """Make the bytes after the end zeros again. @raise OSError: some of them may be a record."""
+        for position, blob in layout.runs:
+            self._ledger.data.zero(position, position + len(blob))
+        index, position = self._ledger.index, first * INDEX_UNIT_SIZE
+        units_end = position + len(layout.units)
+        while position < units_end:
+            end = min(units_end, index.base(position) + index.file_size)
+            index.zero(position, end)
+            position = end
 
     def house_keeping(
         self, now_s: float, local_hour: int, keep_from_index: int, drop_to_index: int

@@ -47,6 +47,14 @@ _FUTURE_MS = 1 << 50
 PER_PEER = 64
 
 
+class Ends(NamedTuple):
+    """Implements L{dledger.core.state.ports.LedgerEnds}."""
+
+    begin_index: int
+    end_index: int
+    end_term: int
+
+
 class SearchedEntry(NamedTuple):
     """
     An entry: its term, and the member that wrote it.
@@ -154,19 +162,10 @@ class SearchedLedger:
         )
 
     @property
-    def ledger_begin_index(self) -> int:
-        """0; -1 if it is empty."""
-        return 0 if self.entries else -1
-
-    @property
-    def ledger_end_index(self) -> int:
-        """Of the last entry; -1 if it is empty."""
-        return len(self.entries) - 1
-
-    @property
-    def ledger_end_term(self) -> int:
-        """Of the last entry; -1 if it is empty."""
-        return self.entries[-1].term if self.entries else -1
+    def ends(self) -> Ends:
+        """It begins with entry 0."""
+        entries = self.entries
+        return Ends(0 if entries else -1, len(entries) - 1, entries[-1].term if entries else -1)
 
     def term_of(self, index: int) -> int:
         """Of one entry."""

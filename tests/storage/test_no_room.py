@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.storage.test_record_writer -*-
+# -*- test-case-name: tests.storage.test_no_room -*-
 """File systems that need room to overwrite: appends are refused, marks wait, and the store lives."""
 
 from __future__ import annotations
