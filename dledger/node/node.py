@@ -38,7 +38,6 @@ from dledger.node.desks import Desks
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.house_keeping import MemberUpkeep
 from dledger.node.life import MemberLife
-from dledger.node.peer_inputs import PeerInputs
 from dledger.node.reporting.reports import Reports, SeenEvent
 from dledger.node.reporting.status import Counters, NodeStatus
 from dledger.node.requests.about import AboutMember, connections_status, peers_status
@@ -256,11 +255,6 @@ class Node:
     def contacts(self) -> Contacts:
         """The members to which it connects."""
         return self._belonging.contacts
-
-    @property
-    def peer_inputs(self) -> PeerInputs:
-        """Takes what the connections to the other members report."""
-        return PeerInputs(self.driver.feed)
 
     def events(self) -> tuple[SeenEvent, ...]:
         """The last events, oldest first, see L{Reports.events}."""

@@ -158,7 +158,7 @@ class MemberService(MultiService):
         dial = self._endpoints.dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
             config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._process.rng,
-            listener=node.peer_inputs, greeting=node.greeting,
+            feed=node.driver.feed, greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)

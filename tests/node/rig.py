@@ -186,7 +186,7 @@ class FakePeers(Peers):
         super().__init__(
             config=rig.config, dial=lambda _peer_id, _address: cast("Any", None), clock=rig.clock,
             turn=rig.node.turn, rng=random.Random(1),
-            listener=rig.node.peer_inputs, greeting=rig.node.greeting,
+            feed=rig.node.driver.feed, greeting=rig.node.greeting,
         )
         self._rig = rig
         self.absent: set[str] = set()

@@ -75,9 +75,9 @@ class World:
         assert term - self.terms[-1] <= TERM_JUMP_MAX, (self.terms[-1], term)
         self.terms.append(term)
 
-    def now_ms(self) -> int:
+    def seconds(self) -> float:
         """The time."""
-        return self.clock_ms
+        return self.clock_ms / 1000
 
     def send_request(self, effect: fx.SendRequest) -> None:
         """Whatever is sent can be encoded."""

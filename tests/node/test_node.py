@@ -8,7 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
-from dledger.core.state.inputs import Ticked
+from dledger.core.state import inputs as ev
 from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import DLedgerError, StoreError
@@ -46,7 +46,9 @@ def make_leader(rig: Rig) -> None:
                     pre_vote=request.pre_vote, wire_version=1,
                 )
             if peer_id == "n1" and response is not None:
-                rig.node.peer_inputs.answered(peer_id, [(request_id, response)])
+                rig.node.driver.feed(ev.ResponseReceived(
+                    peer_id=peer_id, request_id=request_id, response=response
+                ))
         if rig.node.status().member.role == "leader":
             return
     raise AssertionError("no leader")
@@ -102,10 +104,14 @@ class LifeTests(SynchronousTestCase):
             rig.clock.advance(0.02)
             sent, rig.sent[:] = rig.sent[:], []
             for peer_id, request_id, _ in sent:
-                rig.node.peer_inputs.failed(peer_id, [(request_id, "not connected")])
+                rig.node.driver.feed(ev.RequestFailed(
+                    peer_id=peer_id, request_id=request_id, reason="not connected"
+                ))
         self.assertNotEqual(rig.node.status().member.role, "leader")
         self.assertIn("stepping-down", rig.node.status().counts.reports)
-        rig.node.peer_inputs.answered("n1", [(10**9, HeartBeatResponse())])
+        rig.node.driver.feed(ev.ResponseReceived(
+            peer_id="n1", request_id=10**9, response=HeartBeatResponse()
+        ))
         self.assertTrue(rig.node.is_running)
 
     def test_peers_of_another_version(self) -> None:
@@ -116,11 +122,14 @@ class LifeTests(SynchronousTestCase):
         asked = self.ask_on(rig, seconds=1.0)
         for peer_id in ("n1", "n2"):
             pushed = [one for one in asked if one[0] == peer_id and isinstance(one[2], PushEntryRequest)]
-            rig.node.peer_inputs.failed(peer_id, [(pushed[-1][1], "answer to PUSH has xIndex")], True)
+            rig.node.driver.feed(ev.RequestFailed(
+                peer_id=peer_id, request_id=pushed[-1][1], reason="answer to PUSH has xIndex",
+                is_incompatible=True,
+            ))
         self.assertNotEqual(rig.node.status().member.role, "leader")
         self.assertIn("stepping-down", rig.node.status().counts.reports)
         self.assertEqual(self.ask_on(rig, seconds=30.0), [])
-        rig.node.peer_inputs.connected("n2")
+        rig.node.driver.feed(ev.PeerConnected(peer_id="n2"))
         self.assertNotEqual(self.ask_on(rig, seconds=30.0), [])
 
     def ask_on(self, rig: Rig, *, seconds: float) -> list[tuple[str, int, Request]]:
@@ -365,4 +374,4 @@ class ReportTests(SynchronousTestCase):
         with capturedLogs() as events:
             rig.clock.pump([0.02] * 50)
         self.assertEqual(events, [])
-        self.assertEqual(Ticked(), Ticked())
+        self.assertEqual(ev.Ticked(), ev.Ticked())

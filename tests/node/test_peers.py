@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from dledger.core.state import inputs as ev
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import (
     ASK_AGAIN_S,
@@ -86,25 +87,6 @@ class FakeEndpoint:
         self.attempts.pop(0)[0].errback(Failure(ConnectError()))
 
 
-class Heard:
-    """A listener for a test."""
-
-    def __init__(self, case: PeersTestCase) -> None:
-        self._case = case
-
-    def answered(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
-        """Remember."""
-        self._case.answered.append((peer_id, answers))
-
-    def failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
-        """Remember."""
-        self._case.requests_failed(peer_id, failed, is_incompatible)
-
-    def connected(self, peer_id: str) -> None:
-        """Remember."""
-        self._case.connected.append(peer_id)
-
-
 class PeersTestCase(SynchronousTestCase):
     """Two peers."""
 
@@ -122,10 +104,24 @@ class PeersTestCase(SynchronousTestCase):
         self.peers = Peers(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), clock=self.clock,
             dial=lambda peer_id, _: self.endpoints[peer_id], turn=turn_of(self.clock), rng=random.Random(1),
-            listener=Heard(self), greeting=self.greeting,
+            feed=self.fed, greeting=self.greeting,
         )
         self.peers.follow({"n1": "h:2", "n2": "h:3"})
         self.peers.start()
+
+    def fed(self, *happened: ev.Input) -> None:
+        """What the core would take. What comes together is of one peer."""
+        answers = [one for one in happened if isinstance(one, ev.ResponseReceived)]
+        failed = [one for one in happened if isinstance(one, ev.RequestFailed)]
+        self.connected += [one.peer_id for one in happened if isinstance(one, ev.PeerConnected)]
+        if answers:
+            heard = [(one.request_id, one.response) for one in answers]
+            self.answered.append((answers[0].peer_id, heard))
+        for peer_id in dict.fromkeys(one.peer_id for one in failed):
+            of_peer = [one for one in failed if one.peer_id == peer_id]
+            self.requests_failed(
+                peer_id, [(one.request_id, one.reason) for one in of_peer], of_peer[0].is_incompatible
+            )
 
     def requests_failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
         """Remember."""

@@ -4,7 +4,8 @@ This member's connections to the other members: one each, ordered, reconnected w
 
 Rule 1: requests to one peer arrive in the order in which they were sent, or never. Without a
 connection a request fails at once; it is not kept for the next connection.
-Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
+Rule 2: every request ends once, as an answer or as a failure, which is an input of the core, and never before
+C{send} has returned.
 Rule 3: a connection begins with a METADATA request; its answer says whether the peer understands
 native frames. With C{wire=auto} requests are JSON until then.
 Rule 4: that answer also names the peer's group and its list of members. If they are not ours, the connection
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from twisted.internet.defer import Deferred, fail, gatherResults
 from twisted.internet.interfaces import (
@@ -32,6 +32,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
+from dledger.core.state.inputs import PeerConnected, RequestFailed, ResponseReceived
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.redial import Redial
 from dledger.node.connections.server import STOOD_STILL_S
@@ -67,30 +68,13 @@ Dial = Callable[[str, str], IStreamClientEndpoint]
 Told = Callable[[str, MetadataResponse], None]
 
 
-class PeerListener(Protocol):
-    """Hears of the requests to other members: L{dledger.node.peer_inputs.PeerInputs}."""
-
-    def answered(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
-        """The peer answered these requests. @param answers: request ids and answers."""
-
-    def failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
-        """
-        The peer will not answer these requests.
-
-        @param failed: request ids and reasons.
-        @param is_incompatible: it answered them, in another version of the protocol.
-        """
-
-    def connected(self, peer_id: str) -> None:
-        """The connection to the peer is new; called before any request on it."""
-
-
 class Peers:
     """
     The connections to all other members.
 
     @param dial: makes the endpoint to a member.
-    @param listener: hears of every request that L{send} takes, once.
+    @param feed: takes inputs for the core: the outcome of every request that L{send} takes, once, and new
+        connections, before any request on them.
     """
 
     def __init__(
@@ -101,19 +85,19 @@ class Peers:
         clock: IReactorTime,
         turn: Turn,
         rng: random.Random,
-        listener: PeerListener,
+        feed: Callable[..., None],
         greeting: Greeting,
     ) -> None:
         def make(peer_id: str, address: str) -> _Peer:
             return _Peer(
                 peer_id, Redial(peer_id, dial(peer_id, address), clock, rng), config=config, turn=turn,
-                listener=listener, greeting=greeting, told=lambda greeted: self._tell(peer_id, greeted),
+                feed=feed, greeting=greeting, told=lambda greeted: self._tell(peer_id, greeted),
             )
 
         self._tell: Told = lambda _peer_id, _greeted: None
         self._make = make
         self._turn = turn
-        self._failed = listener.failed
+        self._feed = feed
         self._peers: dict[str, _Peer] = {}
         self._addresses: dict[str, str] = {}
         self._strays: list[tuple[str, int]] = []
@@ -192,8 +176,10 @@ class Peers:
 
     def _tell_strays(self) -> None:
         strays, self._strays = self._strays, []
-        for peer_id, request_id in strays:
-            self._failed(peer_id, [(request_id, "its address is not known")], False)
+        self._feed(*[
+            RequestFailed(peer_id=peer_id, request_id=request_id, reason="its address is not known")
+            for peer_id, request_id in strays
+        ])
 
     def vouches(self, peer_id: str) -> bool:
         """
@@ -236,7 +222,7 @@ class _Peer(Factory):
         *,
         config: DLedgerConfig,
         turn: Turn,
-        listener: PeerListener,
+        feed: Callable[..., None],
         greeting: Greeting,
         told: Callable[[MetadataResponse], None],
     ) -> None:
@@ -246,9 +232,7 @@ class _Peer(Factory):
         self._redial = redial
         self._config = config
         self._turn = turn
-        self._answered = listener.answered
-        self._failed = listener.failed
-        self._connected = listener.connected
+        self._feed = feed
         self._is_foreign = False
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
@@ -334,7 +318,21 @@ class _Peer(Factory):
 
     def _tell_refused(self) -> None:
         refused, self._refused = self._refused, []
-        self._failed(self._peer_id, refused, False)
+        self._feed_failed(refused)
+
+    def _feed_failed(self, failed: list[tuple[int, str]], *, is_incompatible: bool = False) -> None:
+        """
+        The peer will not answer these requests.
+
+        @param failed: request ids and reasons.
+        @param is_incompatible: it answered them, in another version of the protocol.
+        """
+        self._feed(*[
+            RequestFailed(
+                peer_id=self._peer_id, request_id=request_id, reason=reason, is_incompatible=is_incompatible
+            )
+            for request_id, reason in failed
+        ])
 
     def sweep(self, now_s: float) -> None:
         self._swept_s = now_s
@@ -383,7 +381,7 @@ class _Peer(Factory):
             self.log.info(
                 "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
             )
-        self._connected(self._peer_id)
+        self._feed(PeerConnected(peer_id=self._peer_id))
         self._probe(connection, is_sign_of_life=False)
 
     def answers_received(
@@ -408,7 +406,10 @@ class _Peer(Factory):
         self._redial.unheard = 0
         self._heard_s = self._turn.seconds()
         if answers:
-            self._answered(self._peer_id, answers)
+            self._feed(*[
+                ResponseReceived(peer_id=self._peer_id, request_id=request_id, response=response)
+                for request_id, response in answers
+            ])
         if told is not None:  # last: this may end the connection, because the member is elsewhere now
             self._tell_told(told)
 
@@ -445,7 +446,7 @@ class _Peer(Factory):
     def _tell_failed(self, tokens: list[int], reason: str, *, is_incompatible: bool) -> None:
         failed = [(token, reason) for token in tokens if token > PROBE]
         if failed:
-            self._failed(self._peer_id, failed, is_incompatible)
+            self._feed_failed(failed, is_incompatible=is_incompatible)
         for token in tokens:
             waiter = self._asked.pop(token, None)
             if waiter is not None:

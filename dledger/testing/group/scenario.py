@@ -164,7 +164,8 @@ class Scenario:
             if member.is_up:
                 elector = member.core.elector
                 patience = elector.patience.allowed_ms() + 200 * member.number
-                elector.deadline_ms = int(member.node.seconds() * 1000) + patience if switch == "on" else _FAR_MS
+                deadline_ms = int(member.node.seconds() * 1000) + patience
+                elector.deadline_ms = deadline_ms if switch == "on" else _FAR_MS
 
     def _do_lead(self, member_id: str) -> None:
         """C{lead n0}: n0 stands for election, until it leads."""
