@@ -179,7 +179,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node connections",
         covers=("dledger.node.connections",),
-        ours=(*LEDGER, "dledger.base", "protocols"),
+        ours=(*LEDGER, "dledger.base", "protocols", "dledger.core.state.inputs"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", *CLOCKS, *THREADS,

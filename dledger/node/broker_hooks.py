@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.storage.files.body_stamps import BodyStamps
+from dledger.storage.files.records import BodyStamps
 from protocols.wire.ledger.bounds import INDEX_MAX
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import attrs
 from construct import Int64sb, Struct
 
-from dledger.storage.files.body_stamps import BodyStamps, Stamp
+from dledger.storage.files.records import BodyStamps, Stamp
 from dledger.values.errors import DLedgerError
 from protocols.wire.checksums import crc32
 from protocols.wire.codes import ResponseCode

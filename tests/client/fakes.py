@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
-from dledger.core.replication.origins import REFUSALS
+from dledger.core.replication.appends import REFUSALS
 from dledger.node.requests import reader_rules as rules
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.group_state import GroupFold, GroupState, Known, Marked

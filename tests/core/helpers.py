@@ -20,7 +20,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox
 from dledger.core.state.recovered import RecoveredState
-from dledger.storage.files.marks import marks_of_channels
+from dledger.storage.files.records import marks_of_channels
 from dledger.testing.search.member import Ends
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.values.ledger.config import DLedgerConfig

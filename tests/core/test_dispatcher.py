@@ -17,8 +17,7 @@ from dledger.core.replication.dispatcher import (
     dispatch_to_members,
 )
 from dledger.core.state import effects as fx
-from dledger.core.state.member_state import MemberState, Role
-from dledger.core.state.quota import Quota
+from dledger.core.state.member_state import MemberState, Quota, Role
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response

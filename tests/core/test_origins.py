@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.replication import origins
+from dledger.core.replication import appends as origins
 from dledger.core.replication.appends import PendingAppends
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import attrs
 
-from protocols.ledger.push import NativeReader
+from protocols.ledger.connection import NativeReader
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.framing import Frame, FrameBuffer, FrameError

@@ -25,8 +25,8 @@ HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
 
 HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
     ("dledger-52", "the term of the last entry is the member's own, as soon as it has written one", (
-        Patch(MEMBER, "        self.ledger_end_term = self.view.ledger_end_term\n",
-              "        self.ledger_end_term = self.view.ledger_end_term\n"
+        Patch(MEMBER, "        self.ledger_end_term = ends.end_term\n",
+              "        self.ledger_end_term = ends.end_term\n"
               "        if self.out.now_ms and self.ledger_end_term >= 0:\n"
               "            self.ledger_end_term = self.term\n"),
     ), {"script": "dledger_52_end_term"}),
@@ -43,9 +43,9 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
               "        elif self.member.out.now_ms - oldest.sent_ms >= patience:\n"),
     ), {"script": "dledger_61_idle_leader"}),
     ("dledger-282", "a push that finds the table of waiting ones full waits for ever", (
-        Patch(HANDLER, "elif len(self._durable) >= self._durable.capacity:\n            self._answer("
+        Patch(HANDLER, "elif len(self._answers) >= self._durable.capacity:\n            self._answer("
               "token, request, ResponseCode.PUSH_REQUEST_IS_FULL)\n",
-              "elif len(self._durable) >= self._durable.capacity:\n            pass\n"),
+              "elif len(self._answers) >= self._durable.capacity:\n            pass\n"),
     ), {"settings": {"flush_disk_type": "sync", "max_queued_pushes": 2, "max_batch_push_count": 1},
         "group": {"flush_us": 50_000}, "load": {"think_us": 100_000}}),
     ("dledger-316", "a TRUNCATE of the leader cuts committed entries", (

@@ -66,10 +66,10 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("change-listed-without-room", "a change that the disk has no room for is listed", (
         Patch(_STORE, "            self._room.make(first, layout)\n            if marked:",
               "            if marked:"),
-        Patch(_STORE, "                self._records.write(first, layout)\n            except DLedgerError:\n"
+        Patch(_STORE, "                self._room.write(first, layout)\n            except DLedgerError:\n"
               "                self._members.cut(first)\n",
               "                self._room.make(first, layout)\n"
-              "                self._records.write(first, layout)\n            except OSError:\n"),
+              "                self._room.write(first, layout)\n            except OSError:\n"),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_a_full_disk_lists_nothing"}),
     ("lost-list", "a member that has lost its list of members counts those of --peers", (
         Patch(_LISTED, "                    self._record_listed(True)\n", ""),

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from tests.mutants.patching import Patch
 
 _STATE = "dledger.values.ledger.group_state"
-_ORIGINS = "dledger.core.replication.origins"
+_ORIGINS = "dledger.core.replication.appends"
 _APPENDS = "dledger.core.replication.appends"
-_MARKS = "dledger.storage.files.marks"
 _RECORDS = "dledger.storage.files.records"
 _FILE = "dledger.storage.files.state_file"
 _KEEPER = "dledger.storage.store.state_keeper"
@@ -39,8 +38,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "            is_over = 0 * self._ahead.held_bytes(owner) + begun[1]"),
     ), {"test": "tests.base.test_group_state.AgeTests.test_bytes_of_each_owner"}),
     ("share-within-a-write", "producers that begin in one write do not count for a share", (
-        Patch("dledger.core.replication.origins", "            self._begun_bytes += cost\n", ""),
-        Patch("dledger.core.replication.origins", "self._begun.get(origin.owner, 0) + cost\n", "0\n"),
+        Patch("dledger.core.replication.appends", "            self._begun_bytes += cost\n", ""),
+        Patch("dledger.core.replication.appends", "self._begun.get(origin.owner, 0) + cost\n", "0\n"),
     ), {"test": "tests.core.test_origins.OriginTests.test_a_share_of_the_table"}),
     ("sequence-of-another-account", "an account is told the sequences of another one", (
         Patch("dledger.node.run.reads", "        if known is not None and not may_use(",
@@ -61,7 +60,8 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
     ("pushed-producers-not-noted", "a follower does not fold the entries of its leader", (
         Patch(_RECORDS, " if found.chain_crc else (),", " if False else (),"),
         Patch(_RECORDS, "        if channel else (),\n", "        if False else (),\n"),
-        Patch(_RECORDS, "        if channel and chain_crc:\n", "        if False:\n"),
+        Patch(_RECORDS, "        if channel and chain_crc:\n            add_mark(marked, ",
+              "        if False:\n            add_mark(marked, "),
     ), {"load": _EXACT, "faults": ("cut_client", "transfer", "break_late")}),
     ("repeat-told-before-commit", "an entry that is not committed is the answer to a repeated append", (
         Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
@@ -81,7 +81,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_ORIGINS, "zip(map(without_time, proposal.bodies), there", "zip(proposal.bodies, there"),
     ), {"test": f"{_TAKING}.test_another_body_is_refused"}),
     ("expired-body-acknowledged", "a number is acknowledged whose entry nobody can compare any more", (
-        Patch(_ORIGINS, "        if index < view.ledger_begin_index:\n", "        if False:\n"),
+        Patch(_ORIGINS, "        if index < view.ends.begin_index:\n", "        if False:\n"),
     ), {"test": f"{_TAKING}.test_an_expired_body"}),
     ("own-entries-in-conflict", "an entry of the log's own makes an append with an expected end fail", (
         Patch(_APPENDS, "end_index if bodies else member.view.last_program_index", "end_index"),
@@ -130,11 +130,12 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
               "        return Verdict(Known.REPEATED, producer.runs[0].first_index, 1, last)\n"),
     ), {"test": f"{_FOLDS}.ProducerTests.test_old_runs_have_no_place"}),
     ("marked-in-columns-by-the-first", "of entries of one size all are of the producer of the first one", (
-        Patch(_MARKS, "        if channels[end : end + size] == tuple(range(base | following, "
+        Patch(_RECORDS, "        if channels[end : end + size] == tuple(range(base | following, "
               "(base | following) + size)):\n", "        if channels[end] > 0:\n"),
     ), {"test": "tests.storage.test_marks.AlikeTests"}),
     ("java-entry-numbered", "an entry that a Java leader wrote counts as one of a producer", (
-        Patch(_MARKS, "        if channel and chain_crc:\n", "        if channel:\n"),
+        Patch(_RECORDS, "        if channel and chain_crc:\n            add_mark(marks, ",
+              "        if channel:\n            add_mark(marks, "),
     ), {"test": "tests.storage.test_marks.AlikeTests.test_of_java_nothing_is_marked"}),
     ("java-entry-hidden", "an entry that a Java leader wrote is left out by readers", (
         Patch(_OWN, "    return chain_crc != 0 and (channel < 0 or channel >= HIDDEN)\n",

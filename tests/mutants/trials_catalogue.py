@@ -22,9 +22,9 @@ TRIAL_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
         Patch("dledger.base.disk.unreadable", "    return error.errno in _ERRORS\n", "    return False\n"),
     ), {"settings": _SCRUBS, "faults": ("rot", "rot", "kill"), "pace_s": 0.8, "load": _MUCH, "group": _OURS}),
     ("full-in-place-ends-member", "a member ends when there is no room to write its mark in place", (
-        Patch("dledger.storage.start.mark_writer",
-              "                    if not is_no_room(error):\n                        raise\n"
-              "                    self._mark = before\n", "                    raise\n"),
+        Patch("dledger.storage.start.open_ledger",
+              "            if not is_no_room(error):\n                raise guard.fail(",
+              "            if error is not None:\n                raise guard.fail("),
     ), {"faults": ("fill_disk", "fill_disk", "transfer", "kill"), "pace_s": 0.8, "load": _MUCH}),
     ("unit-without-room-ends-member", "a member ends when there is no room to mend an index unit", (
         Patch("dledger.storage.store.hole_finder",

@@ -31,7 +31,7 @@ WORD_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
               "            self._now, group_id=name.id, group_term=self._now.group_term,"),
     ), {"group": _OURS}),
     ("commit-of-the-mark-behind", "the mark says that one entry less is committed than is", (
-        Patch("dledger.storage.start.mark_writer",
+        Patch("dledger.storage.start.open_ledger",
               "committed_index=min(ledger.committed_index, durable.index)",
               "committed_index=min(ledger.committed_index, durable.index) - 1"),
     ), {"load": {"think_us": 1_000_000}}),

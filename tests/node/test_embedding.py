@@ -12,7 +12,7 @@ from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.server import MemberServer
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import Node
-from dledger.storage.files.body_stamps import BodyStamps
+from dledger.storage.files.records import BodyStamps
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk

@@ -110,7 +110,7 @@ class PeersTestCase(SynchronousTestCase):
         self.peers.start()
 
     def fed(self, *happened: ev.Input) -> None:
-        """What the core would take. What comes together is of one peer."""
+        """Inputs for the core; those of one call are of one peer."""
         answers = [one for one in happened if isinstance(one, ev.ResponseReceived)]
         failed = [one for one in happened if isinstance(one, ev.RequestFailed)]
         self.connected += [one.peer_id for one in happened if isinstance(one, ev.PeerConnected)]

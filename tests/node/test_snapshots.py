@@ -11,7 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.state.quota import Quota
+from dledger.core.state.member_state import Quota
 from dledger.node.reporting.status import Counters
 from dledger.node.requests.group_states import GroupOffers
 from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.ledger import push
-from protocols.ledger.push import NativeDialect, NativeReader, appended
+from protocols.ledger import connection as push
+from protocols.ledger.connection import NativeDialect, NativeReader, appended
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch

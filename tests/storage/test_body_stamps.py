@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.files.body_stamps import BodyStamps, Stamp
-from dledger.storage.files.records import pack_bodies
+from dledger.storage.files.records import BodyStamps, Stamp, pack_bodies
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.memory_disk import MemoryDisk
 from dledger.values.errors import DLedgerError

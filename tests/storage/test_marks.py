@@ -8,8 +8,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.storage.files.chunk_checks import check_chunk
-from dledger.storage.files.marks import marks_in, marks_of_run
-from dledger.storage.files.records import Layout, check_batch, pack_bodies
+from dledger.storage.files.records import Layout, check_batch, marks_in, marks_of_run, pack_bodies
 from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk

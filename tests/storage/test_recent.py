@@ -8,8 +8,8 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.files import recent
-from dledger.storage.files.recent import RecentBatches, RecentEntries
+from dledger.storage.store import store_reads as recent
+from dledger.storage.store.store_reads import RecentBatches, RecentEntries
 from protocols.wire.ledger.batches import EntryBatch
 
 

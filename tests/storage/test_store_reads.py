@@ -7,11 +7,10 @@ from unittest import mock
 
 import attrs
 
-from dledger.storage.files.recent import ENTRIES_KEPT
 from dledger.storage.start import scanner
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.hole_finder import HoleFinder
-from dledger.storage.store.store_reads import StoreReads
+from dledger.storage.store.store_reads import ENTRIES_KEPT, StoreReads
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (

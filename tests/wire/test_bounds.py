@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.ledger.push import NativeReader
+from protocols.ledger.connection import NativeReader
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import push
 from protocols.wire.ledger.batches import EntryBatch

@@ -28,8 +28,7 @@ import attrs
 
 from dledger.core.replication.catch_up import TurnBudget
 from dledger.core.replication.common_index import Search
-from dledger.core.state.member_state import MemberState
-from dledger.core.state.quota import Quota
+from dledger.core.state.member_state import MemberState, Quota
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_member_state -*-
+# -*- test-case-name: tests.core.test_member_state,tests.core.test_dispatcher -*-
 """
 The state of one member: role, term, vote, leader, the ends of its ledger, its commit index.
 
@@ -24,7 +24,6 @@ from dledger.core.state.flush_pace import FlushPace
 from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.machine_word import MachineWord
 from dledger.core.state.ports import LedgerView
-from dledger.core.state.quota import Quota
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.group_name import GroupName
@@ -39,6 +38,32 @@ from protocols.wire.ledger.codes import (
     VoteResult,
 )
 from protocols.wire.ledger.messages import MessageFields, Request, Response
+
+
+@attrs.define
+class Quota:
+    """
+    Bytes per second for a follower that is far behind.
+
+    Source: Quota.java; differs: it never sleeps, the dispatcher waits for the next second.
+    """
+
+    per_second: int
+    _second: int = -1
+    _spent: int = 0
+
+    def left(self, now_ms: int) -> int:
+        """Bytes that may still be sent in this second."""
+        second = now_ms // 1000
+        if second != self._second:
+            self._second = second
+            self._spent = 0
+        return self.per_second - self._spent
+
+    def spend(self, size: int) -> None:
+        """C{size} bytes were sent. L{left} drops the count when a new second begins."""
+        self._spent += size
+
 
 #: Members that others introduce, at most: one false list of full length leaves room for a true one.
 INTRODUCED_MAX = 2 * MEMBERS_MAX
@@ -413,7 +438,8 @@ class MemberState:
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""
         ends = self.view.ends
-        self.ledger_end_index, self.ledger_end_term = ends.end_index, ends.end_term
+        self.ledger_end_index = ends.end_index
+        self.ledger_end_term = ends.end_term
         assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
         found = self.view.membership
         if found is not self.membership and (found is not None or self.membership.is_changed):

@@ -22,31 +22,38 @@ Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440
 L{dledger.node.connections.door} decides it. Roles are judged before anything else; in a group without
 certificates and tokens, the address of a change is judged when the change reaches the part that makes it. An
 event reports who asked for a change of the members, and from where.
-Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost
-(L{dledger.node.requests.questions}).
+Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost: then the
+core receives C{RequestAbandoned} for those that it has not answered.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.core.state.inputs import PeerDisconnected, PeerIncompatible
-from dledger.node.connections.door import Door
+from dledger.core.state.effects import Report
+from dledger.core.state.inputs import (
+    Input,
+    Origin,
+    PeerDisconnected,
+    PeerIncompatible,
+    RequestAbandoned,
+    RequestReceived,
+)
+from dledger.node.connections.door import Door, Refuse
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.speakers import PEERS_ONLY, Claim, Speakers
 from dledger.node.reporting.status import count
 from dledger.node.requests.about import Told
-from dledger.node.requests.append_requests import NO_APPENDS, AppendRequests
 from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineRequests
-from dledger.node.requests.questions import CoreQuestions
+from dledger.node.requests.merging import Merged, merge
 from dledger.node.requests.readers import Asker, ReaderDesk
 from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.seats import EndlessSeats, Seats
@@ -75,7 +82,194 @@ from protocols.wire.ledger.messages import (
     Request,
     Response,
     SequenceRequest,
+    VoteResponse,
 )
+from protocols.wire.ledger.own.own_entries import HIDDEN_MAGIC
+from protocols.wire.ledger.producers import producer_problem
+
+#: The origin of a request to the core: one request, or several merged ones.
+_Asked = tuple[ServerConnection, Ticket | Merged]
+
+
+class CoreQuestions:
+    """
+    Invariant: C{_questions}, and C{_callers} of this process, have the tokens that the core has not answered;
+    C{_tokens} has those of each open connection.
+    """
+
+    def __init__(self, inside: MemberInside, next_token: Callable[[], int]) -> None:
+        """@param next_token: makes a number for each question."""
+        self._group = inside.config.group
+        self._core = inside.core
+        self._feed = inside.feed
+        self._counters = inside.counters
+        self._next_token = next_token
+        self._questions: dict[int, _Asked] = {}
+        self._callers: dict[int, Deferred[Response]] = {}
+        self._tokens: dict[ServerConnection, set[int]] = {}
+
+    @property
+    def unanswered(self) -> int:
+        """Number of requests that the core has not answered."""
+        return len(self._questions) + len(self._callers)
+
+    def connected(self, connection: ServerConnection) -> None:
+        """A connection has begun."""
+        self._tokens[connection] = set()
+
+    def lost(self, connection: ServerConnection) -> set[int]:
+        """A connection has ended. @return: its requests without an answer, for L{abandon}."""
+        tokens = self._tokens.pop(connection, set())
+        for token in tokens:
+            del self._questions[token]
+        return tokens
+
+    def abandon(self, tokens: set[int]) -> None:
+        """Inform the core that nobody waits for these answers any more."""
+        if tokens:
+            self._counters.requests_abandoned += len(tokens)
+            # In the order of their arrival.
+            self._feed(*[RequestAbandoned(token=token) for token in sorted(tokens)])
+
+    def ask(self, connection: ServerConnection, asked: list[tuple[Ticket, Request]]) -> None:
+        """Ask the core for a connection."""
+        questions: list[Input] = []
+        tokens = self._tokens[connection]
+        merged: Iterable[tuple[Ticket | Merged, Request]]
+        merged = asked if len(asked) == 1 else merge(asked, self._core.ledger_end_index + 1)
+        for whence, request in merged:
+            token = self._next_token()
+            self._questions[token] = (connection, whence)
+            tokens.add(token)
+            questions.append(RequestReceived(token=token, request=request, channel=connection.serial))
+        self._feed(*questions)
+
+    def ask_here(self, request: Request) -> Deferred[Response]:
+        """Ask the core for a local caller. Cancelling forgets the request."""
+        token = self._next_token()
+
+        def forget(_: Deferred[Response]) -> None:
+            self._callers.pop(token, None)
+
+        waiter: Deferred[Response] = Deferred(forget)
+        self._callers[token] = waiter
+        self._feed(RequestReceived(token=token, request=request))
+        return waiter
+
+    def reply(self, token: int, response: Response) -> None:
+        """Pass on the core's answer; an unknown token is ignored."""
+        if token not in self._questions:
+            if token in self._callers:
+                self._callers.pop(token).callback(response)
+            return
+        connection, whence = self._questions.pop(token)
+        self._tokens[connection].discard(token)
+        if type(response) is VoteResponse:
+            count(self._counters.votes, response.vote_result.name)
+        if response.code is not ResponseCode.SUCCESS:
+            asked_times = len(whence.parts) if isinstance(whence, Merged) else 1
+            count(self._counters.refusals, response.code.name, asked_times)
+        if type(whence) is Merged:
+            for ticket, answer in whence.answers(response):
+                connection.answer(ticket, answer)
+        else:
+            assert type(whence) is Ticket
+            connection.answer(whence, response)
+
+    def stop(self) -> None:
+        """The member has stopped: answer the requests that the core left unanswered."""
+        questions, self._questions = self._questions, {}
+        for connection, whence in questions.values():
+            self._tokens[connection].clear()
+            tickets = [part[0] for part in whence.parts] if isinstance(whence, Merged) else [whence]
+            for ticket in tickets:
+                connection.answer(ticket, MESSAGES[ticket.kind][1](
+                    code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
+                ))
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            caller.errback(DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the member has stopped"))
+
+
+#: As longest body: the member takes no appends of clients.
+NO_APPENDS = -1
+
+
+class AppendRequests:
+    """Judges the requests that append, and hands them to the append gate or the state machine."""
+
+    def __init__(
+        self, appends: AppendGate, machine: MachineRequests, refuse: Refuse,
+        report: Callable[[Report], None], body_bytes_max: int, owner_of: Callable[[ServerConnection], str],
+    ) -> None:
+        """
+        @param body_bytes_max: longest body, or L{NO_APPENDS}.
+        @param owner_of: of a connection, see L{protocols.wire.ledger.owners}.
+        """
+        self._owner_of = owner_of
+        self._appends = appends
+        self._machine = machine
+        self._refuse = refuse
+        self._report = report
+        self._body_bytes_max = body_bytes_max
+
+    def append_if(self, connection: ServerConnection, ticket: Ticket, request: AppendIfRequest) -> None:
+        """Append if the log ends where the client expects."""
+        bodies = () if request.body is None else (request.body,)
+        if self.may_append(bodies):
+            self._appends.append_if(connection, ticket, bodies, request.expected_end)
+        else:
+            self.refuse(connection, ticket, request, bodies)
+
+    def append_once(
+        self, connection: ServerConnection, ticket: Ticket, request: AppendOnceRequest
+    ) -> None:
+        """Append what a producer numbers."""
+        problem = producer_problem(request.producer, request.sequence)
+        if not all(request.bodies[number].startswith(HIDDEN_MAGIC) for number in request.hidden):
+            problem = f"a body that readers are to leave out does not begin with {HIDDEN_MAGIC.decode()}"
+        if problem:
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+            self._refuse(connection, ticket, request, error)
+        elif self.may_append(request.bodies):
+            origin = Origin(request.producer, request.sequence, request.hidden, self._owner_of(connection))
+            self._appends.append_once(connection, ticket, request.bodies, origin)
+        else:
+            self.refuse(connection, ticket, request, request.bodies)
+
+    def submit(self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest) -> None:
+        """Append a command of the state machine, or ask for the outcome of one."""
+        if request.command and not self.may_append((request.command,)):
+            self.refuse(connection, ticket, request, (request.command,))
+        else:
+            self._machine.ask(connection, ticket, request, self._owner_of(connection))
+
+    def may_append(self, bodies: tuple[bytes, ...]) -> bool:
+        """Whether these bodies may be appended: there is one, and none is too long."""
+        if len(bodies) == 1:
+            return len(bodies[0]) <= self._body_bytes_max
+        return bool(bodies) and max(map(len, bodies)) <= self._body_bytes_max
+
+    def refuse(
+        self, connection: ServerConnection, ticket: Ticket, request: Request, bodies: tuple[bytes, ...]
+    ) -> None:
+        """Refuse a request whose bodies L{may_append} does not allow."""
+        if self._body_bytes_max == NO_APPENDS:
+            error = DLedgerError(
+                ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: send it messages"
+            )
+        elif bodies:
+            longest = max(map(len, bodies))
+            self._report(Report(event="append-too-large", facts={
+                "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,
+            }))
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest)
+        elif ticket.is_native:
+            error = DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS)
+        else:
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="body is missing")
+        self._refuse(connection, ticket, request, error)
+
 
 #: Answers a request of a client.
 _Answer = Callable[..., None]

@@ -22,8 +22,16 @@ from itertools import accumulate
 
 from construct import Int32sb, Struct
 
-from dledger.storage.files.marks import add_mark, configurations_in, marks_of_run
-from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
+from dledger.storage.files.records import (
+    DamagedRecord,
+    Layout,
+    Walk,
+    add_mark,
+    check_batch,
+    configurations_in,
+    marks_of_run,
+    walk_records,
+)
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.group_state import Marked
 from protocols.wire.checksums import crc32

@@ -1,10 +1,14 @@
-# -*- test-case-name: tests.storage.test_records -*-
+# -*- test-case-name: tests.storage.test_records,tests.storage.test_body_stamps,tests.storage.test_marks -*-
 """
 The hot loops: packing bodies into records, checking a leader's records, checking stored records.
 
 The position of a record is a pure function of the sizes before it and of the file size: it starts where
 the last one ends if at least 8 bytes stay free after it in that file, else at the start of the next
 file, and a blank fills the rest of the old one. Everything is computed before anything is written.
+
+A program may stamp its bodies when their records have positions (L{BodyStamps}): a RocketMQ message contains
+its offset in the log. Entries of producers, and the log's own, are marked
+(L{protocols.wire.ledger.own.own_entries}); most batches have none, and columns of bytes show that.
 
 This module makes no object per entry and touches no file.
 
@@ -13,7 +17,7 @@ Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -21,8 +25,6 @@ import attrs
 from construct import Int32sb, Struct
 
 from dledger.base.disk.unreadable import FILLER_WORD
-from dledger.storage.files.body_stamps import Stamp
-from dledger.storage.files.marks import add_mark, marks_of_channels, marks_of_run
 from dledger.storage.files.runs import check_run
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import MAX_RECORD_BYTES
@@ -34,6 +36,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
+    CHANNEL_AT,
     ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
@@ -41,7 +44,119 @@ from protocols.wire.ledger.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.runs import RUN_MIN, run_at
+from protocols.wire.ledger.own.own_entries import CONFIGURATION_CHANNEL, DIGITS_MASK
+from protocols.wire.ledger.runs import RUN_MIN, column, run_at, words
+
+
+def add_mark(marks: list[Marked], index: int, term: int, channel: int, body_of: Callable[[], bytes]) -> None:
+    """Note the next entry, whose C{channel} is not 0 and counts. @param body_of: called for the log's own."""
+    if channel < 0:
+        marks.append(Marked(index, term, channel, body=body_of()))
+        return
+    last = marks[-1] if marks else None
+    if last is not None and last.channel > 0 and last.first_index + last.entries == index and (
+        (last.channel ^ channel) <= DIGITS_MASK
+        and (last.channel + last.entries) & DIGITS_MASK == channel & DIGITS_MASK
+    ):
+        marks[-1] = last._replace(entries=last.entries + 1)
+    else:
+        marks.append(Marked(index, term, channel))
+
+
+def marks_of_channels(
+    channels: Sequence[int], bodies: Sequence[bytes], first_index: int, term: int
+) -> tuple[Marked, ...]:
+    """Those of entries that a leader is about to write, by their channels."""
+    return _marks_of(tuple(channels), first_index, term, bodies.__getitem__)
+
+
+def _marks_of(
+    channels: tuple[int, ...], first_index: int, term: int, body_of: Callable[[int], bytes]
+) -> tuple[Marked, ...]:
+    """As L{add_mark} finds them, one after the other. @param body_of: by number."""
+    marks: list[Marked] = []
+    at, count = 0, len(channels)
+    while at < count:
+        channel, begin = channels[at], at
+        at += 1
+        if channel < 0:
+            marks.append(Marked(first_index + begin, term, channel, body=body_of(begin)))
+        elif channel:
+            at = _end_of_run(channels, begin)
+            marks.append(Marked(first_index + begin, term, channel, at - begin))
+    return tuple(marks)
+
+
+def _end_of_run(channels: tuple[int, ...], begin: int) -> int:
+    """Where those end that follow the producer's entry at C{begin}; few steps, as there may be many."""
+    end, count, base = begin + 1, len(channels), channels[begin] & ~DIGITS_MASK
+    following = channels[begin] + 1 & DIGITS_MASK
+    piece, widest = 1, count
+    while end < count:
+        size = min(piece, count - end, DIGITS_MASK + 1 - following)
+        if channels[end : end + size] == tuple(range(base | following, (base | following) + size)):
+            end += size
+            following = following + size & DIGITS_MASK
+            piece = widest
+        elif size == 1:
+            break
+        else:
+            piece = widest = size // 2
+    return end
+
+
+def marks_of_run(view: bytes, count: int, size: int, first_index: int, term: int) -> tuple[Marked, ...]:
+    """Those of records of one size, all with a C{chainCrc}. @param view: their bytes, and no others."""
+    if not any(any(view[CHANNEL_AT + byte :: size]) for byte in range(4)):
+        return ()
+    channels = words(count, "i").unpack(column(view, CHANNEL_AT, size))
+    return _marks_of(channels, first_index, term,
+                     lambda number: view[number * size + ENTRY_HEADER_SIZE : (number + 1) * size])
+
+
+def marks_in(batch: EntryBatch) -> tuple[Marked, ...]:
+    """Those of a batch whose sizes are known to add up."""
+    marks: list[Marked] = []
+    records, at, unpack = batch.records, 0, ENTRY_HEADER.unpack_from
+    for _ in range(batch.count):
+        _magic, size, index, term, _pos, channel, chain_crc, _crc, _length = unpack(records, at)
+        if channel and chain_crc:
+            add_mark(marks, index, term, channel,
+                     lambda at=at, end=at + size: records[at + ENTRY_HEADER_SIZE : end])  # type: ignore[misc]
+        at += size
+    return tuple(marks)
+
+
+def configurations_in(marks: Sequence[Marked]) -> tuple[tuple[int, int, bytes], ...]:
+    """Index, term and body of each configuration entry."""
+    return tuple((one.first_index, one.term, one.body)
+                 for one in marks if one.channel == CONFIGURATION_CHANNEL)
+
+
+#: From a body and the stream offset of its record to the body to write, of the same length.
+Stamp = Callable[[bytes, int], bytes]
+
+
+class BodyStamps:
+    """
+    Stamps nothing; a program derives from it.
+
+    @ivar term_start_body: body of the entry that a leader writes when its term begins.
+    """
+
+    term_start_body = b""
+
+    def begin(self) -> Stamp | None:
+        """
+        A write of bodies begins. Stamps of an earlier write that was refused count for nothing.
+
+        @return: called once for each body, in order; None: the bodies are written as they are.
+        """
+        return None
+
+    def written(self) -> None:
+        """The entries are written: readable at this member, neither flushed nor committed."""
+
 
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)

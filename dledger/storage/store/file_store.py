@@ -7,7 +7,7 @@ Rule 2: any later failure is a L{StoreError}; the store then refuses everything 
 
 This module appends. The other parts of a store are L{dledger.storage.store.store_cuts},
 L{dledger.storage.store.store_reads}, L{dledger.storage.store.store_flush},
-L{dledger.storage.store.store_room} and L{dledger.storage.start.mark_writer}; they share one
+L{dledger.storage.store.store_room} and L{dledger.storage.start.open_ledger}; they share one
 L{dledger.storage.start.open_ledger.OpenLedger}. Of terms the store knows only that they never fall from one
 entry to the next; it knows nothing of votes and roles.
 
@@ -21,11 +21,9 @@ from typing import Self
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
-from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.chunk_checks import CHECKS
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
-from dledger.storage.files.marks import configurations_in
-from dledger.storage.files.records import Layout, pack_bodies
+from dledger.storage.files.records import BodyStamps, Layout, configurations_in, pack_bodies
 from dledger.storage.files.state_file import StateEncoding, StatePlace, StoredState
 from dledger.storage.start.configurations import (
     MEMBERS_NAME,
@@ -42,8 +40,7 @@ from dledger.storage.start.identity import (
     is_without_records,
     recorded_identity,
 )
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.hole_mending import HoleMending

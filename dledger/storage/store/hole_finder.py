@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dledger.base.disk.disk import is_no_room
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.start.resync import Gap
 from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DamagedEntryError

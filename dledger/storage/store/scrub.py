@@ -19,8 +19,7 @@ import attrs
 
 from dledger.base.disk.disk import is_no_room
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of, record_fits, walk_records
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
 from protocols.wire.checksums import crc32

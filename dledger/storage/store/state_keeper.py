@@ -19,8 +19,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from dledger.base.disk.flush_job import FlushJob
-from dledger.storage.files.marks import marks_in
-from dledger.storage.files.records import chain_of
+from dledger.storage.files.records import chain_of, marks_in
 from dledger.storage.files.state_file import (
     NO_STATE,
     STATE_NAME,
@@ -29,8 +28,7 @@ from dledger.storage.files.state_file import (
     StatePlace,
     StoredState,
 )
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked, StateCapture, UnfitEntry

@@ -15,11 +15,9 @@ from typing import Protocol
 import attrs
 
 from dledger.base.disk.segment import SegmentList
-from dledger.storage.files.marks import configurations_in
-from dledger.storage.files.records import Layout, check_batch
+from dledger.storage.files.records import Layout, check_batch, configurations_in
 from dledger.storage.start.configurations import ConfigurationList
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.storage.start.open_ledger import End, MarkWriter, OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.storage.store.store_flush import StoreFlush

@@ -23,8 +23,7 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.storage.start.open_ledger import End, MarkWriter, OpenLedger
 from dledger.storage.store.state_keeper import StateKeeper
 from dledger.values.errors import StoreError
 

@@ -23,8 +23,7 @@ from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.disk.segment import SegmentList
 from dledger.storage.files.records import Layout
 from dledger.storage.manifests.archived_note import read_note
-from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.open_ledger import MarkWriter, OpenLedger
 from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig
