@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.protocols.test_connection,tests.protocols.test_budgets -*-
+# -*- test-case-name: tests.protocols -*-
 """
 What both ends of a framed connection share, whichever protocol speaks on it.
 
@@ -30,13 +30,48 @@ from zope.interface import implementer
 
 from protocols import unread
 from protocols.budgets import FRAME_S, Account, Budgets
-from protocols.loose import LOOSE_PER_READ, LooseRequests
 from protocols.outlet import Outlet, read_directly
 from protocols.transports import StreamTransport
 from protocols.turn import Turn
-from protocols.wire.errors import WireError
+from protocols.wire.errors import LooseError, WireError
 from protocols.wire.framing import Frame, FrameBuffer, FrameError
-from protocols.wire.remoting import FRAME_BYTES_MAX
+from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
+
+#: Headers and bodies of one read that may be loose JSON.
+LOOSE_PER_READ = 4
+
+
+class LooseRequests:
+    """
+    Counts the requests of one connection that are not strict JSON: the tolerant parser is slow, so one read may
+    have few of them.
+
+    @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} after each.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = LOOSE_PER_READ
+
+    def command(self, frame: bytes) -> RemotingCommand:
+        """
+        Decode a remoting frame.
+
+        @raise WireError: malformed, or one loose header too many in this read.
+        """
+        try:
+            return decode_command(frame, tolerant_bytes_max=0)
+        except LooseError:
+            self.use()
+            return decode_command(frame)
+
+    def use(self) -> None:
+        """@raise LooseError: too many in this read."""
+        if not self.left:
+            raise LooseError(f"more than {LOOSE_PER_READ} requests of one read are not strict JSON")
+        self.left -= 1
+
 
 #: Seconds without traffic in either direction after which a connection is closed, as in Java.
 IDLE_S = 120.0

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
-from dledger.rocketmq.broker.producing.sending.long_sends import SEND_REPLY_V2
+from dledger.rocketmq.broker.producing.sending.sends import SEND_REPLY_V2
 from dledger.rocketmq.broker.replies import PUSH_REPLY_MESSAGE_TO_CLIENT
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import encode_properties

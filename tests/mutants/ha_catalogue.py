@@ -21,7 +21,7 @@ JOB = "dledger.base.disk.flush_job"
 TRANSFER = "dledger.rocketmq.replication.group_transfer"
 MASTER = "dledger.rocketmq.replication.master"
 SERVICE = "dledger.rocketmq.replication.service"
-VIEW = "dledger.rocketmq.replication.slave_view"
+VIEW = "dledger.rocketmq.replication.master"
 STATUS = "dledger.rocketmq.replication.put_status"
 
 Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[str, ...]]

@@ -19,7 +19,7 @@ MEMBER = "dledger.core.state.member_state"
 REPLICA = "dledger.core.replica"
 DISPATCHER = "dledger.core.replication.dispatcher"
 SEGMENT = "dledger.base.disk.segment"
-VIEW = "dledger.rocketmq.replication.slave_view"
+VIEW = "dledger.rocketmq.replication.master"
 
 HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import weakref
 
+from protocols.connection import LOOSE_PER_READ
 from protocols.ledger.connection import FRAMES_MAX, PIECE_PRICE, ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.loose import LOOSE_PER_READ
 from protocols.put_off import SHORT_READ_BYTES, SLICE_BYTES, PutOffReads
 from protocols.turn import READS_S
 from protocols.wire.ledger.codes import RequestCode

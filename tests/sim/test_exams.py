@@ -14,7 +14,7 @@ from dledger.rocketmq.broker.consuming.popping.in_order import InOrder
 from dledger.rocketmq.broker.consuming.popping.popped import PoppedTable
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
 from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
-from dledger.rocketmq.broker.producing.sending import long_sends, send_back
+from dledger.rocketmq.broker.producing.sending import send_back, sends
 from dledger.rocketmq.broker.producing.transactions import half_judge
 from dledger.rocketmq.broker.producing.transactions.ends import TransactionEnds
 from dledger.rocketmq.metadata.offsets import ConsumerOffsets
@@ -80,7 +80,7 @@ class ExamTests(PairCase):
 
     def test_missing_refusal_is_found(self) -> None:
         """A batch with a delayed message is taken."""
-        self.assertFound("refusal_paper", "is taken", long_sends, "_refuse_in_batch", lambda properties: None)
+        self.assertFound("refusal_paper", "is taken", sends, "_refuse_in_batch", lambda properties: None)
 
     def test_wrong_pops_are_found(self) -> None:
         """A receipt that counts too long, and a queue in order that is given twice."""
@@ -91,7 +91,7 @@ class ExamTests(PairCase):
 
     def test_wrong_times_are_found(self) -> None:
         """A message that does not wait, and a question that has been asked more often."""
-        self.assertFound("delay_paper", "was due", long_sends, "timed",
+        self.assertFound("delay_paper", "was due", sends, "timed",
                          lambda message, config, now_ms: message)
         self.assertFound("end_paper", "question 1", half_judge, "number_in", lambda text: 1)
         self.assertFound("end_paper", "reports", TransactionEnds, "copy_of", lambda self, first: None)

@@ -136,7 +136,7 @@ class ScheduleTests(HACase):
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""
-        name = "dledger.rocketmq.replication.slave_view.SlaveView.reported"
+        name = "dledger.rocketmq.replication.master.SlaveView.reported"
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_ha_schedule(1, seconds=5)
         self.assertIn("ZeroDivisionError", outcome.failure)

@@ -3,7 +3,7 @@
 What one flush of a store brings to stable storage.
 
 A job is captured on the reactor's thread, run in any thread, and counts when its store has heard that it
-ended well. L{dledger.base.process.group_flush} says which job runs when.
+ended well. L{dledger.rocketmq.store.log.log_flush} says which job runs when.
 """
 
 from __future__ import annotations

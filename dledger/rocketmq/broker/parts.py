@@ -75,11 +75,9 @@ from dledger.rocketmq.broker.producing.delays.schedule import ScheduleMessageSer
 from dledger.rocketmq.broker.producing.delays.timers import TimerService
 from dledger.rocketmq.broker.producing.puts import Put, PutPipeline
 from dledger.rocketmq.broker.producing.rules import PutRules
-from dledger.rocketmq.broker.producing.sending.long_sends import LongSends
 from dledger.rocketmq.broker.producing.sending.native import NativeCommands
-from dledger.rocketmq.broker.producing.sending.plain_sends import PlainSends
 from dledger.rocketmq.broker.producing.sending.send_back import SendBack
-from dledger.rocketmq.broker.producing.sending.sends import Sends
+from dledger.rocketmq.broker.producing.sending.sends import LongSends, PlainSends, Sends
 from dledger.rocketmq.broker.producing.topic_checks import TopicChecks
 from dledger.rocketmq.broker.producing.tracing import traced
 from dledger.rocketmq.broker.producing.transactions.check import TransactionCheckService

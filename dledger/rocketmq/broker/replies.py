@@ -23,7 +23,7 @@ from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.own_address import OwnAddress
 from dledger.rocketmq.broker.producing.answers import put_refusal
 from dledger.rocketmq.broker.producing.puts import NotPut, Put, PutPipeline
-from dledger.rocketmq.broker.producing.sending.long_sends import SEND_REPLY, SEND_REPLY_V2, LongSends
+from dledger.rocketmq.broker.producing.sending.sends import SEND_REPLY, SEND_REPLY_V2, LongSends
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection

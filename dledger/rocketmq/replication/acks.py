@@ -7,13 +7,13 @@ one stray client satisfies every later put.
 Rule 2: if a put needs one slave, any connection counts. If it needs several, they must be distinct slaves:
 of each address the newest C{slaves_per_host} connections count.
 Rule 3: bytes that a slave held before this master started acknowledge no later put: see
-L{dledger.rocketmq.replication.slave_view.SlaveView}.
+L{dledger.rocketmq.replication.master.SlaveView}.
 Rule 4: a slave whose log begins after a waiting put does not acknowledge that put. RocketMQ takes its
 offset as an acknowledgement of everything below. A slave that returns with more than this master held at its
 start, and than that host proved to hold since, counts as one that begins there: it may have followed another
 log, which this master has lost.
 
-Rule 5: a slave that must hold another log (L{dledger.rocketmq.replication.slave_view}, rule 3a) acknowledges
+Rule 5: a slave that must hold another log (L{dledger.rocketmq.replication.master}, rule 3a) acknowledges
 nothing.
 
 This module only decides. It knows nothing of time, connections or Deferreds.

@@ -165,7 +165,7 @@ class GroupTransferService:
 
 class FlushedPuts:
     """
-    Puts that wait for the disk. The log shares flushes; see L{dledger.base.process.group_flush}.
+    Puts that wait for the disk. The log shares flushes; see L{dledger.rocketmq.store.log.log_flush}.
 
     Invariant: while a put waits, a flush is requested. After a failed flush no put waits, and no put is ever
     reported as flushed again.

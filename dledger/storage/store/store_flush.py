@@ -3,7 +3,7 @@
 The flushing part of a file store: flushes, and Java's checkpoint.
 
 L{StoreFlush.prepare_flush} captures a flush, any thread runs it, and it counts from
-L{StoreFlush.finish_flush} on. L{dledger.base.process.group_flush} says when, and what a failure means.
+L{StoreFlush.finish_flush} on. L{dledger.rocketmq.store.log.log_flush} says when, and what a failure means.
 
 The mark is written after each flush, and reaches stable storage with a later flush or checkpoint: with the
 next one if flushing is C{async}, with one in L{MARK_SYNC_EVERY} if it is C{sync}; the entries that it records

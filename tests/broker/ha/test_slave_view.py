@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.rocketmq.replication.slave_view import SlaveView, last_file_offset
+from dledger.rocketmq.replication.master import SlaveView, last_file_offset
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog
 
 

@@ -10,8 +10,13 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.store.records import body_check
-from dledger.rocketmq.store.records.body_check import BodyCheck, is_usual_and_sound
-from dledger.rocketmq.store.records.equal_bodies import RUN_MIN, are_bodies_right, equal_records
+from dledger.rocketmq.store.records.body_check import (
+    RUN_MIN,
+    BodyCheck,
+    are_bodies_right,
+    equal_records,
+    is_usual_and_sound,
+)
 from dledger.rocketmq.store.records.records import problem_of
 from dledger.testing.world.disk import SimDisk
 from protocols.wire.errors import WireError

@@ -8,7 +8,7 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import group_flush
+from dledger.rocketmq.store.log import log_flush
 from dledger.rocketmq.store.log.log_mark import LogMark, read_log_mark
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DLedgerError, StoreError
@@ -134,7 +134,7 @@ class FlushTests(SynchronousTestCase):
 
     def test_the_number_of_waits_is_bounded(self) -> None:
         """Too many waiters are refused, with a code that says so."""
-        self.patch(group_flush, "WAITERS_MAX", 2)
+        self.patch(log_flush, "WAITERS_MAX", 2)
         self.put()
         waiting = [self.log.flush(), self.log.flush()]
         refused = self.failureResultOf(self.log.flush(), DLedgerError)

@@ -63,6 +63,7 @@ class CommitLog:
     C{file_size}; the log is empty when C{begin_offset == end_offset}. C{_newest} is the write of which
     C{grown} informs slaves, who read it at once: offset and bytes.
 
+    @ivar file_size: bytes of every file of the log.
     @ivar flusher: brings the log to stable storage, and knows how much of it is there.
     @ivar mending: overwrites damaged records.
     @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
@@ -78,6 +79,7 @@ class CommitLog:
         self._config = config
         self._log = log
         self._segments = log.segments
+        self.file_size = log.segments.file_size
         self._storing = log.guard.storing
         self._appending = self._storing("appending to the commit log")
         self.flusher = flusher
@@ -137,11 +139,6 @@ class CommitLog:
                    why_recovered=why if kept else end.why)
 
     # -- reading ---------------------------------------------------------------------------------
-
-    @property
-    def file_size(self) -> int:
-        """Bytes of every file of the log."""
-        return self._segments.file_size
 
     @property
     def begin_offset(self) -> int:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.base.test_group_flush -*-
+# -*- test-case-name: tests.broker.store.test_group_flush -*-
 """One flush at a time; all who ask meanwhile share the next one; a failed one is the end."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import group_flush
-from dledger.base.process.group_flush import GroupFlush
+from dledger.rocketmq.store.log import log_flush
+from dledger.rocketmq.store.log.log_flush import GroupFlush
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 
@@ -171,7 +171,7 @@ class GroupFlushTests(SynchronousTestCase):
 
     def test_bounded(self) -> None:
         """Too many callers are refused, with a code that says so."""
-        self.patch(group_flush, "WAITERS_MAX", 2)
+        self.patch(log_flush, "WAITERS_MAX", 2)
         waiting = [self.ask(), self.ask()]
         refused = self.failureResultOf(self.ask(), DLedgerError)
         self.assertIs(refused.value.code, ResponseCode.LEADER_PENDING_FULL)
