@@ -43,8 +43,8 @@ LOOSE_PER_READ = 4
 
 class LooseRequests:
     """
-    Counts the requests of one connection that are not strict JSON: the tolerant parser is slow, so one read may
-    have few of them.
+    Counts the requests of one connection that are not strict JSON: the tolerant parser is slow, so one read
+    may have few of them.
 
     @ivar left: how many the present read may have; its owner sets it to L{LOOSE_PER_READ} after each.
     """
