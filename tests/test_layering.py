@@ -155,8 +155,8 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused("protocols.wire.ledger.push", "from dledger.core import effects", "not below")
         self.assertRefused("protocols.wire.ledger.push", "import twisted", "not a third party")
         self.assertRefused("protocols.wire.framing", "import twisted", "not a third party")
-        self.assertRefused("protocols.ledger.remoting", "import dledger", "not below")
-        self.assertAllowed("protocols.ledger.remoting", "from twisted.internet.protocol import Protocol")
+        self.assertRefused("protocols.ledger.connection", "import dledger", "not below")
+        self.assertAllowed("protocols.ledger.connection", "from twisted.internet.protocol import Protocol")
 
     def test_storage_below_twisted(self) -> None:
         """Storage knows neither the core nor Twisted."""

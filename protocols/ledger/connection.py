@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.protocols -*-
+# -*- test-case-name: tests.protocols,tests.protocols.test_remoting -*-
 """
 The two ends of a connection between members, or between a client and a member.
 
@@ -7,6 +7,9 @@ Requests may be pipelined and answered in any order. The rules of L{protocols.co
 
 A connection knows formats, not meanings: its owner (a sink) decides which member speaks and what is
 answered when. Owners do not raise.
+
+A remoting request with a DLedger code is answered with header code 200 and a body, even if it failed: Java
+ignores the header code, and waits for ever for a missing body.
 
 In native frames records are sent exactly as they are on disk. A frame is handed to the transport in pieces,
 so that a batch of records for several peers is not copied for each. Small appends and pushes of entries have
@@ -33,7 +36,6 @@ from protocols.connection import (
     Connection,
 )
 from protocols.ledger.interfaces import Dialect, Ticket
-from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
@@ -43,7 +45,13 @@ from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK, PushType, RequestCode
-from protocols.wire.ledger.java.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
+from protocols.wire.ledger.java.json_bodies import (
+    REQUEST_VALUES_MAX,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
@@ -74,7 +82,53 @@ from protocols.wire.native import (
     FRAME_VERSION,
     NATIVE_FIRST_BYTE,
 )
-from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
+from protocols.wire.remoting import FLAG_RESPONSE as REMOTING_RESPONSE
+from protocols.wire.remoting import (
+    FRAME_BYTES_MAX,
+    NOT_SUPPORTED_REMARK,
+    REQUEST_CODE_NOT_SUPPORTED,
+    RemotingCommand,
+    decode_command,
+    encode_answer,
+    encode_command,
+)
+
+#: The request codes of DLedger, by number.
+KNOWN_CODES = {int(code): code for code in RequestCode}
+
+
+class RemotingDialect:
+    """JSON bodies in remoting frames, as in Java. Implements L{protocols.ledger.interfaces.Dialect}."""
+
+    def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
+        return (
+            encode_command(
+                RemotingCommand(
+                    code=int(request.kind), opaque=opaque, ext_fields={}, body=encode_request(request)
+                )
+            ),
+        )
+
+    def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
+        return (encode_answer(opaque, encode_response(response)),)
+
+
+def not_supported(opaque: int, code: int) -> bytes:
+    """
+    Java's answer to an unknown request code.
+
+    Source: NettyRemotingAbstract.processRequestCommand.
+    """
+    return encode_command(
+        RemotingCommand(
+            code=REQUEST_CODE_NOT_SUPPORTED,
+            opaque=opaque,
+            flag=REMOTING_RESPONSE,
+            remark=NOT_SUPPORTED_REMARK.format(code),
+            ext_fields={},
+        )
+    )
+
 
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))

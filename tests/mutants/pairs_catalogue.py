@@ -33,7 +33,7 @@ SCHEDULE = f"{BROKER}.producing.delays.schedule"
 SERVICE = "dledger.rocketmq.replication.service"
 DELETED = "dledger.rocketmq.store.deleted_topics"
 UNITS = "dledger.rocketmq.store.queues.unit_mending"
-WRITER = "dledger.raft_broker.writer"
+WRITER = "dledger.raft_broker.replication"
 
 _NOTHING = ("nothing",)
 _SYNC = {"role": "SYNC_MASTER"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
+from protocols.ledger.connection import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.java.json_bodies import decode_request, decode_response

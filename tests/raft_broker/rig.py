@@ -16,10 +16,9 @@ from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.node.threads import MemberThreads
 from dledger.raft_broker.raft_log import RaftLog
-from dledger.raft_broker.replication import RaftReplication
+from dledger.raft_broker.replication import RaftReplication, unplaced
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
-from dledger.raft_broker.writer import unplaced
 from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerProcess
 from dledger.rocketmq.store.records.records import NewMessage

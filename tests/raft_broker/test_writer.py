@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.requests.appends import AppendResult
+from dledger.raft_broker.replication import RaftWriter
 from dledger.raft_broker.stamps import MessageStamps
-from dledger.raft_broker.writer import RaftWriter
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.store.records.records import NewMessage
 from dledger.values.errors import DLedgerError

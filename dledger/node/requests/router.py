@@ -15,7 +15,7 @@ Routes each request of a connection to the part that answers it, by a table of t
 
 Rule 1: a request for another member is refused (401) before one for another group (400), as in Java.
 Rule 2: what is said in the name of a member counts only on that member's connection
-(L{dledger.node.connections.speakers}).
+(L{dledger.node.connections.door}).
 Rule 3: the first METADATA of a member names its group and its list of members; if they are not ours, it is
 answered, and the connection ends before its next request (L{dledger.node.connections.greeting}).
 Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440).
@@ -46,9 +46,8 @@ from dledger.core.state.inputs import (
     RequestAbandoned,
     RequestReceived,
 )
-from dledger.node.connections.door import Door, Refuse
+from dledger.node.connections.door import PEERS_ONLY, Claim, Door, Refuse, Speakers
 from dledger.node.connections.greeting import Greeting
-from dledger.node.connections.speakers import PEERS_ONLY, Claim, Speakers
 from dledger.node.reporting.status import count
 from dledger.node.requests.about import Told
 from dledger.node.requests.appends import AppendGate

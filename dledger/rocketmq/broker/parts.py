@@ -77,7 +77,7 @@ from dledger.rocketmq.broker.producing.puts import Put, PutPipeline
 from dledger.rocketmq.broker.producing.rules import PutRules
 from dledger.rocketmq.broker.producing.sending.native import NativeCommands
 from dledger.rocketmq.broker.producing.sending.send_back import SendBack
-from dledger.rocketmq.broker.producing.sending.sends import LongSends, PlainSends, Sends
+from dledger.rocketmq.broker.producing.sending.sends import LongSends, PlainSends, Sends, UniqueIds
 from dledger.rocketmq.broker.producing.topic_checks import TopicChecks
 from dledger.rocketmq.broker.producing.tracing import traced
 from dledger.rocketmq.broker.producing.transactions.check import TransactionCheckService
@@ -86,7 +86,6 @@ from dledger.rocketmq.broker.producing.transactions.ends import TransactionEnds
 from dledger.rocketmq.broker.producing.transactions.half_judge import HalfJudge
 from dledger.rocketmq.broker.producing.transactions.half_progress import HalfProgress
 from dledger.rocketmq.broker.producing.transactions.questions import ProducerQuestions
-from dledger.rocketmq.broker.producing.unique_ids import UniqueIds
 from dledger.rocketmq.broker.replication import CommitLogKind, LogKind
 from dledger.rocketmq.broker.replies import ReplyCommands
 from dledger.rocketmq.broker.route_questions import RouteQuestions

@@ -9,7 +9,7 @@ from datetime import datetime
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.options.own_address import OwnAddress
-from dledger.rocketmq.broker.producing.unique_ids import UniqueIds, find_unique_key
+from dledger.rocketmq.broker.producing.sending.sends import UniqueIds, find_unique_key
 
 
 class UniqueIdsTests(SynchronousTestCase):

@@ -5,7 +5,8 @@ A message's properties between the producer and the log.
 Their bytes are copied, except for these changes: the broker removes C{WAIT=true}, the default, and what
 another broker has written for its own consumers (L{_OF_BROKERS}); it adds C{CLUSTER}, the cluster that
 stores the message, C{MSG_REGION} and C{TRACE_ON}, and C{UNIQ_KEY} if the producer has set none
-(L{dledger.rocketmq.broker.producing.unique_ids}); and it adds the real topic and queue to a delayed message.
+(L{dledger.rocketmq.broker.producing.sending.sends.UniqueIds}); and it adds the real topic and queue to a
+delayed message.
 
 Later a broker adds more: its receipt, the first pop, the place of a delayed message or of a dead letter. A
 message that is taken in leaves L{PROPERTIES_ROOM} for these, so that it can be delivered again.

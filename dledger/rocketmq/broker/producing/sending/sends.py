@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.sending.test_sends,tests.broker.sending.test_plain_sends -*-
+# -*- test-case-name: tests.broker.sending -*-
 """
 Reads, puts and answers the sends of RocketMQ's producers.
 
@@ -27,7 +27,10 @@ Source: SendMessageProcessor, AbstractSendMessageProcessor, SendMessageRequestHe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from random import Random
+from time import localtime, mktime
 from typing import NamedTuple
 
 import attrs
@@ -52,7 +55,6 @@ from dledger.rocketmq.broker.producing.send_properties import (
     without_delay,
 )
 from dledger.rocketmq.broker.producing.topic_checks import DLQ_PREFIX
-from dledger.rocketmq.broker.producing.unique_ids import UniqueIds, find_unique_key
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import RETRY_PREFIX
 from dledger.rocketmq.replication.put_status import PutStatus
@@ -67,6 +69,59 @@ from protocols.wire.remoting import RemotingCommand, decode_command
 from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
 from protocols.wire.rocketmq.message import decode_batch, decode_properties
 from protocols.wire.rocketmq.send_request import SendMessageRequest, SendShape
+
+UNIQUE_KEY = b"UNIQ_KEY\x01"
+
+
+#: Finds the unique key of a message in its properties: an empty one is none, nor is one with a longer name.
+find_unique_key = re.compile(rb"(?:\A|\x02)UNIQ_KEY\x01[^\x02]").search
+
+
+class UniqueIds:
+    """
+    The unique key that a broker gives to a message whose producer has set none, in the form of RocketMQ's
+    clients::
+
+        address   4 bytes, or 16     of this broker
+        process   2 bytes            random here
+        class     4 bytes            random here
+        time      4 bytes            milliseconds since the first of the month, local time
+        count     2 bytes
+
+    in hexadecimal. Tools read the time from it to bound their search.
+
+    Source: MessageClientIDSetter, SendMessageProcessor (5.3.3).
+    """
+
+    def __init__(self, own: OwnAddress, *, wall_ms: Callable[[], int], rng: Random) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._own = own
+        self._wall_ms = wall_ms
+        self._process = rng.getrandbits(48).to_bytes(6, "big")
+        self._count = rng.getrandbits(16)
+        self._month_ms = self._next_ms = 0
+        self._host = own.host
+        self._start = b""
+
+    def property(self) -> bytes:
+        """One more key, as a property with its 0x02."""
+        now_ms = self._wall_ms()
+        if not self._month_ms <= now_ms < self._next_ms or self._own.host is not self._host:
+            self._month_ms, self._next_ms = _month(now_ms)
+            self._host = self._own.host
+            self._start = UNIQUE_KEY + (self._host.address + self._process).hex().upper().encode()
+        self._count = self._count + 1 & 0xFFFF
+        return b"%b%08X%04X\x02" % (self._start, now_ms - self._month_ms, self._count)
+
+
+def _month(now_ms: int) -> tuple[int, int]:
+    """Begin and end of the month of a time, ms since 1970."""
+    now = localtime(now_ms / 1000)
+    year, month = now.tm_year, now.tm_mon
+    begin = mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
+    end = mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))
+    return int(begin) * 1000, int(end) * 1000
+
 
 SEND_MESSAGE = 10
 SEND_MESSAGE_V2 = 310
