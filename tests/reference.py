@@ -24,14 +24,14 @@ from twisted.python.usage import Options
 from dledger.admin.broker_metrics import MEASURED_COUNTERS, BrokerCollector
 from dledger.admin.metrics import make_registry
 from dledger.admin.name_server import NameServerCollector
-from dledger.base.process.histogram import HistogramStatus
-from dledger.cli.basics.common import EXIT_STATUSES
+from dledger.base.histogram import HistogramStatus
+from dledger.cli.console.command import EXIT_STATUSES
 from dledger.cli.main import cli
-from dledger.daemons.basics.logs import LOG_PARAMETERS
 from dledger.daemons.data.export import Options as ExportOptions
 from dledger.daemons.ledger.member import Options as MemberOptions
 from dledger.daemons.rocketmq.broker import Options as BrokerOptions
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
+from dledger.daemons.settings.logs import LOG_PARAMETERS
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.raft_options import RaftOptions
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus, Waiting

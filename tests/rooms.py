@@ -50,8 +50,8 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "Spark": (3, ("spark", "spark export", "spark by name")),
     "admin pages": (3, ("admin pages",)),
     "commands, daemons": (3, (
-        "command line", "commands, basics", "commands for data", "commands for tools",
-        "commands of RocketMQ", "commands of the ledger", "daemons", "daemons, basics", "daemons for data",
+        "command line", "commands, console", "commands for data", "commands for tools",
+        "commands of RocketMQ", "commands of the ledger", "daemons", "daemons, settings", "daemons for data",
         "daemons, tracing", "daemons of RocketMQ", "daemons of the ledger", "plugin",
     )),
     "simulators": (3, (

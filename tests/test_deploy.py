@@ -24,7 +24,7 @@ import yaml
 from twisted.scripts.twistd import ServerOptions
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.base.process.descriptors import WANTED
+from dledger.base.descriptors import WANTED
 from dledger.node.service import CLOSE_TIME_OUT_S, LINGER_S, STOP_TIME_OUT_S
 from dledger.rocketmq.broker.options.config import broker_from_mapping
 from dledger.rocketmq.broker.service import CLOSE_TIME_OUT_S as BROKER_CLOSE_S

@@ -116,7 +116,7 @@ TYPED = ("dledger/*", "protocols/*", "pyspark_dledger/*")
 #: Public signatures with C{Any} because a library has it there, by file. Whatever is added here needs such a
 #: library: everything else has a type, if need be C{object}, C{Callable[..., object]} or a Protocol.
 FORCED_ANY: Mapping[str, frozenset[str]] = {
-    "dledger/cli/basics/common.py": frozenset({"Commands.main"}),  # click.Group.main
+    "dledger/cli/console/command.py": frozenset({"Commands.main"}),  # click.Group.main
 }
 #: Mentions of C{Any} in all of L{TYPED}, private ones too, at most.
 ANY_MAX = 8

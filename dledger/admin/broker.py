@@ -17,8 +17,8 @@ The administration of a broker over HTTP::
     POST /transfer?to=n1    with a raft log: let another broker become the master
 
 Only the pages of POST change anything; they need a token, see
-L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}. The limits are those of
-L{AdminSite <dledger.admin.basics.site.AdminSite>}.
+L{AdminGuard <dledger.admin.sites.guard.AdminGuard>}. The limits are those of
+L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -50,17 +50,6 @@ from dledger.admin.actions.table import (
     asked,
     asked_effects,
 )
-from dledger.admin.basics.member_source import TransferAnswer
-from dledger.admin.basics.pages import (
-    METRICS_TYPE,
-    OptionalEndpoint,
-    PagesAccess,
-    config_json,
-    encoded,
-    http_error_page,
-    json_page,
-    send_page,
-)
 from dledger.admin.broker_metrics import BrokerCollector
 from dledger.admin.browsing.message_page import message_page, topics_page
 from dledger.admin.browsing.messages import (
@@ -78,7 +67,18 @@ from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import not_leader
 from dledger.admin.metrics import MemberStatusSource, NodeCollector
 from dledger.admin.openapi import searched_pages, service_document, status_schema
-from dledger.base.process.reactor import Reactor
+from dledger.admin.sites.member_source import TransferAnswer
+from dledger.admin.sites.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    PagesAccess,
+    config_json,
+    encoded,
+    http_error_page,
+    json_page,
+    send_page,
+)
+from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.rocketmq.broker.options.operators import NotDone
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus

@@ -6,7 +6,7 @@ The dashboard of a whole group, for a program that asks the members from outside
     GET /live      the dashboard, as its script asks for it
     GET /cluster   every member, or the reason why it did not answer; JSON
 
-No page changes anything. The limits are those of L{AdminSite <dledger.admin.basics.site.AdminSite>}.
+No page changes anything. The limits are those of L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 
 Rule 1: one look at the group is made at a time, at most one in L{KEPT_S}, and only while somebody asks.
 Rule 2: no page waits longer than L{WAIT_S} for a look: then it shows the last one, and how old that is.
@@ -27,11 +27,11 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import HTTPException
 
-from dledger.admin.basics.pages import PagesAccess, http_error_page, json_page
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import Overview
 from dledger.admin.dashboard.page import dashboard_page
-from dledger.base.process.reactor import Reactor
+from dledger.admin.sites.pages import PagesAccess, http_error_page, json_page
+from dledger.base.reactor import Reactor
 
 #: Seconds for which a look is shown again.
 KEPT_S = 1.0

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import dledger
-from dledger.base.process.histogram import HistogramStatus
+from dledger.base.histogram import HistogramStatus
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import MachineStatus, NodeStatus
 

@@ -12,7 +12,7 @@ The administration of a name server over HTTP::
     GET /metrics   metrics for Prometheus
 
 All pages except C{/metrics} are JSON. No page changes anything. The limits are those of
-L{AdminSite <dledger.admin.basics.site.AdminSite>}.
+L{AdminSite <dledger.admin.sites.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -32,14 +32,6 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
-from dledger.admin.basics.pages import (
-    METRICS_TYPE,
-    OptionalEndpoint,
-    PagesAccess,
-    config_json,
-    http_error_page,
-    json_page,
-)
 from dledger.admin.metrics import histogram_family
 from dledger.admin.openapi import (
     json_schema,
@@ -48,8 +40,16 @@ from dledger.admin.openapi import (
     service_document,
     status_schema,
 )
-from dledger.base.process.histogram import HistogramStatus
-from dledger.base.process.reactor import Reactor
+from dledger.admin.sites.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    PagesAccess,
+    config_json,
+    http_error_page,
+    json_page,
+)
+from dledger.base.histogram import HistogramStatus
+from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from dledger.values.option_values import Setting

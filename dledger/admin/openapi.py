@@ -17,10 +17,10 @@ import attrs
 import dledger
 from dledger.admin.actions.effects import Effects
 from dledger.admin.actions.table import MEMBER_ACTIONS, WHICH, Action
-from dledger.admin.basics.cluster import MemberReport
-from dledger.admin.basics.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
+from dledger.admin.sites.cluster import MemberReport
+from dledger.admin.sites.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.status_document import status_kinds
 from dledger.node.reporting.reports import SeenEvent
 from protocols.wire.fastjson import JsonObject, as_object

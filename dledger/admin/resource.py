@@ -23,7 +23,7 @@ The administration of one member over HTTP: its own status, and that of its grou
     POST /snapshot          let the state machine of this member take a snapshot
 
 All pages except those for browsers and C{/metrics} are JSON, errors included. Only those of POST change
-anything; they need a token, see L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}.
+anything; they need a token, see L{AdminGuard <dledger.admin.sites.guard.AdminGuard>}.
 
 Rule: it listens on the loopback interface unless an interface is named; beyond it only with TLS and a token,
 see L{dledger.base.serving.admin_ports}.
@@ -60,17 +60,6 @@ from dledger.admin.actions.table import (
     asked,
     asked_effects,
 )
-from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
-from dledger.admin.basics.member_source import StatusSource
-from dledger.admin.basics.pages import (
-    METRICS_TYPE,
-    OptionalEndpoint,
-    PagesAccess,
-    config_json,
-    encoded,
-    json_page,
-    send_page,
-)
 from dledger.admin.browsing.entries import NAMES, EntryBrowser
 from dledger.admin.browsing.entry_page import entry_page
 from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
@@ -79,9 +68,20 @@ from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
+from dledger.admin.sites.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.sites.member_source import StatusSource
+from dledger.admin.sites.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    PagesAccess,
+    config_json,
+    encoded,
+    json_page,
+    send_page,
+)
 from dledger.admin.status_document import status_document
-from dledger.base.process.log_lines import ANSWERS_OPERATOR, LogLevels
-from dledger.base.process.reactor import Reactor
+from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
+from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.node.reporting.status import NodeStatus

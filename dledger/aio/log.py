@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
 from dledger.aio.tail import AsyncBatches, AsyncEntries
-from dledger.base.process.forks import OpenedHere
+from dledger.base.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.tail_batch import TailBatch
 from dledger.client.answers.values import Appended, Entry, LastSequence, MemberInfo

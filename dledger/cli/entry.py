@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 
-from dledger.cli.basics.signals import interrupted_by_sigterm
+from dledger.cli.console.signals import interrupted_by_sigterm
 
-_INTERRUPTED = 130  # as L{dledger.cli.basics.common.EXIT_INTERRUPTED}, which is not loaded yet
+_INTERRUPTED = 130  # as L{dledger.cli.console.command.EXIT_INTERRUPTED}, which is not loaded yet
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 """
 The command line: append to a log, read it, show its members, hand leadership over, check its files.
 
-Data go to standard output, everything else to standard error. L{dledger.cli.basics.common} lists the exit
+Data go to standard output, everything else to standard error. L{dledger.cli.console.command} lists the exit
 statuses.
 """
 
@@ -18,9 +18,9 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dledger.cli.basics.administration import AdminAccess, flush, log_level
-from dledger.cli.basics.administration import token as token_command
-from dledger.cli.basics.common import (
+from dledger.cli.console.administration import AdminAccess, flush, log_level
+from dledger.cli.console.administration import token as token_command
+from dledger.cli.console.command import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
     FORMATS,
@@ -28,13 +28,13 @@ from dledger.cli.basics.common import (
     show_result,
     write_entries,
 )
-from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
-from dledger.cli.basics.failures import complain, remark
-from dledger.cli.basics.local_paths import NAMED_PATH, LocalFile
-from dledger.cli.basics.numbers import RealRange, WholeRange
-from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
-from dledger.cli.basics.target import Target
-from dledger.cli.basics.versions import version, versions
+from dledger.cli.console.contexts import FILES, FromContext, choose, chosen_of
+from dledger.cli.console.failures import complain, remark
+from dledger.cli.console.local_paths import NAMED_PATH, LocalFile
+from dledger.cli.console.numbers import RealRange, WholeRange
+from dledger.cli.console.since import Since, entry_at, moment_of, read_since, shown_until
+from dledger.cli.console.target import Target
+from dledger.cli.console.versions import version, versions
 from dledger.cli.data.archive import archive
 from dledger.cli.data.backup import backup, restore
 from dledger.cli.data.export import export

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import patience, whole
 from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike

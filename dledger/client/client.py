@@ -21,7 +21,7 @@ from weakref import WeakSet
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
-from dledger.base.process.reactor import whole_reactor
+from dledger.base.reactor import whole_reactor
 from dledger.base.sending.arguments import patience, seconds, text, whole
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.sending.sender import fire_all, fire_one

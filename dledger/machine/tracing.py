@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_tracing -*-
 """
-A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} shows.
+A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.work.tracing} shows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from inspect import isgeneratorfunction
 
 from dledger.client.answers.values import Entry
 from dledger.machine.state_machine import MachineFactory, StateMachine
-from dledger.node.run.tracing import OpenSpans
+from dledger.node.work.tracing import OpenSpans
 
 
 class TracedMachine(StateMachine):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import attrs
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.waiters import ThresholdWaiters
+from dledger.base.waiters import ThresholdWaiters
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 

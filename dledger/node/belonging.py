@@ -11,7 +11,7 @@ from dledger.node.connections.greeting import Greeting, KnownMembers
 from dledger.node.connections.lineages import Lineages
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer, Note
-from dledger.node.run.contacts import Contacts
+from dledger.node.work.contacts import Contacts
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import StoreError
 from dledger.values.ledger.config import DLedgerConfig

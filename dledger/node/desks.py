@@ -23,10 +23,10 @@ from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.router import Answerers, Introductions, RequestRouter
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.requests.state_orders import StateOrders
-from dledger.node.run.inside import MemberInside
-from dledger.node.run.keeping import keep_from_index
-from dledger.node.run.reads import Reads
-from dledger.node.run.state_digests import StateDigests
+from dledger.node.work.inside import MemberInside
+from dledger.node.work.keeping import keep_from_index
+from dledger.node.work.reads import Reads
+from dledger.node.work.state_digests import StateDigests
 from protocols.turn import Turn
 from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
 from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, READER_CHANNEL, STATE_CHANNEL

@@ -7,7 +7,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.endpoints import HostnameEndpoint, quoteStringArgument
 from twisted.internet.interfaces import IStreamClientEndpoint
 
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
 from dledger.values.addresses import parse_address
 

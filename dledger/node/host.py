@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.core.driver import Terms
 from dledger.core.state.recovered import RecoveredState
 from dledger.storage.files.term_file import TermVote

@@ -19,9 +19,9 @@ from dledger.core.status import MemberStatus
 from dledger.node.desks import Desks
 from dledger.node.host import MemberHost
 from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
-from dledger.node.run.aside_watch import AsideWatch
-from dledger.node.run.inside import MemberInside
-from dledger.node.run.scrubbing import Scrubbing
+from dledger.node.work.aside_watch import AsideWatch
+from dledger.node.work.inside import MemberInside
+from dledger.node.work.scrubbing import Scrubbing
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.ledger.config import DLedgerConfig

@@ -12,7 +12,7 @@ from twisted.application.service import IService
 from twisted.internet.interfaces import IStreamServerEndpoint
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 from dledger.core.driver import Driver
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Dial

@@ -45,9 +45,9 @@ from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.entry_times import notes_times
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.router import RequestRouter
-from dledger.node.run.contacts import Contacts
-from dledger.node.run.flush import LedgerFlusher
-from dledger.node.run.inside import MemberInside
+from dledger.node.work.contacts import Contacts
+from dledger.node.work.flush import LedgerFlusher
+from dledger.node.work.inside import MemberInside
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig
 from protocols.turn import Turn

@@ -25,8 +25,8 @@ from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.descriptors import connections_allowed
-from dledger.base.process.reactor import Reactor
+from dledger.base.descriptors import connections_allowed
+from dledger.base.reactor import Reactor
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Securing, secured
 from dledger.node.changing import with_changes

@@ -7,8 +7,8 @@ from typing import Self
 
 import attrs
 
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import DiskRunner, DiskThreads, LoneThread
+from dledger.base.reactor import Reactor
+from dledger.base.threads import DiskRunner, DiskThreads, LoneThread
 
 
 class FlushThread(DiskThreads):

@@ -19,7 +19,7 @@ from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import within
+from dledger.base.timing import within
 from dledger.node.broker_hooks import Embedding
 from dledger.node.member_process import MemberExtras, MemberProcess
 from dledger.node.node import Node

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.raft_broker.checkpoints import (
     DISPATCHED_NAME,
     UNITS_UNKNOWN,

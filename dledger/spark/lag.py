@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dledger.spark.basics.proof import PROOF_KEY
+from dledger.spark.formats.proof import PROOF_KEY
 from protocols.wire.fastjson import JsonObject, as_int, as_object
 
 

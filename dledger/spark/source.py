@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dledger.spark.basics.log import (
+from dledger.spark.formats.log import (
     DataLossError,
     Extent,
     LogPart,
@@ -50,9 +50,9 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.option_texts import LATEST, OptionError
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import PROOF_KEY, difference
+from dledger.spark.formats.option_texts import LATEST, OptionError
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import PROOF_KEY, difference
 from dledger.spark.ledger.columns import ddl_of
 from dledger.spark.ledger.reader_place import ReaderPlace
 from dledger.spark.scans.arrival import Shipped

@@ -10,7 +10,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.basics.asking import admin_agent
+from dledger.admin.sites.asking import admin_agent
 
 
 class Trust:

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.broker import BrokerPages
 from dledger.admin.broker_metrics import BrokerCollector
-from dledger.base.process.histogram import Histogram
+from dledger.base.histogram import Histogram
 from dledger.rocketmq.broker.showing.status import (
     BrokerMeasures,
     BrokerStatus,

@@ -19,7 +19,8 @@ from twisted.web.iweb import IAgent
 from twisted.web.resource import Resource
 from zope.interface import implementer
 
-from dledger.admin.basics.cluster import (
+from dledger.admin.resource import status_json
+from dledger.admin.sites.cluster import (
     ClusterSurvey,
     MemberReport,
     fetch_status,
@@ -27,7 +28,6 @@ from dledger.admin.basics.cluster import (
     report_of_status,
     with_lag,
 )
-from dledger.admin.resource import status_json
 from dledger.client.links.members import Members
 from tests.admin.fakes import FakeNode, picture
 from tests.client.fakes import FakeGroup

@@ -15,7 +15,6 @@ from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.dashboard.frame import POLICY
 from dledger.admin.dashboard.overview import (
     ELECTIONS_SHOWN,
@@ -26,6 +25,7 @@ from dledger.admin.dashboard.overview import (
 )
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.resource import SURVEY_KEPT_S, AdminApp
+from dledger.admin.sites.cluster import MemberReport
 from dledger.node.reporting.reports import SeenEvent
 from tests.admin.fakes import MACHINE, FakeNode, picture
 

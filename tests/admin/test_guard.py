@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
-from dledger.admin.basics.guard import LOOK_S, AdminGuard
+from dledger.admin.sites.guard import LOOK_S, AdminGuard
 from dledger.base.serving.tokens import new_token
 from tests.admin.test_site import SiteCase
 

@@ -19,7 +19,7 @@ from dledger.admin.name_server import (
     NameServerPages,
     make_name_server_pages,
 )
-from dledger.base.process.histogram import HistogramStatus
+from dledger.base.histogram import HistogramStatus
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from tests.test_docs import DOCS
 

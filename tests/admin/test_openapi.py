@@ -13,10 +13,10 @@ from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.basics.guard import AdminGuard
 from dledger.admin.broker import KEPT_S, BrokerPages
 from dledger.admin.name_server import NameServerPages
 from dledger.admin.resource import AdminApp
+from dledger.admin.sites.guard import AdminGuard
 from dledger.base.serving.tokens import new_token
 from dledger.node.reporting.reports import SeenEvent
 from dledger.values.ledger.holes import Hole

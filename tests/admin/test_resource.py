@@ -16,7 +16,6 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.actions.doing import ACTION_S, LOOK_S
-from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.resource import (
     KEPT_S,
     SURVEY_KEPT_S,
@@ -24,7 +23,8 @@ from dledger.admin.resource import (
     make_admin_service,
     told_address,
 )
-from dledger.base.process.log_lines import LogLevels
+from dledger.admin.sites.cluster import MemberReport
+from dledger.base.log_lines import LogLevels
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
 from dledger.values.ledger.holes import Hole
@@ -51,7 +51,7 @@ class PageCase(SynchronousTestCase):
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
-        """As L{dledger.admin.basics.cluster.ClusterSurvey.run}."""
+        """As L{dledger.admin.sites.cluster.ClusterSurvey.run}."""
         if self.reports is None:
             raise RuntimeError("a bug of ours")
         return self.reports

@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from dledger.admin.basics import site as module
-from dledger.admin.basics.site import ENDED_MAX, PIPELINED_MAX, AdminSite, host_name
-from dledger.base.process import descriptors
+from dledger.admin.sites import site as module
+from dledger.admin.sites.site import ENDED_MAX, PIPELINED_MAX, AdminSite, host_name
+from dledger.base import descriptors
 
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -10,7 +10,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.status_document import FACTS, status_document, status_kinds
-from dledger.base.process.histogram import HistogramStatus
+from dledger.base.histogram import HistogramStatus
 from dledger.core.status import MemberStatus
 from dledger.node.reporting.status import MachineStatus, NodeStatus
 from tests.admin.fakes import picture

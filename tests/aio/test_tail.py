@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.forks import OpenedHere
+from dledger.base.forks import OpenedHere
 from tests.aio.served import ServedGroup, play
 
 

@@ -17,7 +17,7 @@ from dledger.client.client import LogClient
 from dledger.client.links.members import Members
 from dledger.rocketmq.broker.options.config import broker_from_mapping as broker_config
 from dledger.rocketmq.client.blocking import Broker
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.members import MemberConnection, Trouble, parse_bootstrap
 from dledger.values.addresses import Address, checked_members, parse_address, parse_members
 from dledger.values.ledger.config import DLedgerConfig, from_mapping

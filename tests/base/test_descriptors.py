@@ -7,8 +7,8 @@ import resource
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import descriptors
-from dledger.base.process.descriptors import (
+from dledger.base import descriptors
+from dledger.base.descriptors import (
     LEAST,
     LEAST_CONNECTIONS,
     WANTED,

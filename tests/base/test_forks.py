@@ -7,7 +7,7 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.forks import OpenedHere
+from dledger.base.forks import OpenedHere
 from dledger.values.errors import DLedgerError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.histogram import DURATION_BUCKETS_S, Histogram
+from dledger.base.histogram import DURATION_BUCKETS_S, Histogram
 
 
 class HistogramTests(SynchronousTestCase):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.in_turn import InTurn
+from dledger.base.in_turn import InTurn
 
 
 class InTurnTests(SynchronousTestCase):

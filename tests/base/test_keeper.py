@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.keeper import Keeper
+from dledger.base.keeper import Keeper
 
 
 class KeeperTests(SynchronousTestCase):

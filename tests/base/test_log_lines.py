@@ -12,8 +12,8 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import log_lines
-from dledger.base.process.log_lines import LineWriter, LogLevels, is_journal, json_line, text_line
+from dledger.base import log_lines
+from dledger.base.log_lines import LineWriter, LogLevels, is_journal, json_line, text_line
 
 
 def event(

@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import threads
-from dledger.base.process.threads import LoneThread
+from dledger.base import threads
+from dledger.base.threads import LoneThread
 
 
 class CallingReactor:

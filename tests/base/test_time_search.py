@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.time_search import SKEW_MS, FoundSpan, TimeSearch, search_leaders
+from dledger.base.time_search import SKEW_MS, FoundSpan, TimeSearch, search_leaders
 
 _NOW_MS = 1_800_000_000_000
 

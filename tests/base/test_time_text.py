@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.time_text import MOMENT_MS_MAX, moment_ms, time_text
+from dledger.base.time_text import MOMENT_MS_MAX, moment_ms, time_text
 
 NOON_MS = 1_769_860_800_000
 

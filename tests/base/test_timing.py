@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.timing import Alarm, Backoff, Gathering
+from dledger.base.timing import Alarm, Backoff, Gathering
 
 
 class GatheringTests(SynchronousTestCase):

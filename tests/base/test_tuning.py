@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 _SCRIPT = """
 import gc, platform, resource
-from dledger.base.process import tuning
+from dledger.base import tuning
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.waiters import ThresholdWaiters
+from dledger.base.waiters import ThresholdWaiters
 
 
 class DumbWaiters:

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process import reactor_thread as client_thread
+from dledger.base import reactor_thread as client_thread
 from dledger.base.sending import blocking_batches
 from dledger.client import blocking
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary

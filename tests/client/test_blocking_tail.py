@@ -11,8 +11,8 @@ from typing import Any
 from twisted.internet.defer import fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.forks import OpenedHere
-from dledger.base.process.reactor_thread import Outcome
+from dledger.base.forks import OpenedHere
+from dledger.base.reactor_thread import Outcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from tests.client.test_blocking import LiveGroup, interrupted_at

@@ -19,8 +19,8 @@ from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.process.reactor_thread import Outcome as PendingOutcome
-from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.reactor_thread import Outcome as PendingOutcome
+from dledger.base.reactor_thread import ReactorThread
 from dledger.client.blocking import Log
 from dledger.rocketmq.client.blocking import Broker
 from dledger.values.errors import DLedgerError

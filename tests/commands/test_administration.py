@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.base.serving.tokens import ClientTokenFile, TokenFile
-from dledger.cli.basics import administration
+from dledger.cli.console import administration
 from tests.base.keys import KeyRoom
 from tests.commands.fakes import CliCase
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 
 import dledger
 from dledger.cli import main as cli_main
-from dledger.cli.basics.contexts import (
+from dledger.cli.console.contexts import (
     FILES,
     Contexts,
     FromContext,

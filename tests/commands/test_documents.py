@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.cli.basics.contexts import KEYS, parse_contexts
+from dledger.cli.console.contexts import KEYS, parse_contexts
 from dledger.cli.main import cli
 from dledger.daemons.data import export
 from dledger.daemons.ledger import member

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from dledger.cli.basics.failures import JsonFailures, complain, remark, wants_json
+from dledger.cli.console.failures import JsonFailures, complain, remark, wants_json
 from dledger.client.answers.values import MemberInfo, UnknownOutcome
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

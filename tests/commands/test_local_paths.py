@@ -8,7 +8,7 @@ import os
 import click
 from twisted.python.usage import UsageError
 
-from dledger.cli.basics.local_paths import LocalFile, LocalPath
+from dledger.cli.console.local_paths import LocalFile, LocalPath
 from dledger.cli.main import cli
 from dledger.daemons.data import export
 from dledger.daemons.ledger import member

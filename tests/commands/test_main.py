@@ -12,7 +12,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import dledger
-from dledger.cli.basics.common import Commands, describe_error, entry_json, shown_body
+from dledger.cli.console.command import Commands, describe_error, entry_json, shown_body
 from dledger.cli.main import cli, main
 from dledger.client.answers.summaries import AppendInterrupted
 from dledger.client.answers.values import AppendFailed, Entry, UnknownOutcome

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.cli.basics.numbers import RealRange, WholeRange
+from dledger.cli.console.numbers import RealRange, WholeRange
 from dledger.cli.main import cli
 
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)

@@ -9,7 +9,7 @@ import sys
 import threading
 from types import FrameType
 
-from dledger.cli.basics.signals import interrupted_by_sigterm, stopped_by
+from dledger.cli.console.signals import interrupted_by_sigterm, stopped_by
 from dledger.cli.entry import main
 from dledger.client.answers.summaries import AppendInterrupted
 from tests.commands.fakes import CliCase

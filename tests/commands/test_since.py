@@ -10,9 +10,9 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.base.process.time_search import SKEW_MS
-from dledger.cli.basics import since
-from dledger.cli.basics.since import moment_of
+from dledger.base.time_search import SKEW_MS
+from dledger.cli.console import since
+from dledger.cli.console.since import moment_of
 from dledger.client.reading import places
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.commands.fakes import CliCase, FakeLog

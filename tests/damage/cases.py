@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 
 import dledger.spark.ledger.ends
-from dledger.spark.basics.log import ReadError
 from dledger.spark.export.files import ExportError
+from dledger.spark.formats.log import ReadError
 from dledger.values.errors import StoreError
 from protocols.wire.fastjson import JsonObject
 from tests.damage.directories import Area, Shape, shapes

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.requests import MachineDesk

@@ -25,7 +25,7 @@ _KEEPING = "tests.storage.test_state_keeper"
 _WORD = "tests.core.test_machine_word"
 _TAKING = "tests.core.test_origins.OriginTests"
 _FETCHING = "tests.node.test_group_states"
-_DIGESTS = "dledger.node.run.state_digests"
+_DIGESTS = "dledger.node.work.state_digests"
 _DIGESTING = "tests.node.test_state_digests"
 
 _EXACT: Mapping[str, object] = {"exact": 1.0, "appends": 0.9, "bodies_max": 3, "think_us": 200_000}
@@ -42,11 +42,11 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch("dledger.core.replication.appends", "self._begun.get(origin.owner, 0) + cost\n", "0\n"),
     ), {"test": "tests.core.test_origins.OriginTests.test_a_share_of_the_table"}),
     ("sequence-of-another-account", "an account is told the sequences of another one", (
-        Patch("dledger.node.run.reads", "        if known is not None and not may_use(",
+        Patch("dledger.node.work.reads", "        if known is not None and not may_use(",
               "        if False and not may_use("),
     ), {"test": "tests.node.test_reads.SequenceTests.test_of_another_account"}),
     ("never-for-forgotten", "a producer that may be forgotten is reported as one that never was", (
-        Patch("dledger.node.run.reads", "        elif known is None and group.state.has_forgotten:\n",
+        Patch("dledger.node.work.reads", "        elif known is None and group.state.has_forgotten:\n",
               "        elif False:\n"),
     ), {"test": "tests.node.test_reads.SequenceTests.test_never_and_forgotten"}),
     ("producers-not-read-at-start", "a start does not fold the entries after the state of the file", (

@@ -18,7 +18,7 @@ _CROWDED: Mapping[str, object] = {
 
 WORD_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("woken-an-entry-late", "a reader that waits for an entry is woken by the commit of the next one", (
-        Patch("dledger.node.run.reads", "lambda waiter: waiter.index <= committed_index)",
+        Patch("dledger.node.work.reads", "lambda waiter: waiter.index <= committed_index)",
               "lambda waiter: waiter.index < committed_index)"),
     ), {"load": {"follows": 2.0, "think_us": 200_000}}),
     ("position-of-one-body", "the answer to an append that follows a batch names another position", (

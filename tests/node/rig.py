@@ -64,7 +64,7 @@ class FakeThread:
         self.waiting: list[tuple[Deferred[None], Callable[[], None]]] = []
 
     def run(self, call: Callable[[], None]) -> Deferred[None]:
-        """See L{dledger.node.run.flush.RunInThread}."""
+        """See L{dledger.node.work.flush.RunInThread}."""
         done: Deferred[None] = Deferred()
         self.waiting.append((done, call))
         if not self.is_lazy:

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.inputs import MembersIntroduced
 from dledger.node.connections.greeting import Greeting
-from dledger.node.run.contacts import Contacts
+from dledger.node.work.contacts import Contacts
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state.effects import FlushLedger, Report
 from dledger.core.state.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.reporting.status import Counters
-from dledger.node.run.flush import SLOW_FSYNC_S, LedgerFlusher
+from dledger.node.work.flush import SLOW_FSYNC_S, LedgerFlusher
 from dledger.values.errors import StoreError
 from tests.node.rig import FakeThread
 

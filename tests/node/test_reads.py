@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.effects import AnswerRead
 from dledger.core.state.inputs import ReadRequested
-from dledger.node.run import reads as module
-from dledger.node.run.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
+from dledger.node.work import reads as module
+from dledger.node.work.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
 from dledger.values.errors import DLedgerError, StoreError
 from protocols import budgets
 from protocols.connection import COUNTED_BYTES

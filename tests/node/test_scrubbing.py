@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.reporting.status import Counters
-from dledger.node.run.scrubbing import STEP_BYTES, TROUBLE_S, Scrubbing
+from dledger.node.work.scrubbing import STEP_BYTES, TROUBLE_S, Scrubbing
 from dledger.storage.store.scrub import ScrubStep
 from dledger.values.ledger.config import DLedgerConfig
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.effects import Report
 from dledger.core.state.member_state import MemberState
-from dledger.node.run.state_digests import ASK_S, ASKED_OFTEN, EVERY_BYTES, FIRST_S, StateDigests
+from dledger.node.work.state_digests import ASK_S, ASKED_OFTEN, EVERY_BYTES, FIRST_S, StateDigests
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.group_state import GroupFold, GroupState, Marked, Producer
 from protocols.wire.codes import ResponseCode

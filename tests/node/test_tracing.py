@@ -18,7 +18,7 @@ from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.machine.waiting import WaitBounds
 from dledger.node.host import MachineHost
 from dledger.node.requests.machine_requests import Hosting
-from dledger.node.run.tracing import OpenSpans, TracedDriver
+from dledger.node.work.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.base.told_spans import ToldSpans

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.daemons.basics.common import TABLES
+from dledger.daemons.settings.options import TABLES
 from tests.processes.children import Child, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT, TWISTD, ended_well
 from tests.test_deploy import UNITS, compose, unit, words_of

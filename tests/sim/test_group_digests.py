@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state.inputs import Origin
 from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
-from dledger.node.run.state_digests import FIRST_S
+from dledger.node.work.state_digests import FIRST_S
 from dledger.storage.files.state_file import STATE_NAME, StateEncoding, StateFile
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.members.member import SimMember

@@ -7,7 +7,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.run.tracing import OpenSpans
+from dledger.node.work.tracing import OpenSpans
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import InvariantError
 from dledger.testing.group.focuses import FOCUSES

@@ -21,8 +21,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from dledger.base.disk.disk import OsDisk
-from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DamageError, DataLossError, NotCommittedError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger import archive as archive_module
 from dledger.spark.ledger.archive_files import ArchiveFiles
 from dledger.spark.scans.scan import Scan

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 import dledger.spark
-from dledger.spark.basics.log import DataLossError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DataLossError
+from dledger.spark.formats.option_texts import OptionError
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_scan import LedgerCase

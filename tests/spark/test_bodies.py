@@ -8,7 +8,7 @@ import zlib
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.bodies import plain
+from dledger.spark.formats.bodies import plain
 from protocols.wire.errors import WireError
 
 BODY = b"a body of some length; " * 400

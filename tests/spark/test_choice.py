@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dledger.spark.basics.log import DamageError
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import DamageError
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.spark.ledgers import Ledger, scanned
 from tests.spark.test_messages import append_messages

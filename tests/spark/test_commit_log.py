@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.basics.log import DamageError, DataLossError, ReadError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DamageError, DataLossError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.rocketmq import commit_log
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader

@@ -7,7 +7,7 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.options import OPTIONS, ScanOptions
+from dledger.spark.formats.options import OPTIONS, ScanOptions
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
 from protocols.wire.ledger.own.own_entries import OwnKind

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger import entry_times
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, TIME_COLUMN
 from dledger.spark.scans import scan

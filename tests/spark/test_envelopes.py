@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.values import entries_of
-from dledger.spark.basics.envelopes import guarded_bodies, open_bodies
-from dledger.spark.basics.log import DataLossError
-from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.formats.envelopes import guarded_bodies, open_bodies
+from dledger.spark.formats.log import DataLossError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.sink_log import SinkError, digest_of_all

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import ReadError
+from dledger.spark.formats.log import ReadError
 from dledger.spark.scans.executor import BUILD_PARTS, BuildMismatch, batches_in_task, build_of_package, unpack
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import DLedgerDataSource, LogBatchReader, LogStreamReader

@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export import writers as export_writers
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
+from dledger.spark.formats.log import DamageError, DataLossError, NotCommittedError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from tests.spark.ledgers import Ledger, Row, plain_rows
 
 COLUMNS = ("index", "term", "pos", "size", "channel", "chain_crc", "body_crc", "body")

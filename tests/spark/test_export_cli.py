@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
+from dledger.cli.console.command import EXIT_FAILED, EXIT_USAGE
 from dledger.cli.main import cli
 from dledger.spark.export.engine import source_options
 from dledger.spark.export.follow import Follower

@@ -8,8 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.data.export import export
 from dledger.daemons.data.export import Options
-from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.engine import ExportPlan
+from dledger.spark.formats.option_texts import OptionError
 from dledger.values.exports import EXPORT_OPTIONS, read_options
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_export import ExportCase, parquet_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import DamageError, DataLossError, ReadError
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import RETRY_MS_MAX, Follower
+from dledger.spark.formats.log import DamageError, DataLossError, ReadError
 
 
 class FakeExporter:

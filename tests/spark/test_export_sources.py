@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dledger.spark.basics.log import NotCommittedError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
+from dledger.spark.formats.log import NotCommittedError
 from tests.processes.ledgers import read_records
 from tests.spark.ledgers import plain_rows
 from tests.spark.members import FakeMember, records_of

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 
 from dledger.cli.main import cli
-from dledger.spark.basics.log import NotCommittedError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.spark_exporter import SparkExporter
 from dledger.spark.export.tables import open_export
+from dledger.spark.formats.log import NotCommittedError
 from tests.spark.ledgers import Row, plain_rows
 from tests.spark.sessions import SparkCase
 from tests.spark.tables import files

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import DamageError
+from dledger.spark.formats.log import DamageError
 from dledger.spark.lag import GroupLag, LagListener, lag_of
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader

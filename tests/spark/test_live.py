@@ -12,7 +12,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
 from dledger.cli.main import cli
-from dledger.spark.basics.options import options_of_tls
+from dledger.spark.formats.options import options_of_tls
 from dledger.spark.scans.scan import Scan
 from dledger.values.rights import ClientRole
 from protocols.wire.codes import ResponseCode

@@ -9,10 +9,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import ReadError
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
 from dledger.spark.export.engine import source_options
+from dledger.spark.formats.log import ReadError
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.scans.scan import Scan
 from dledger.values.rights import ClientRole

@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import DamageError, DataLossError, ReadError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DamageError, DataLossError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger import members
 from dledger.spark.ledger.member_connection import Trouble, record_starts
 from dledger.spark.ledger.members import parse_bootstrap

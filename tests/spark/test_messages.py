@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import DamageError
+from dledger.spark.formats.log import DamageError
 from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
 from dledger.spark.rocketmq.properties import PropertyColumns
 from protocols.wire.errors import WireError

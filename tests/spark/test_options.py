@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import OPTIONS, ScanOptions
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import OPTIONS, ScanOptions
 from dledger.spark.scans.scan import Scan
 
 

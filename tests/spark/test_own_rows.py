@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.basics.log import DamageError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DamageError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.own_rows import GAP_BYTES
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MARKER_BYTES, MarkerKind, SinkMarker, encode_marker

@@ -8,8 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import ScanWarning
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import ScanWarning
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.ledger.reader_place import ReaderPlace
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader

@@ -18,8 +18,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.spark.basics.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger import ends
 from dledger.spark.scans.scan import Scan
 from dledger.storage.files.commit_mark import encode_mark, read_mark

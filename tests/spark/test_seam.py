@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger.cli.main import cli
 from dledger.daemons.data.export import Options
-from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.formats.log import DataLossError, LogPart, NotCommittedError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader

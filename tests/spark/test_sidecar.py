@@ -20,9 +20,9 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.daemons.data.export import ExportService, Options, make_service
-from dledger.spark.basics.log import DamageError, ReadError
 from dledger.spark.export.engine import ExportPlan, ExportRun
 from dledger.spark.export.exporter import Exporter
+from dledger.spark.formats.log import DamageError, ReadError
 from tests.processes.children import Child, ending, wait_until
 from tests.processes.members import ROOT, ended_well
 from tests.spark.ledgers import plain_rows

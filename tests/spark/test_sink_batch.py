@@ -9,7 +9,7 @@ from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import ScanWarning
+from dledger.spark.formats.log import ScanWarning
 from dledger.spark.sink.markers import MarkerKind, decode_marker
 from dledger.spark.sink.sink_log import (
     OutOfStepError,

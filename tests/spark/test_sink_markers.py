@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.log import Chunk
+from dledger.spark.formats.log import Chunk
 from dledger.spark.ledger.member_connection import record_starts
 from dledger.spark.sink.markers import (
     MARKER_BYTES,

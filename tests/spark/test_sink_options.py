@@ -7,8 +7,8 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import options_of_tls
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import options_of_tls
 from dledger.spark.sink.options import SINK_OPTIONS, SinkOptions
 from dledger.values.tls_files import TlsFiles
 from tests.spark.test_docs import options_of

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from twisted.internet.task import Clock
 
-from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import DataLossError, LogPart, NotCommittedError, ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject

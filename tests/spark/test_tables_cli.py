@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from twisted.python.usage import UsageError
 
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
+from dledger.cli.console.command import EXIT_FAILED, EXIT_USAGE
 from dledger.cli.main import cli
 from dledger.daemons.data.export import Options
 from dledger.spark.export import iceberg_table

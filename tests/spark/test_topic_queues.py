@@ -14,7 +14,7 @@ from typing import Any
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan
 from dledger.testing.world.memory_disk import MemoryDisk

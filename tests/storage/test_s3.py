@@ -118,7 +118,7 @@ class S3Tests(CliCase):
         """Option C{path} of Spark's source and of an export, by ranges; and a bucket that is missing."""
         if find_spec("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
-        from dledger.spark.basics.log import ReadError
+        from dledger.spark.formats.log import ReadError
         from dledger.spark.scans.scan import Scan
 
         self.assertExit(self.run_s3("archive", str(self.config.self_path), "s3://bucket/log"), 0, "shipped")

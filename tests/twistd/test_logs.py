@@ -13,11 +13,11 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.daemons.basics import common, logs
-from dledger.daemons.basics.common import ConfigurationOptions
-from dledger.daemons.basics.logs import LogOptions
 from dledger.daemons.ledger.member import Options
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
+from dledger.daemons.settings import logs, options
+from dledger.daemons.settings.logs import LogOptions
+from dledger.daemons.settings.options import ConfigurationOptions
 from tests.base.test_log_lines import event
 
 
@@ -125,4 +125,4 @@ class OptionsTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """Each option has its name in a file."""
-        self.assertEqual({row[0] for row in logs.LOG_PARAMETERS}, set(common.LOG_OPTIONS))
+        self.assertEqual({row[0] for row in logs.LOG_PARAMETERS}, set(options.LOG_OPTIONS))

@@ -17,7 +17,7 @@ from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.reactor import make_reactor_monotonic
+from dledger.base.reactor import make_reactor_monotonic
 from dledger.daemons.ledger import member as tap
 from dledger.daemons.ledger.member import Options
 from dledger.node.service import MemberService

@@ -14,13 +14,13 @@ from twisted.logger import capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.log_lines import LogLevels
-from dledger.daemons.basics import option_files
-from dledger.daemons.basics.common import ConfigurationOptions, tables_in
-from dledger.daemons.basics.rereading import Rereading, survive_signals
+from dledger.base.log_lines import LogLevels
 from dledger.daemons.ledger.member import Options
 from dledger.daemons.rocketmq.broker import Options as BrokerOptions
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
+from dledger.daemons.settings import option_files
+from dledger.daemons.settings.options import ConfigurationOptions, tables_in
+from dledger.daemons.settings.rereading import Rereading, survive_signals
 
 
 class SignalReactor(MemoryReactorClock):

@@ -21,15 +21,15 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.process.reactor import whole_reactor
+from dledger.base.reactor import whole_reactor
 from dledger.base.tracing.spans import SpanContext
 from dledger.core.driver import Driver
-from dledger.daemons.basics import tracing as option
 from dledger.daemons.ledger import member
 from dledger.daemons.rocketmq import broker
+from dledger.daemons.settings import tracing as option
 from dledger.daemons.tracing import opentelemetry_spans as tracing
 from dledger.daemons.tracing.opentelemetry_spans import OpenTelemetrySpans, make_provider
-from dledger.node.run.tracing import OpenSpans, TracedDriver
+from dledger.node.work.tracing import OpenSpans, TracedDriver
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.producing.tracing import MessageTrace
 from tests.broker.send_support import Sending, send_of

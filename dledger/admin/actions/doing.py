@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.admin.basics.member_source import StatusSource
+from dledger.admin.sites.member_source import StatusSource
 from protocols.wire.fastjson import JsonObject
 
 #: Seconds within which an action must end, and between two looks at it.

@@ -14,7 +14,7 @@ import attrs
 from twisted.web.iweb import IRequest
 
 from dledger.admin.browsing.query import Query, QueryProblem, query_of
-from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
+from dledger.base.log_lines import LEVELS, ROOM_CHARS_MAX
 from protocols.wire.fastjson import JsonObject
 
 #: Longest name of a member that is looked at.

@@ -16,9 +16,9 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.admin.basics.member_source import StatusSource
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
+from dledger.admin.sites.member_source import StatusSource
+from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.reading.look_back import Part, entry_before
 from dledger.values.errors import DLedgerError, StoreError

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from dledger.admin.browsing.entries import ShownEntries, ShownEntry
 from dledger.admin.browsing.query import COUNT_DEFAULT, JSON_CHARS, LAST, Query, shown_as
 from dledger.admin.dashboard.frame import number_cell, search_form, still_page, table_section, text_cell
-from dledger.base.process.time_text import time_text
+from dledger.base.time_text import time_text
 
 #: To the dashboard, and to the same page for programs.
 LINKS = (".", "status", "config")

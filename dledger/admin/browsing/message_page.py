@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from dledger.admin.browsing.entry_page import body_cell
 from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query, preview_of, short, shown_as
 from dledger.admin.dashboard.frame import number_cell, search_form, still_page, table_section, text_cell
-from dledger.base.process.time_text import time_text
+from dledger.base.time_text import time_text
 from dledger.rocketmq.broker.showing.shown import ShownMessage, ShownMessages, ShownQueue
 
 LINKS = (".", "topics", "status", "config")

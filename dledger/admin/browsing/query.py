@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 import attrs
 from twisted.web.iweb import IRequest
 
-from dledger.admin.basics.pages import json_page
 from dledger.admin.dashboard.frame import send_html, wants_html
-from dledger.base.process.time_text import moment_ms
+from dledger.admin.sites.pages import json_page
+from dledger.base.time_text import moment_ms
 
 #: Entries or messages of a page.
 COUNT_DEFAULT, COUNT_MAX = 20, 100

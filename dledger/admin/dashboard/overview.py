@@ -12,8 +12,8 @@ from typing import TypedDict
 
 import attrs
 
-from dledger.admin.basics.cluster import MemberReport, group_problems
-from dledger.base.process.histogram import HistogramStatus
+from dledger.admin.sites.cluster import MemberReport, group_problems
+from dledger.base.histogram import HistogramStatus
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus

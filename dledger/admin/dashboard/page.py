@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -19,6 +18,7 @@ from dledger.admin.dashboard.frame import (
     utc_text,
 )
 from dledger.admin.dashboard.overview import Overview, not_leader, plotted_numbers
+from dledger.admin.sites.cluster import MemberReport
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 

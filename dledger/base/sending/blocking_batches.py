@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.reactor_thread import Outcome, ReactorThread
+from dledger.base.reactor_thread import Outcome, ReactorThread
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 

@@ -32,7 +32,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from dledger.base.process.timing import Alarm
 from dledger.base.sending.send_queue import (
     Flight,
     FramePart,
@@ -43,6 +42,7 @@ from dledger.base.sending.send_queue import (
     SentFrame,
     Window,
 )
+from dledger.base.timing import Alarm
 from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode

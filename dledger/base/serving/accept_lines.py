@@ -3,7 +3,7 @@
 Folds the lines that Twisted's ports log when the process has no descriptor for a new connection.
 
 Without this, whoever opens connections writes our log: some thousand lines and tracebacks in a second. Our
-servers leave descriptors free (L{dledger.base.process.descriptors}); others in the process, or a low limit,
+servers leave descriptors free (L{dledger.base.descriptors}); others in the process, or a low limit,
 may not.
 """
 

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 from dledger.values.addresses import parse_address
 
 _P = TypeVar("_P", bound=Protocol)

@@ -16,11 +16,11 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.local_paths import NAMED_PATH, require_local
-from dledger.cli.basics.numbers import RealRange, WholeRange
-from dledger.cli.basics.store_options import of_a_store
+from dledger.cli.console.command import EXIT_FAILED, EXIT_INTERRUPTED, bytes_shown, say, show_result
+from dledger.cli.console.failures import complain
+from dledger.cli.console.local_paths import NAMED_PATH, require_local
+from dledger.cli.console.numbers import RealRange, WholeRange
+from dledger.cli.console.store_options import of_a_store
 from dledger.cli.data.backup import (
     RatePace,
     json_option,

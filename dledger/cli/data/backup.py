@@ -18,12 +18,12 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, show_result, write_json
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.local_paths import NAMED_PATH, LocalPath
-from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
-from dledger.cli.basics.numbers import WholeRange
-from dledger.cli.basics.store_options import of_a_store
+from dledger.cli.console.command import EXIT_FAILED, bytes_shown, say, show_result, write_json
+from dledger.cli.console.failures import complain
+from dledger.cli.console.local_paths import NAMED_PATH, LocalPath
+from dledger.cli.console.member_options import config_of_member, new_group_id, of_a_member
+from dledger.cli.console.numbers import WholeRange
+from dledger.cli.console.store_options import of_a_store
 from dledger.storage.backups.archive import ArchiveSummary
 from dledger.storage.backups.backup import BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dledger.cli.basics.common import EXIT_INTERRUPTED, say, show_result
-from dledger.cli.basics.local_paths import LocalPath
-from dledger.cli.basics.signals import stopped_by
+from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
+from dledger.cli.console.local_paths import LocalPath
+from dledger.cli.console.signals import stopped_by
 from dledger.values.exports import EXPORT_OPTIONS, PART_TOLD, ExportOption, ExportProgress, RunningExport
 
 _MISSING = (
@@ -105,8 +105,8 @@ def export(
     target = getattr(target, "elsewhere", target)  # SOURCE names the addresses
     shown = _Shown(follows=follow, progress=progress, verbose=verbose)
     try:
-        from dledger.spark.basics.option_texts import OptionError
         from dledger.spark.export.engine import EXPECTED, ExportPlan
+        from dledger.spark.formats.option_texts import OptionError
     except ImportError as error:
         raise click.ClickException(_MISSING.format(error)) from None
     try:
@@ -185,7 +185,7 @@ class _Shown:
 def _warnings_said() -> Iterator[None]:
     """Print the source's warnings about skipped entries as lines for people."""
     with warnings.catch_warnings():
-        from dledger.spark.basics.log import ScanWarning
+        from dledger.spark.formats.log import ScanWarning
 
         warnings.simplefilter("always", ScanWarning)
         warnings.showwarning = lambda message, *_rest, **_more: say(f"dledger: {message}")

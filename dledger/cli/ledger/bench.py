@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from dledger.cli.basics.common import EXIT_FAILED, EXIT_UNKNOWN, describe_error, write_json
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.numbers import RealRange, WholeRange
+from dledger.cli.console.command import EXIT_FAILED, EXIT_UNKNOWN, describe_error, write_json
+from dledger.cli.console.failures import complain
+from dledger.cli.console.numbers import RealRange, WholeRange
 from dledger.values.errors import DLedgerError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.cli.basics.common import EXIT_FAILED, show_result, write_json
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
+from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
+from dledger.cli.console.failures import complain
+from dledger.cli.console.member_options import config_of_member, new_group_id, of_a_member
 from dledger.storage.backups.group_setup import (
     MemberSeen,
     check_group_id,

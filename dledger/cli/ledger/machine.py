@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import EXIT_FAILED, show_result, write_json
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.numbers import WholeRange
-from dledger.cli.basics.target import Target
+from dledger.cli.console.command import EXIT_FAILED, show_result, write_json
+from dledger.cli.console.failures import complain
+from dledger.cli.console.numbers import WholeRange
+from dledger.cli.console.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.machines import ToldMachine, decode_told_machine

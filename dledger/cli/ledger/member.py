@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from dledger.cli.basics.common import say, show_result, write_json
-from dledger.cli.basics.numbers import RealRange
+from dledger.cli.console.command import say, show_result, write_json
+from dledger.cli.console.numbers import RealRange
 from dledger.client.answers.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE

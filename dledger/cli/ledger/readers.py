@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dledger.cli.basics.common import show_result, shown_time, write_json
-from dledger.cli.basics.since import moment_of, read_since
-from dledger.cli.basics.target import Target
+from dledger.cli.console.command import show_result, shown_time, write_json
+from dledger.cli.console.since import moment_of, read_since
+from dledger.cli.console.target import Target
 from dledger.client.blocking import Log
 from dledger.client.reading.places import Place
 from dledger.values.errors import DLedgerError

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from dledger.cli.basics.common import show_result
-from dledger.cli.basics.target import Target
+from dledger.cli.console.command import show_result
+from dledger.cli.console.target import Target
 
 
 @click.command("sequence")

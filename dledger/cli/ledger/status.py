@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from twisted.web.iweb import IAgent
 
-from dledger.admin.basics.cluster import (
+from dledger.admin.sites.cluster import (
     MemberReport,
     fetch_status,
     followed_url,
@@ -28,11 +28,11 @@ from dledger.admin.basics.cluster import (
     report_of_status,
     with_lag,
 )
-from dledger.base.process.reactor import Reactor
-from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
-from dledger.cli.basics.common import EXIT_FAILED, write_json
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.target import Target
+from dledger.base.reactor import Reactor
+from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
+from dledger.cli.console.command import EXIT_FAILED, write_json
+from dledger.cli.console.failures import complain
+from dledger.cli.console.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.fastjson import JsonObject
 

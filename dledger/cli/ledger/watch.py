@@ -16,13 +16,13 @@ import click
 from rich.console import Console
 from twisted.web.iweb import IAgent
 
-from dledger.admin.basics.cluster import MemberReport, fetch_page, group_problems
 from dledger.admin.dashboard.overview import ToldEvent
-from dledger.base.process.reactor import Reactor
-from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
-from dledger.cli.basics.common import EXIT_FAILED, shown_body, write_json, write_json_line
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.numbers import RealRange, WholeRange
+from dledger.admin.sites.cluster import MemberReport, fetch_page, group_problems
+from dledger.base.reactor import Reactor
+from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
+from dledger.cli.console.command import EXIT_FAILED, shown_body, write_json, write_json_line
+from dledger.cli.console.failures import complain
+from dledger.cli.console.numbers import RealRange, WholeRange
 from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
 from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 

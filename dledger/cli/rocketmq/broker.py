@@ -14,7 +14,7 @@ import sys
 import attrs
 import click
 
-from dledger.cli.basics.common import say, shown_body
+from dledger.cli.console.command import say, shown_body
 from dledger.cli.rocketmq.rocketmq import body_json, field_columns, fields_of
 from dledger.rocketmq.client.blocking import Broker
 from dledger.rocketmq.client.native_tail import From

@@ -15,12 +15,12 @@ import click
 from click.core import ParameterSource
 from twisted.internet.defer import Deferred, gatherResults
 
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.reactor_thread import ReactorThread
-from dledger.cli.basics.common import EXIT_FAILED, write_json
-from dledger.cli.basics.contexts import FromContext
-from dledger.cli.basics.failures import complain, remark
-from dledger.cli.basics.target import Target
+from dledger.base.reactor import Reactor
+from dledger.base.reactor_thread import ReactorThread
+from dledger.cli.console.command import EXIT_FAILED, write_json
+from dledger.cli.console.contexts import FromContext
+from dledger.cli.console.failures import complain, remark
+from dledger.cli.console.target import Target
 from dledger.rocketmq.client.ha_status import (
     Ask,
     BrokerAsker,

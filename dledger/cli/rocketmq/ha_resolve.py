@@ -16,11 +16,11 @@ import attrs
 import click
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.reactor_thread import ReactorThread
-from dledger.cli.basics.common import EXIT_FAILED, show_result
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.local_paths import LocalPath
-from dledger.cli.basics.target import Target
+from dledger.base.reactor_thread import ReactorThread
+from dledger.cli.console.command import EXIT_FAILED, show_result
+from dledger.cli.console.failures import complain
+from dledger.cli.console.local_paths import LocalPath
+from dledger.cli.console.target import Target
 from dledger.cli.rocketmq.ha import asker_of, broker_address
 from dledger.cli.rocketmq.log_copy import CopyRefused, copy_log
 from dledger.rocketmq.client.ha_resolve import StoppedReplication, show_stopped, take_master, try_again

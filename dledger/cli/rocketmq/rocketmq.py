@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from dledger.cli.basics.common import shown_body
+from dledger.cli.console.command import shown_body
 from dledger.client.answers.values import Entry
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import JsonObject

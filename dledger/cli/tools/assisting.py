@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from dledger.cli.basics.common import replace_file, say
+from dledger.cli.console.command import replace_file, say
 
 _VARIABLE = "_DLEDGER_COMPLETE"
 _NAME = "dledger"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import click
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
-from dledger.cli.basics.common import say
-from dledger.cli.basics.local_paths import LocalPath
+from dledger.cli.console.command import say
+from dledger.cli.console.local_paths import LocalPath
 from dledger.values.addresses import checked_members, parse_address
 from dledger.values.option_values import listed
 from dledger.values.rights import ClientRole

@@ -16,8 +16,8 @@ from typing import TypeVar
 import click
 from twisted.python.usage import UsageError
 
-from dledger.cli.basics.common import EXIT_USAGE, say, write_json
-from dledger.cli.basics.failures import complain
+from dledger.cli.console.command import EXIT_USAGE, say, write_json
+from dledger.cli.console.failures import complain
 from dledger.values.addresses import parse_address
 from dledger.values.option_values import DEFAULT, Setting
 
@@ -42,7 +42,7 @@ def _parsed(kind: str | None, options: tuple[str, ...]) -> tuple[dict[str, tuple
     The options in force of each service, or what is wrong. A single service that was named, or is meant for
     want of tables, has the name C{""}.
     """
-    from dledger.daemons.basics.common import tables_in  # other commands start without twistd
+    from dledger.daemons.settings.options import tables_in  # other commands start without twistd
 
     words = list(options)
     if words and not words[0].startswith("-"):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.commands.test_contexts -*-
 """
-C{dledger context}: list, show, choose, change and remove the contexts of L{dledger.cli.basics.contexts}.
+C{dledger context}: list, show, choose, change and remove the contexts of L{dledger.cli.console.contexts}.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import click
 
-from dledger.cli.basics.common import replace_file, say, write_json
-from dledger.cli.basics.contexts import (
+from dledger.cli.console.command import replace_file, say, write_json
+from dledger.cli.console.contexts import (
     FILES,
     KEYS,
     Contexts,
@@ -25,7 +25,7 @@ from dledger.cli.basics.contexts import (
     with_current,
     without_context,
 )
-from dledger.cli.basics.local_paths import NAMED_PATH
+from dledger.cli.console.local_paths import NAMED_PATH
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _Command = TypeVar("_Command", bound=Callable[..., None])

@@ -22,10 +22,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.bodies import BytesLike, checked_bodies, total_bytes
 from dledger.base.sending.send_queue import Numbers, SendCall, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.calls.enveloping import Enveloping, Headers

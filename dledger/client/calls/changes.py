@@ -15,7 +15,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.base.process.timing import Backoff
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import UnknownChange, failure_of, told
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.reactor_thread import ReactorThread
 from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
 from dledger.client.answers.errors import append_error
 from dledger.client.answers.summaries import AppendInterrupted, AppendSummary

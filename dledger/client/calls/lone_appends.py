@@ -20,9 +20,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.arguments import text, whole
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused

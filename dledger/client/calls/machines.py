@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import failure_of
 from dledger.client.calls.command_calls import check_machine
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX

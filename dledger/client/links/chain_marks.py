@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import Gathering
+from dledger.base.timing import Gathering
 from dledger.client.links.members import Members
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError

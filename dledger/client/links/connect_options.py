@@ -5,7 +5,7 @@ The options of a connection to a group: one table for the blocking client, async
 Every door (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}) takes the first five
 in its own order, and passes the others on.
 
-Source: our own; Spark has its options as texts (dledger.spark.basics.options).
+Source: our own; Spark has its options as texts (dledger.spark.formats.options).
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.keeper import Keeper
-from dledger.base.process.timing import Alarm, Gathering
+from dledger.base.keeper import Keeper
 from dledger.base.serving.endpoints import EndpointFor, connect_with
+from dledger.base.timing import Alarm, Gathering
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.security import NO_SECURITY, ClientSecurity

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import Gathering
+from dledger.base.timing import Gathering
 from dledger.client.links.connection import MemberLink
 from dledger.client.links.members import Members
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from types import TracebackType
 
-from dledger.base.process.reactor_thread import Outcome, ReactorThread
+from dledger.base.reactor_thread import Outcome, ReactorThread
 from dledger.client.answers.values import Entry
 from dledger.client.reading.readers import NamedReader
 from dledger.values.errors import DLedgerError

@@ -21,7 +21,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.base.process.timing import Backoff
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.links.connection import MemberLink, RequestLost

@@ -2,7 +2,7 @@
 """
 Places in the log that a program names: an index, the begin, the end, a time.
 
-A time is found by halving (L{dledger.base.process.time_search}): entries are read at about log2(n) places.
+A time is found by halving (L{dledger.base.time_search}): entries are read at about log2(n) places.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.base.sending.arguments import INDEX_MAX, whole
+from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
 from dledger.client.answers.values import Entry, MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 from twisted.internet.task import deferLater
 
-from dledger.base.process.timing import Backoff
+from dledger.base.timing import Backoff
 from dledger.client.answers.errors import failure_of
 from dledger.client.calls.lone_appends import LoneAppends
 from dledger.client.links.connection import MemberLink, RequestLost

@@ -29,8 +29,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import Backoff, Gathering
 from dledger.base.sending.ahead import ReadingAhead
+from dledger.base.timing import Backoff, Gathering
 from dledger.client.answers.errors import told
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.process.waiters import ThresholdWaiters
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import MemberState

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.process.waiters import ThresholdWaiters
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core.replication.proofs import BeginProof
 from dledger.core.replication.witnesses import BeginWitnesses
 from dledger.core.state import effects as fx

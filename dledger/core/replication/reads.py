@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.process.waiters import ThresholdWaiters
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode

@@ -23,8 +23,8 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import UsageError
 
-from dledger.base.process.reactor import Reactor, make_reactor_monotonic, whole_reactor
-from dledger.daemons.basics.common import OptionsOnly, exit_with
+from dledger.base.reactor import Reactor, make_reactor_monotonic, whole_reactor
+from dledger.daemons.settings.options import OptionsOnly, exit_with
 from dledger.values.exports import EXPORT_OPTIONS, PART_TOLD, PlannedExport, RunningExport
 from dledger.values.local_paths import check_local_path
 
@@ -54,9 +54,9 @@ class Options(OptionsOnly):
     def postOptions(self) -> None:
         """Check all options; C{self.plan} is the result."""
         try:
-            from dledger.spark.basics.option_texts import OptionError
             from dledger.spark.export.engine import ExportPlan
             from dledger.spark.export.files import ExportError
+            from dledger.spark.formats.option_texts import OptionError
         except ImportError as error:
             raise UsageError(_MISSING.format(error)) from None
         for name in ("source", "out"):

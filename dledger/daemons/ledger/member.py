@@ -23,11 +23,11 @@ from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk, read_boot_id
-from dledger.base.process.log_lines import LogLevels
-from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.base.log_lines import LogLevels
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
 from dledger.core.driver import Driver
-from dledger.daemons.basics.common import (
+from dledger.daemons.settings.options import (
     COMMAND_LINE,
     ENVIRONMENT,
     FILE,
@@ -40,15 +40,15 @@ from dledger.daemons.basics.common import (
     seeded_chance,
     usage_error,
 )
-from dledger.daemons.basics.rereading import Rereading, prepare_process
-from dledger.daemons.basics.tracing import make_spans
+from dledger.daemons.settings.rereading import Rereading, prepare_process
+from dledger.daemons.settings.tracing import make_spans
 from dledger.machine.loading import hosting_of, load_factory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.tracing import traced_factory
 from dledger.node.member_process import MakeMachine, MemberEndpoints, MemberExtras, MemberProcess
 from dledger.node.node import Node
-from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.node.service import MemberService
+from dledger.node.work.tracing import OpenSpans, TracedDriver
 from dledger.values.addresses import parse_address
 from dledger.values.ledger.config import (
     ALIASES,
@@ -206,7 +206,7 @@ def _admin_maker(
         return None
     try:
         resource = importlib.import_module("dledger.admin.resource")
-        pages = importlib.import_module("dledger.admin.basics.pages")
+        pages = importlib.import_module("dledger.admin.sites.pages")
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
 

@@ -29,9 +29,9 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk, read_boot_id
-from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
-from dledger.daemons.basics.common import (
+from dledger.daemons.settings.options import (
     COMMAND_LINE,
     ENVIRONMENT,
     FILE,
@@ -46,8 +46,8 @@ from dledger.daemons.basics.common import (
     usage_error,
     with_port,
 )
-from dledger.daemons.basics.rereading import Rereading, prepare_process
-from dledger.daemons.basics.tracing import make_spans
+from dledger.daemons.settings.rereading import Rereading, prepare_process
+from dledger.daemons.settings.tracing import make_spans
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.options.config import (
@@ -353,7 +353,7 @@ def _admin_maker(
     if not options["admin"]:
         return None
     try:
-        pages, shared = map(importlib.import_module, ("dledger.admin.broker", "dledger.admin.basics.pages"))
+        pages, shared = map(importlib.import_module, ("dledger.admin.broker", "dledger.admin.sites.pages"))
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
 

@@ -20,9 +20,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.serving.admin_ports import admin_finding
-from dledger.daemons.basics.common import (
+from dledger.daemons.settings.options import (
     COMMAND_LINE,
     ENVIRONMENT,
     FILE,
@@ -34,7 +34,7 @@ from dledger.daemons.basics.common import (
     exit_with,
     usage_error,
 )
-from dledger.daemons.basics.rereading import Rereading, prepare_process
+from dledger.daemons.settings.rereading import Rereading, prepare_process
 from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping, name_server_option
 from dledger.rocketmq.namesrv.service import NameServerService
 from dledger.values.option_values import listed, read_properties, settings_of
@@ -122,7 +122,7 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[NameServerServ
         return None
     try:
         pages = importlib.import_module("dledger.admin.name_server")
-        shared = importlib.import_module("dledger.admin.basics.pages")
+        shared = importlib.import_module("dledger.admin.sites.pages")
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.base.process.histogram import Histogram, HistogramStatus
+from dledger.base.histogram import Histogram, HistogramStatus
 from dledger.core.status import MemberStatus
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError

@@ -29,7 +29,7 @@ class Told:
     @ivar health: reason why the member does not serve; empty if it serves.
     @ivar machine: its state machine as a text; empty for none.
     @ivar has_times: its log has time entries, or will have.
-    @ivar state_digest: see L{dledger.node.run.state_digests}.
+    @ivar state_digest: see L{dledger.node.work.state_digests}.
     """
 
     admin: str

@@ -29,13 +29,13 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.in_turn import InTurn
+from dledger.base.in_turn import InTurn
 from dledger.core.replica import DLedgerCore
 from dledger.node.connections.server import Note
 from dledger.node.reporting.status import Counters, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
-from dledger.node.run.reads import Reads
+from dledger.node.work.reads import Reads
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.config import DLedgerConfig

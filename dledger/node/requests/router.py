@@ -58,8 +58,8 @@ from dledger.node.requests.refusals import Refusals
 from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.requests.state_orders import StateOrders
-from dledger.node.run.inside import MemberInside
-from dledger.node.run.reads import Reading, Reads
+from dledger.node.work.inside import MemberInside
+from dledger.node.work.reads import Reading, Reads
 from dledger.values.errors import DLedgerError
 from dledger.values.rights import ClientRole
 from protocols.ledger.connection import ServerConnection

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
-from dledger.base.process.keeper import Keeper
+from dledger.base.keeper import Keeper
 from dledger.base.serving.endpoints import connect_with
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.rocketmq.signing import Credentials

@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.descriptors import connections_allowed
+from dledger.base.descriptors import connections_allowed
 from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
 from dledger.rocketmq.answering.changes import ChangeGate
 from dledger.rocketmq.answering.refusals import CommandGroup, RefusalCounts

@@ -32,9 +32,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import DiskRunner, DiskThreads
-from dledger.base.process.timing import within
+from dledger.base.reactor import Reactor
+from dledger.base.threads import DiskRunner, DiskThreads
+from dledger.base.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
 from dledger.base.tracing.spans import Spans

@@ -10,8 +10,8 @@ import attrs
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import RunInThread
+from dledger.base.reactor import Reactor
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.broker.command_client import CommandClient
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.options.own_address import OwnAddress

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.replication.service import HAService
 from dledger.rocketmq.store.commit_log_store import CommitLogStore

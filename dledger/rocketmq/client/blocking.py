@@ -28,11 +28,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from dledger.base.process.reactor_thread import ReactorThread
-from dledger.base.process.timing import Backoff
+from dledger.base.reactor_thread import ReactorThread
 from dledger.base.sending.arguments import seconds, whole
 from dledger.base.sending.blocking_batches import BlockingBatches
 from dledger.base.sending.bodies import BytesLike, as_body
+from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.rocketmq.client.link import BrokerLink, broker_endpoints
 from dledger.rocketmq.client.native_tail import From, NativeTail, Reading, ReadingOptions, log_offsets

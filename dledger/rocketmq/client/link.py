@@ -19,8 +19,8 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.keeper import Keeper
-from dledger.base.process.reactor import Reactor
+from dledger.base.keeper import Keeper
+from dledger.base.reactor import Reactor
 from dledger.base.serving.endpoints import EndpointFor, connect_with, tcp_endpoints
 from dledger.base.tls.securing import dialling
 from dledger.values.errors import DLedgerError

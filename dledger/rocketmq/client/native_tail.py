@@ -23,9 +23,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.ahead import ReadingAhead
 from dledger.base.sending.arguments import whole
+from dledger.base.timing import Backoff
 from dledger.rocketmq.client.link import BrokerLink, ask_native
 from dledger.rocketmq.client.values import LogOffsets, LogRecords, split_records
 from dledger.values.errors import DLedgerError

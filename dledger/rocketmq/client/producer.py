@@ -23,11 +23,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.process.timing import Alarm, Backoff
 from dledger.base.sending.arguments import seconds, whole
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.sending.send_queue import SendCall, SendLimits, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender, fire_all, fire_one
+from dledger.base.timing import Alarm, Backoff
 from dledger.rocketmq.client.link import BrokerLink
 from dledger.rocketmq.client.values import (
     STATUSES,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.in_turn import InTurn
-from dledger.base.process.threads import RunInThread
+from dledger.base.in_turn import InTurn
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.metadata.changed_options import ChangedOptions
 from dledger.rocketmq.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.rocketmq.metadata.order_info import OrderInfos

@@ -36,7 +36,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.metadata.files import Metadata
 from dledger.rocketmq.metadata.tables import ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.answering.java_json import read_document
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.answers import configuration_body

@@ -21,11 +21,11 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk, File
-from dledger.base.process.descriptors import connections_allowed
-from dledger.base.process.histogram import Histogram, HistogramStatus
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import DiskRunner, DiskThreads
+from dledger.base.histogram import Histogram, HistogramStatus
+from dledger.base.reactor import Reactor
+from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.ports import secured_port
 from dledger.base.tls.securing import Securing, secured

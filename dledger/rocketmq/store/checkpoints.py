@@ -24,7 +24,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.opened_files import AnyLog, OpenedFiles
 from dledger.rocketmq.store.records.checkpoint import Checkpoint
 

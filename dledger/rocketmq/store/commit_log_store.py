@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.index.indexing import KeyIndexing
 from dledger.rocketmq.store.index.key_index import KeyIndex
 from dledger.rocketmq.store.log.commit_log import CommitLog

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Self, cast
 
 import attrs
 
-from dledger.spark.basics.log import ReadError
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import options_of_tls
 from dledger.spark.export.exporter import ARROW, Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import Follower
 from dledger.spark.export.tables import TableExporter, open_export
+from dledger.spark.formats.log import ReadError
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import options_of_tls
 from dledger.values.addresses import is_url, parse_members
 from dledger.values.exports import ExportProgress, ExportReport, RunningExport, read_options
 from dledger.values.tls_files import TlsFiles

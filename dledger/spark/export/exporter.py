@@ -30,13 +30,13 @@ from typing import Protocol, Self
 import attrs
 import pyarrow as pa
 
-from dledger.spark.basics.log import Extent, ScannedLog, await_end
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ROCKETMQ, ScanOptions
-from dledger.spark.basics.proof import Proof, difference, of_group, of_record
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.runs import Run, runs_of
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
+from dledger.spark.formats.log import Extent, ScannedLog, await_end
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ROCKETMQ, ScanOptions
+from dledger.spark.formats.proof import Proof, difference, of_group, of_record
 from dledger.spark.scans.scan import Scan, columns_of, decoder_of
 from dledger.values.exports import ExportProgress
 

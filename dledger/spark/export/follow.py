@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from dledger.spark.basics.log import DamageError, DataLossError, ReadError
 from dledger.spark.export.exporter import Exporter
+from dledger.spark.formats.log import DamageError, DataLossError, ReadError
 
 #: Longest time between two attempts, unless the interval is longer.
 RETRY_MS_MAX = 30_000

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from dledger.spark.basics.log import Chunk, ScannedLog
-from dledger.spark.basics.record_headers import HEADER_DTYPE, gather
+from dledger.spark.formats.log import Chunk, ScannedLog
+from dledger.spark.formats.record_headers import HEADER_DTYPE, gather
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 
 

@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 
-from dledger.spark.basics.log import LogPart as Range
-from dledger.spark.basics.log import await_end, cut, lost
-from dledger.spark.basics.options import options_of_tls
 from dledger.spark.export.exporter import (
     Exporter,
     ExportSettings,
@@ -33,6 +30,9 @@ from dledger.spark.export.exporter import (
 )
 from dledger.spark.export.files import ExportError, ExportPart, part_name
 from dledger.spark.export.writers import PARQUET
+from dledger.spark.formats.log import LogPart as Range
+from dledger.spark.formats.log import await_end, cut, lost
+from dledger.spark.formats.options import options_of_tls
 from dledger.spark.ledger.columns import ddl_of
 from protocols.wire.fastjson import JsonObject, as_int
 

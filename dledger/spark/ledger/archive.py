@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from dledger.spark.basics.log import (
+from dledger.spark.formats.log import (
     Chunk,
     DamageError,
     DataLossError,
@@ -39,9 +39,9 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof, of_group, of_record
-from dledger.spark.basics.record_headers import HEADER_DTYPE, Place, damage, gather, sound_headers
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof, of_group, of_record
+from dledger.spark.formats.record_headers import HEADER_DTYPE, Place, damage, gather, sound_headers
 from dledger.spark.ledger.archive_files import ArchiveFiles
 from dledger.storage.manifests.archive_manifest import ArchiveManifest, ArchivePiece
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
@@ -82,7 +82,7 @@ class ArchiveLog:
     Invariant: C{_manifest} is the newest one that was seen, and has the segments of those before, except the
     first ones that retention has taken since.
 
-    Implements L{dledger.spark.basics.log.ScannedLog}.
+    Implements L{dledger.spark.formats.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions, where: str = "") -> None:
@@ -187,7 +187,7 @@ class ArchiveLog:
 
     def position_of(self, offset: int) -> int:
         """
-        See L{dledger.spark.basics.log.ScannedLog.position_of}. Within a segment it is an estimate: its
+        See L{dledger.spark.formats.log.ScannedLog.position_of}. Within a segment it is an estimate: its
         entries are taken to be of one size.
         """
         piece = self._piece(offset)
@@ -203,7 +203,7 @@ class ArchiveLog:
         return min(begin + count, end)
 
     def own_parts(self, begin: int, end: int) -> list[LogPart]:
-        """See L{dledger.spark.basics.log.CutsItself}, and rule 2."""
+        """See L{dledger.spark.formats.log.CutsItself}, and rule 2."""
         parts: list[LogPart] = []
         options = self._options
         for piece in self._pieces(begin, end):
@@ -236,7 +236,7 @@ class ArchiveLog:
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """
-        See L{dledger.spark.basics.log.ScannedLog.chunks}. There is always data: an archive has no index.
+        See L{dledger.spark.formats.log.ScannedLog.chunks}. There is always data: an archive has no index.
         """
         if self._manifest is None or self._manifest.end_index + 1 < end:
             await_end(self, self._options, end)

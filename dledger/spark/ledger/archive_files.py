@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dledger.base.disk.disk import ReadOnlyDisk
-from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S, DamageError, ReadError, skipped
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import PAUSE_MAX_S, PAUSE_S, DamageError, ReadError, skipped
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
 from dledger.storage.backups.place import RemoteDisk, opened_place
 from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveManifest, ArchiveState, read_archive
 from dledger.storage.manifests.archive_place import ArchivePlace

@@ -4,7 +4,7 @@ Records to columns without a Python object for each entry.
 
 All headers of a chunk are taken in one step: a view of the bytes at every offset, indexed with the starts
 of the records. Bodies are one binary array over whole records; Arrow cuts off the headers. The fields of each
-header are compared, as arrays, with the place of the record (L{dledger.spark.basics.record_headers}); a
+header are compared, as arrays, with the place of the record (L{dledger.spark.formats.record_headers}); a
 record that does not fit is damaged. The log's own entries are left out (L{dledger.spark.ledger.own_rows}).
 
 Column names and types are those of docs/spark.md; a test compares them. A user's schema may name any of the
@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dledger.spark.basics.envelopes import HEADERS, TIME, open_bodies
-from dledger.spark.basics.log import Chunk, FixedParts, ScannedLog, skipped
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.record_headers import Place, sound_headers
+from dledger.spark.formats.envelopes import HEADERS, TIME, open_bodies
+from dledger.spark.formats.log import Chunk, FixedParts, ScannedLog, skipped
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.record_headers import Place, sound_headers
 from dledger.spark.ledger.entry_times import TimesOfEntries
 from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, hidden_in, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

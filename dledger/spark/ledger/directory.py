@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.spark.basics.log import (
+from dledger.spark.formats.log import (
     Chunk,
     DamageError,
     Extent,
@@ -35,14 +35,14 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof, of_group, of_record
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof, of_group, of_record
 from dledger.spark.ledger.ends import UNITS_AT_ONCE, MemberFiles
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC
 
 
 class DirectoryLog:
-    """One member's directory. Offsets are indexes. Implements L{dledger.spark.basics.log.ScannedLog}."""
+    """One member's directory. Offsets are indexes. Implements L{dledger.spark.formats.log.ScannedLog}."""
 
     def __init__(self, options: ScanOptions) -> None:
         """@raise ReadError: the path is not a member's directory, or it cannot be read."""

@@ -24,7 +24,7 @@ import numpy as np
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.spark.basics.log import DamageError, FixedParts, ReadError, skipped
+from dledger.spark.formats.log import DamageError, FixedParts, ReadError, skipped
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark, is_superseded
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, decode_ledger_checkpoint
 from dledger.storage.files.reader import require_ledger

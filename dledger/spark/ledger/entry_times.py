@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dledger.spark.basics.envelopes import TIME
-from dledger.spark.basics.log import Chunk, FixedParts, ReadError, ScannedLog
-from dledger.spark.basics.record_headers import HEADER_DTYPE, check_headers, gather
+from dledger.spark.formats.envelopes import TIME
+from dledger.spark.formats.log import Chunk, FixedParts, ReadError, ScannedLog
+from dledger.spark.formats.record_headers import HEADER_DTYPE, check_headers, gather
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.own_entries import TIME_CHANNEL

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.ledger.member_connection import MemberConnection, NotNative, Trouble
 from dledger.spark.ledger.members import parse_bootstrap
 from protocols.wire.ledger.messages import MetadataResponse

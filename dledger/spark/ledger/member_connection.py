@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from dledger.spark.basics.log import Offsets, ReadError
+from dledger.spark.formats.log import Offsets, ReadError
 from dledger.spark.ledger.member_tls import NotThatMember, shake_hands
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.client_token import read_token

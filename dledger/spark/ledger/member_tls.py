@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from dledger.spark.basics.log import ReadError
+from dledger.spark.formats.log import ReadError
 from dledger.values.rights import is_for_group
 from dledger.values.tls_files import TlsFiles
 

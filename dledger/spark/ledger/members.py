@@ -27,7 +27,7 @@ from contextlib import closing
 
 import attrs
 
-from dledger.spark.basics.log import (
+from dledger.spark.formats.log import (
     PAUSE_MAX_S,
     PAUSE_S,
     Chunk,
@@ -37,9 +37,9 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof, of_group, of_record
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof, of_group, of_record
 from dledger.spark.ledger.member_connection import (
     CONNECT_S,
     LogExpired,
@@ -83,7 +83,7 @@ class MembersLog:
     Invariant: C{_pending} is the index of the pull whose answer has not been taken from C{_connection}, or
     -1.
 
-    Implements L{dledger.spark.basics.log.ScannedLog}.
+    Implements L{dledger.spark.formats.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions) -> None:
@@ -106,7 +106,7 @@ class MembersLog:
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
         """
-        See L{dledger.spark.basics.log.ScannedLog.extent}. C{begin} is the lowest that any member has.
+        See L{dledger.spark.formats.log.ScannedLog.extent}. C{begin} is the lowest that any member has.
 
         @raise ReadError: no majority of the members answers, and C{failOnDataLoss} is set; or none answers.
         """
@@ -218,7 +218,7 @@ class MembersLog:
         return facts
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.position_of}: a record holds its own position."""
+        """See L{dledger.spark.formats.log.ScannedLog.position_of}: a record holds its own position."""
         extent = self._extent
         if extent.begin >= extent.end:
             return 0

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dledger.spark.basics.log import Chunk, FixedParts, Offsets
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.record_headers import HEADER_DTYPE, damage, gather
+from dledger.spark.formats.log import Chunk, FixedParts, Offsets
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.record_headers import HEADER_DTYPE, damage, gather
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.ledger.own.age_entries import AGE_MAGIC
 from protocols.wire.ledger.own.configuration import CONFIGURATION_MAGIC

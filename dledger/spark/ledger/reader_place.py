@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from secrets import token_hex
 
-from dledger.spark.basics.log import ReadError
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import ReadError
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.ledger.leader_link import LeaderLink
 from dledger.spark.ledger.member_connection import Trouble
 from protocols.wire.codes import ResponseCode

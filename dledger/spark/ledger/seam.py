@@ -19,7 +19,7 @@ from hashlib import sha256
 
 import attrs
 
-from dledger.spark.basics.log import (
+from dledger.spark.formats.log import (
     PAUSE_MAX_S,
     PAUSE_S,
     Chunk,
@@ -32,8 +32,8 @@ from dledger.spark.basics.log import (
     cut,
     lost,
 )
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof
 from dledger.spark.ledger.archive import ArchiveLog
 from dledger.storage.files.records import chain_of
 from dledger.storage.manifests.archive_manifest import ArchivePiece
@@ -46,7 +46,7 @@ class JoinedLog:
 
     Invariant: C{_archived} is what the archive had when the two were compared last; None: they were not.
 
-    Implements L{dledger.spark.basics.log.ScannedLog}.
+    Implements L{dledger.spark.formats.log.ScannedLog}.
     """
 
     def __init__(self, options: ScanOptions, live: ScannedLog, reading: ScannedLog) -> None:
@@ -63,7 +63,7 @@ class JoinedLog:
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
         """
-        See L{dledger.spark.basics.log.ScannedLog.extent}.
+        See L{dledger.spark.formats.log.ScannedLog.extent}.
 
         @raise NotCommittedError: the live log ends before the archive, also after C{requestTimeoutMs}.
         @raise ReadError: the two are of different logs.
@@ -168,7 +168,7 @@ class JoinedLog:
         return self._archived is not None and self._archived.begin <= index < self._archived.end
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.basics.log.ScannedLog.position_of}, and L{ArchiveLog.position_of}."""
+        """See L{dledger.spark.formats.log.ScannedLog.position_of}, and L{ArchiveLog.position_of}."""
         if offset < self._live_begin and self._has(offset):
             return self._archive.position_of(offset)
         return self._live.position_of(offset)
@@ -177,7 +177,7 @@ class JoinedLog:
         return min(begin + count, end)
 
     def own_parts(self, begin: int, end: int) -> list[LogPart]:
-        """See L{dledger.spark.basics.log.CutsItself}: no part is in both."""
+        """See L{dledger.spark.formats.log.CutsItself}: no part is in both."""
         seam = min(max(begin, self._live_begin), end)
         if not self._has(begin) or seam == begin:
             return cut(self._live, self._options, begin, end)
@@ -185,7 +185,7 @@ class JoinedLog:
         return older + cut(self._live, self._options, seam, end)
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.basics.log.ScannedLog.chunks}, and rule 1."""
+        """See L{dledger.spark.formats.log.ScannedLog.chunks}, and rule 1."""
         index = begin
         if index < self._live_begin and self._has(index):
             until = min(end, self._live_begin)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.rocketmq.properties import PropertyColumns
 
 Chosen: TypeAlias = NDArray[np.bool_]

@@ -25,11 +25,11 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.basics.log import Chunk, DamageError, Extent, LogPart, Offsets, ReadError, lost, skipped
-from dledger.spark.basics.option_texts import OptionError
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof, of_bytes
-from dledger.spark.basics.record_headers import gather
+from dledger.spark.formats.log import Chunk, DamageError, Extent, LogPart, Offsets, ReadError, lost, skipped
+from dledger.spark.formats.option_texts import OptionError
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof, of_bytes
+from dledger.spark.formats.record_headers import gather
 from dledger.spark.rocketmq.messages import HEAD_DTYPE
 from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
 from dledger.spark.rocketmq.queue_road import QueueRoad
@@ -99,7 +99,7 @@ class _Walked:
 
 
 class SparkCommitLog:
-    """A broker's commit log. Implements L{dledger.spark.basics.log.ScannedLog}."""
+    """A broker's commit log. Implements L{dledger.spark.formats.log.ScannedLog}."""
 
     def __init__(self, options: ScanOptions, directory: str) -> None:
         """@raise OptionError: an option makes no sense where offsets are bytes."""
@@ -189,12 +189,12 @@ class SparkCommitLog:
         return Extent(begin=begin, end=begin)
 
     def group_id(self) -> str:
-        """See L{dledger.spark.basics.log.ScannedLog.group_id}: a broker's files record none."""
+        """See L{dledger.spark.formats.log.ScannedLog.group_id}: a broker's files record none."""
         return ""
 
     def proof(self, offset: int) -> Proof:
         """
-        See L{dledger.spark.basics.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins
+        See L{dledger.spark.formats.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins
         there.
         """
         self._files.close()  # a file of this name may be another one since

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dledger.spark.basics.bodies import plain
-from dledger.spark.basics.log import Chunk, DamageError, FixedParts, Offsets, ReadError
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.record_headers import Place, gather, sound_headers
+from dledger.spark.formats.bodies import plain
+from dledger.spark.formats.log import Chunk, DamageError, FixedParts, Offsets, ReadError
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.record_headers import Place, gather, sound_headers
 from dledger.spark.ledger.columns import Column, Decoder, native, slices
 from dledger.spark.rocketmq.choice import by_properties, by_time, by_topic, has_choice
 from dledger.spark.rocketmq.properties import MAP, PropertyColumns

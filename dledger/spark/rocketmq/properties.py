@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dledger.spark.basics.log import Offsets
-from dledger.spark.basics.record_headers import gather
+from dledger.spark.formats.log import Offsets
+from dledger.spark.formats.record_headers import gather
 from dledger.spark.ledger.columns import slices
 from protocols.wire.rocketmq.layout import NAME_END, VALUE_END
 from protocols.wire.rocketmq.message import decode_properties

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.basics.log import Chunk, LogPart, Offsets, skipped
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import Chunk, LogPart, Offsets, skipped
+from dledger.spark.formats.options import ScanOptions
 from dledger.spark.rocketmq.messages import cut_out, find
 from dledger.spark.rocketmq.queue_ends import store_root
 from dledger.spark.rocketmq.topic_queues import Named, QueueMisfit, QueuesOfTopics, stops, trusted_until_ms

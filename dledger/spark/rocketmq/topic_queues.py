@@ -24,7 +24,7 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.basics.log import FixedParts, Offsets
+from dledger.spark.formats.log import FixedParts, Offsets
 from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, FILLER_SIZE, QUEUES_NAME, UNIT
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import decode_message

@@ -24,7 +24,7 @@ from importlib.resources.abc import Traversable
 
 import pyarrow as pa
 
-from dledger.spark.basics.log import LogPart, ReadError
+from dledger.spark.formats.log import LogPart, ReadError
 from dledger.spark.scans.scan import Scan
 
 _BUILD_DIGITS = 12

@@ -23,8 +23,8 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
-from dledger.base.process.time_search import FoundSpan, Search, TimeSearch, search_leaders
-from dledger.spark.basics.log import (
+from dledger.base.time_search import FoundSpan, Search, TimeSearch, search_leaders
+from dledger.spark.formats.log import (
     Chunk,
     DataLossError,
     Extent,
@@ -35,8 +35,8 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.option_texts import EARLIEST, LATEST, OptionError
-from dledger.spark.basics.options import ROCKETMQ, ScanOptions
+from dledger.spark.formats.option_texts import EARLIEST, LATEST, OptionError
+from dledger.spark.formats.options import ROCKETMQ, ScanOptions
 from dledger.spark.ledger.archive import ArchiveLog
 from dledger.spark.ledger.archive_files import is_archive
 from dledger.spark.ledger.columns import (
@@ -72,7 +72,7 @@ class ChunkDecoder(Protocol):
         """Whether the rows need more than index units."""
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
-        """The rows of a chunk. @raise DamageError: see L{dledger.spark.basics.log}."""
+        """The rows of a chunk. @raise DamageError: see L{dledger.spark.formats.log}."""
 
     def finish(self) -> None:
         """Warn about the damaged records that were skipped."""
@@ -372,7 +372,7 @@ class Scan:
         """
         The rows of a part, in order.
 
-        @raise ReadError: the log cannot be read; L{dledger.spark.basics.log} defines its kinds.
+        @raise ReadError: the log cannot be read; L{dledger.spark.formats.log} defines its kinds.
         """
         with closing(self._log_of(part)) as log:
             decoder = decoder_of(self.options, self.columns, log)

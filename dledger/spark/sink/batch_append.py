@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
-from dledger.spark.basics.log import skipped
+from dledger.spark.formats.log import skipped
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.sink_log import (
     FORGOTTEN,

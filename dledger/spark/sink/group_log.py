@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S
-from dledger.spark.basics.record_headers import Place, sound_headers
+from dledger.spark.formats.log import PAUSE_MAX_S, PAUSE_S
+from dledger.spark.formats.record_headers import Place, sound_headers
 from dledger.spark.ledger.leader_link import LeaderLink
 from dledger.spark.ledger.member_connection import MemberConnection, Trouble
 from dledger.spark.ledger.members import MembersLog

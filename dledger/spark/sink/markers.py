@@ -19,7 +19,7 @@ from enum import StrEnum
 import attrs
 import numpy as np
 
-from dledger.spark.basics.log import Chunk
+from dledger.spark.formats.log import Chunk
 from protocols.wire.checksums import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.own.own_entries import HIDDEN_MAGIC, is_hidden

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.spark.basics.option_texts import OptionError, whole_number
-from dledger.spark.basics.options import (
+from dledger.spark.formats.option_texts import OptionError, whole_number
+from dledger.spark.formats.options import (
     Option,
     ScanOptions,
     check_tls_options,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.spark.basics.envelopes import guarded_bodies
+from dledger.spark.formats.envelopes import guarded_bodies
 from dledger.spark.sink.sink_log import BatchRows, SinkError, digest_of_all
 from dledger.values.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 

@@ -24,8 +24,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from dledger.spark.basics.log import ReadError
-from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.formats.log import ReadError
+from dledger.spark.formats.option_texts import OptionError
 from dledger.spark.ledger.member_tls import check_files
 from dledger.spark.ledger.members import parse_bootstrap
 from dledger.spark.scans.arrival import Shipped

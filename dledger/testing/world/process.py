@@ -221,7 +221,7 @@ class ProcessReactor:
 
 class ProcessThread:
     """
-    The thread of a process that waits for the disk: see L{dledger.base.process.threads.DiskRunner}.
+    The thread of a process that waits for the disk: see L{dledger.base.threads.DiskRunner}.
 
     @ivar took_us: mean time of a call.
     @ivar slow_us: the same on top of it, while the disk is slow.

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 from twisted.internet.protocol import ServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.reactor_thread import Outcome, ReactorThread
+from dledger.base.reactor_thread import Outcome, ReactorThread
 from dledger.rocketmq.client.blocking import Broker
 from dledger.rocketmq.client.producer import PutLimits
 from dledger.rocketmq.client.values import PutRefused, PutUnknown

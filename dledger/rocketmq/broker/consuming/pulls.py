@@ -30,7 +30,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from dledger.base.process.histogram import Histogram
+from dledger.base.histogram import Histogram
 from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from dledger.base.process.histogram import Histogram
+from dledger.base.histogram import Histogram
 from dledger.rocketmq.replication.put_status import PutStatus
 from dledger.rocketmq.replication.service import HAService
 from dledger.rocketmq.store.commit_log_store import CommitLogStore

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.base.process.histogram import HistogramStatus
+from dledger.base.histogram import HistogramStatus
 
 
 @attrs.frozen(kw_only=True)

@@ -29,7 +29,7 @@ import attrs
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk, is_no_room
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.index.index_directory import (
     NAME_SIZE,
     find_files,

@@ -28,7 +28,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.log import log_recovery
 from dledger.rocketmq.store.log.log_flush import LogFlusher
 from dledger.rocketmq.store.log.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile

@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.log.log_mark import LogMark, LogMarkFile
 from dledger.rocketmq.store.log.open_log import OpenLog
 from dledger.values.errors import DLedgerError, StoreError

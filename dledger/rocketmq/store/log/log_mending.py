@@ -11,7 +11,7 @@ L{dledger.rocketmq.store.log.record_mending} decides whether the bytes may be wr
 
 from __future__ import annotations
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.log.open_log import OpenLog
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import file_name
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.rocketmq.store.log.commit_log import CommitLog
 from dledger.rocketmq.store.records.bad_records import BadRecords
 from dledger.rocketmq.store.records.records import problem_of

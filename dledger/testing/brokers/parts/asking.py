@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from dledger.base.process.keeper import Keeper
-from dledger.base.process.reactor import whole_reactor
+from dledger.base.keeper import Keeper
+from dledger.base.reactor import whole_reactor
 from dledger.base.serving.endpoints import connect_with
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.process import ProcessReactor, SimProcess

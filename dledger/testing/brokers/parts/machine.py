@@ -17,7 +17,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 
-from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.service import BrokerService
 from dledger.testing.world.bugs import BugWatch

@@ -24,7 +24,7 @@ from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.host import MachineHost
 from dledger.node.node import Node
 from dledger.node.requests.machine_requests import Hosting
-from dledger.node.run.tracing import OpenSpans
+from dledger.node.work.tracing import OpenSpans
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machine_files import MachineFileRules
 from dledger.testing.group.checks.moments import INSTALLED, RECEIVED, Moments

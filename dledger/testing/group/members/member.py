@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.base.process.reactor import whole_reactor
+from dledger.base.reactor import whole_reactor
 from dledger.core.driver import Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
 from dledger.node.member_process import MemberEndpoints, MemberExtras, MemberProcess

@@ -34,7 +34,7 @@ SOON_TICKS = 6
 
 
 class WaitingReads(Protocol):
-    """The readers that wait at a member: L{dledger.node.run.reads.Reads}."""
+    """The readers that wait at a member: L{dledger.node.work.reads.Reads}."""
 
     @property
     def parked(self) -> Mapping[ServerConnection, object]:

@@ -13,7 +13,7 @@ import attrs
 from dledger.base.tracing.spans import SPANS_MAX, Facts, SpanContext
 from dledger.core.driver import Ledger, Surroundings, Terms
 from dledger.core.replica import DLedgerCore
-from dledger.node.run.tracing import OpenSpans, TracedDriver
+from dledger.node.work.tracing import OpenSpans, TracedDriver
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.require import require
 from dledger.testing.group.watching.watched import WatchedDriver, Watcher

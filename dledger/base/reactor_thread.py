@@ -21,8 +21,8 @@ from typing import Generic, Protocol, TypeVar, cast
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.process.forks import OpenedHere
-from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.base.forks import OpenedHere
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 

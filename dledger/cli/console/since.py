@@ -4,7 +4,7 @@ C{dledger tail --since TIME --until TIME}, C{dledger get --at TIME}: entries by 
 found by halving.
 
 L{Since} leaves out entries that are earlier, L{Until} those that are later: see
-L{dledger.base.process.time_search}.
+L{dledger.base.time_search}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 import attrs
 import click
 
-from dledger.base.process.time_search import SKEW_MS
-from dledger.base.process.time_text import moment_ms, time_text
+from dledger.base.time_search import SKEW_MS
+from dledger.base.time_text import moment_ms, time_text
 from dledger.client.answers.values import Entry
 from dledger.client.blocking import Log
 from dledger.values.errors import DLedgerError

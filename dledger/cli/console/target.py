@@ -7,8 +7,8 @@ import attrs
 import click
 
 import dledger
-from dledger.cli.basics.administration import AdminAccess
-from dledger.cli.basics.failures import remark
+from dledger.cli.console.administration import AdminAccess
+from dledger.cli.console.failures import remark
 from dledger.values.addresses import DEFAULT_MEMBERS
 from protocols.rocketmq.signing import Credentials
 

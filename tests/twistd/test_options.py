@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.twistd.test_common -*-
+# -*- test-case-name: tests.twistd.test_options -*-
 """The common parts of the services of C{twistd}."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from twisted.logger import capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.daemons.basics import rereading
-from dledger.daemons.basics.common import (
+from dledger.daemons.settings import rereading
+from dledger.daemons.settings.options import (
     ConfigurationOptions,
     end_process,
     own_options,
     service_tables,
     tables_in,
 )
-from dledger.daemons.basics.rereading import prepare_process, survive_signals
+from dledger.daemons.settings.rereading import prepare_process, survive_signals
 
 
 class EndProcessTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from twisted.python.usage import UsageError
 
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 from dledger.base.tracing.spans import Spans
 
 

@@ -18,17 +18,17 @@ import click
 from twisted.internet.defer import Deferred
 from twisted.web.iweb import IAgent
 
-from dledger.admin.basics.asking import admin_agent
-from dledger.admin.basics.cluster import fetch_page
-from dledger.base.process.log_lines import LEVELS
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.reactor_thread import ReactorThread
+from dledger.admin.sites.asking import admin_agent
+from dledger.admin.sites.cluster import fetch_page
+from dledger.base.log_lines import LEVELS
+from dledger.base.reactor import Reactor
+from dledger.base.reactor_thread import ReactorThread
 from dledger.base.serving.tokens import ClientTokenFile, TokenFile, is_token_name, new_token
 from dledger.base.tls.securing import server_trust
-from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, show_result
-from dledger.cli.basics.contexts import FromContext
-from dledger.cli.basics.failures import complain
-from dledger.cli.basics.local_paths import LocalPath
+from dledger.cli.console.command import EXIT_FAILED, replace_file, say, show_result
+from dledger.cli.console.contexts import FromContext
+from dledger.cli.console.failures import complain
+from dledger.cli.console.local_paths import LocalPath
 from dledger.values.rights import ClientRole
 from protocols.wire.fastjson import JsonObject
 

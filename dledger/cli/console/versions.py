@@ -9,7 +9,7 @@ import click
 import twisted
 
 import dledger
-from dledger.cli.basics.common import write_json
+from dledger.cli.console.command import write_json
 from protocols.wire.ledger.codes import WIRE_VERSION
 
 

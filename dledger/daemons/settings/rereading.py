@@ -16,12 +16,12 @@ from typing import Generic, TypeVar
 from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
-from dledger.base.process.descriptors import LEAST, raise_limit
-from dledger.base.process.log_lines import ANSWERS_OPERATOR
-from dledger.base.process.reactor import Reactor, make_reactor_monotonic
-from dledger.base.process.tuning import keep_freed_memory, spare_the_collector
+from dledger.base.descriptors import LEAST, raise_limit
+from dledger.base.log_lines import ANSWERS_OPERATOR
+from dledger.base.reactor import Reactor, make_reactor_monotonic
 from dledger.base.serving.accept_lines import fold_accept_lines
-from dledger.daemons.basics.common import ConfigurationOptions
+from dledger.base.tuning import keep_freed_memory, spare_the_collector
+from dledger.daemons.settings.options import ConfigurationOptions
 
 _Options = TypeVar("_Options", bound=ConfigurationOptions)
 #: From the options as they are now, and those values that are others, to the names that the service takes.

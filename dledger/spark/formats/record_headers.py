@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.spark.basics.log import Chunk, DamageError, FixedParts
-from dledger.spark.basics.options import ScanOptions
+from dledger.spark.formats.log import Chunk, DamageError, FixedParts
+from dledger.spark.formats.options import ScanOptions
 from protocols.wire.checksums import crc32
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC

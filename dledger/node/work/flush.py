@@ -18,7 +18,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.process.threads import RunInThread
+from dledger.base.threads import RunInThread
 from dledger.core.state.effects import FlushLedger, Report
 from dledger.core.state.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.reporting.status import Counters

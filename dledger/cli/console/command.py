@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.commands.test_main -*-
 """
-Shared by the commands: errors become one line (L{dledger.cli.basics.failures}) and an exit status, entries
+Shared by the commands: errors become one line (L{dledger.cli.console.failures}) and an exit status, entries
 become output.
 
 L{EXIT_STATUSES} has the exit statuses.
@@ -23,8 +23,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-from dledger.cli.basics.failures import Failure, JsonFailures, described_failure
-from dledger.cli.basics.signals import interrupted_by_sigterm
+from dledger.cli.console.failures import Failure, JsonFailures, described_failure
+from dledger.cli.console.signals import interrupted_by_sigterm
 from dledger.client.answers.errors import UnknownChange
 from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
 from dledger.values.errors import DirectoryError, DLedgerError

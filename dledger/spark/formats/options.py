@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.spark.basics.option_texts import (
+from dledger.spark.formats.option_texts import (
     OptionError,
     as_duration_ms,
     as_facts,

@@ -19,8 +19,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.spark.basics.options import ScanOptions
-from dledger.spark.basics.proof import Proof
+from dledger.spark.formats.options import ScanOptions
+from dledger.spark.formats.proof import Proof
 
 Offsets: TypeAlias = NDArray[np.int64]
 #: The fixed parts of records: a structured array whose fields are those of a construct declaration.

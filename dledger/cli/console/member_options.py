@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from dledger.cli.basics.local_paths import NAMED_PATH
+from dledger.cli.console.local_paths import NAMED_PATH
 from dledger.values.ledger.config import DLedgerConfig, from_mapping
 
 _Command = TypeVar("_Command", bound=Callable[..., None])

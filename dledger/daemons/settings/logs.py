@@ -15,7 +15,7 @@ import attrs
 from twisted.python.logfile import LogFile
 from twisted.python.usage import UsageError
 
-from dledger.base.process.log_lines import FORMATS, LEVELS, LineWriter, LogLevels, is_journal
+from dledger.base.log_lines import FORMATS, LEVELS, LineWriter, LogLevels, is_journal
 
 LOG_PARAMETERS = [
     ["log-format", None, None, "Lines of the log: text, or json (one object each). [default: text]"],

@@ -18,7 +18,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 from dledger.base.serving.endpoints import HostEndpoint
 from dledger.base.tls.securing import Dialling
 from dledger.values.addresses import is_loopback

@@ -24,10 +24,10 @@ from twisted.logger import Logger
 from twisted.python.usage import Completions, UsageError
 from twisted.python.usage import Options as UsageOptions
 
-from dledger.base.process.log_lines import LogLevels
-from dledger.base.process.reactor import Reactor
-from dledger.daemons.basics.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
-from dledger.daemons.basics.option_files import absolute_path, read_options_file, variables_of_engines
+from dledger.base.log_lines import LogLevels
+from dledger.base.reactor import Reactor
+from dledger.daemons.settings.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
+from dledger.daemons.settings.option_files import absolute_path, read_options_file, variables_of_engines
 from dledger.values.option_values import (
     Setting,
     check_type,

@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from dledger.base.process.reactor import Reactor
+from dledger.base.reactor import Reactor
 
 #: Seconds for which the end of a L{LoneThread} is waited for.
 END_S = 1.0

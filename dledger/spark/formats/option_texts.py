@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 
-from dledger.base.process.time_text import moment_ms
+from dledger.base.time_text import moment_ms
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.readers import reader_name_problem
 

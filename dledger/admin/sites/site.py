@@ -9,7 +9,7 @@ Rule 1: one request of a connection is answered in one turn of the reactor. At m
 requests may wait; a connection with more ends.
 Rule 2: a request with a body is refused (413) before the body is read: no page takes one.
 Rule 3: the number of open connections is bounded: they are a part of the descriptors that clients leave
-(L{dledger.base.process.descriptors}). A further one takes the place of that which waits longest for a whole
+(L{dledger.base.descriptors}). A further one takes the place of that which waits longest for a whole
 request: neither idle browsers nor clients that send a byte now and then keep monitoring away.
 Rule 4: a request for a foreign host is refused (421). A web page in an operator's browser can let its own
 host name point here, and would read the pages otherwise.
@@ -35,9 +35,9 @@ from twisted.web.http import Request as HTTPRequest
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 
-from dledger.admin.basics.guard import AdminGuard
-from dledger.base.process.descriptors import pages_allowed
-from dledger.base.process.reactor import Reactor
+from dledger.admin.sites.guard import AdminGuard
+from dledger.base.descriptors import pages_allowed
+from dledger.base.reactor import Reactor
 
 #: Requests of one connection that may wait for the one before.
 PIPELINED_MAX = 4

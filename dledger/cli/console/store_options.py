@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from dledger.cli.basics.numbers import RealRange
+from dledger.cli.console.numbers import RealRange
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

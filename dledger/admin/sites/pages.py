@@ -19,10 +19,10 @@ from twisted.web.resource import IResource
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from zope.interface import implementer
 
-from dledger.admin.basics.guard import AdminGuard
-from dledger.admin.basics.site import AdminSite
-from dledger.base.process.log_lines import LogLevels
-from dledger.base.process.reactor import Reactor
+from dledger.admin.sites.guard import AdminGuard
+from dledger.admin.sites.site import AdminSite
+from dledger.base.log_lines import LogLevels
+from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Securing
 from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject

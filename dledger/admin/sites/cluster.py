@@ -29,10 +29,10 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IAgent, IResponse
 
 import dledger
-from dledger.admin.basics.asking import admin_agent
-from dledger.base.process.reactor import Reactor
-from dledger.base.process.timing import Gathering
+from dledger.admin.sites.asking import admin_agent
+from dledger.base.reactor import Reactor
 from dledger.base.serving.endpoints import tcp_endpoints
+from dledger.base.timing import Gathering
 from dledger.base.tls.securing import Dialling
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.members import Members

@@ -1,1 +1,0 @@
-"""The process: reactor, threads, clocks, file descriptors, log lines."""
