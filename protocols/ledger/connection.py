@@ -69,7 +69,6 @@ from protocols.wire.ledger.push_layout import (
     APPEND_REQUEST_DECLARATION,
     APPEND_RESPONSE_DECLARATION,
     BODY_LENGTH_DECLARATION,
-    JSON_ONLY,
     KINDS,
     PUSH_REQUEST_DECLARATION,
     PUSH_RESPONSE_DECLARATION,
@@ -358,12 +357,6 @@ OUTSTANDING_MAX = 65536
 FRAMES_MAX = 64
 PIECE_PRICE = 128
 
-#: Prices of requests in native frames, if they are not 1.
-_PRICES = {
-    RequestCode.GET: 2, RequestCode.PULL: 4, RequestCode.METADATA: 4, RequestCode.QUERY: 8,
-    RequestCode.SUBMIT: 8, RequestCode.READER: 8, RequestCode.SNAPSHOT: 16,
-    RequestCode.SKIP: 8, RequestCode.BEGIN_STATE: 8, RequestCode.SEQUENCE: 2,
-}
 #: What a request in a remoting frame costs besides, and one that is refused for its body or its code.
 _REMOTING_PRICE, _REFUSED_PRICE = 1, 4
 
@@ -503,7 +496,7 @@ class ServerConnection(AnsweringConnection):
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
         refused: list[tuple[Ticket, BodyError]] = []
-        read, prices = self._reader.read, _PRICES
+        read = self._reader.read
         broken, left = None, PIECE_PRICE
         try:
             for number, (form, frame) in enumerate(frames):
@@ -516,7 +509,7 @@ class ServerConnection(AnsweringConnection):
                         kind, size = message.kind, len(frame)
                         requests.append((Ticket(opaque, True, kind, size), message))
                         self.unanswered_bytes += size
-                        left -= prices[kind] if kind in prices else 1
+                        left -= message.price
                 else:
                     left -= self._remoting_frame(frame, requests, refused)
         except WireError as error:
@@ -548,11 +541,12 @@ class ServerConnection(AnsweringConnection):
         ticket = Ticket(command.opaque, False, kind, len(frame))
         self.unanswered_bytes += ticket.size
         try:
-            requests.append((ticket, self._decode(kind, command.body)))
+            request = self._decode(kind, command.body)
         except BodyError as error:
             refused.append((ticket, error))
             return _REFUSED_PRICE
-        return _REMOTING_PRICE + _PRICES.get(kind, 1)
+        requests.append((ticket, request))
+        return _REMOTING_PRICE + request.price
 
     def _decode(self, kind: RequestCode, body: bytes) -> Request:
         values_max = REQUEST_VALUES_MAX if self.peer_id is None else VALUES_MAX
@@ -631,7 +625,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self.next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, kind, self.turn.seconds())
         # The layout of a native METADATA answer has no room for what we report besides Java's keys.
-        is_native = self.is_native and kind not in JSON_ONLY and (
+        is_native = self.is_native and kind in KINDS and (
             kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
         )
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)

@@ -41,7 +41,7 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
-from protocols.wire.ledger.push_layout import JSON_ONLY
+from protocols.wire.ledger.push_layout import KINDS
 from protocols.wire.ledger.record_checks import check_records
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
@@ -98,7 +98,7 @@ def _body(message: Request | Response) -> bytes:
 
 
 _NATIVE_FRAMES = tuple(_native(message) for message in (*_MESSAGES, *_NATIVE_ONLY)
-    if message.kind not in JSON_ONLY
+    if message.kind in KINDS
 )
 _COMMANDS = (
     *(
@@ -186,7 +186,7 @@ def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
     again = _body(message)
     read = decode_response(kind, again) if is_answer else decode_request(kind, again)
     assert read == message
-    if message.kind in JSON_ONLY:
+    if message.kind not in KINDS:
         return
     # Only JSON carries these.
     if isinstance(message, MetadataResponse):

@@ -28,7 +28,7 @@ from dledger.values.ledger.config import DLedgerConfig
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.messages import MetadataResponse, PushEntryRequest, Request
-from protocols.wire.ledger.push_layout import JSON_ONLY
+from protocols.wire.ledger.push_layout import KINDS
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
 PEERS = "n0-h:1;n1-h:2;n2-h:3"
@@ -106,7 +106,7 @@ class FakeClient:
         for request in requests:
             self.opaque += 1
             self.kinds[self.opaque] = request.kind
-            make = native_request if native and request.kind not in JSON_ONLY else remoting_request
+            make = native_request if native and request.kind in KINDS else remoting_request
             frames.append(make(request, self.opaque))
         self.connection.dataReceived(b"".join(frames))
 

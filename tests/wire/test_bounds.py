@@ -29,7 +29,7 @@ from protocols.wire.ledger.messages import (
     Response,
     VoteRequest,
 )
-from protocols.wire.ledger.push_layout import JSON_ONLY
+from protocols.wire.ledger.push_layout import KINDS
 
 
 def entry(index: int = 0, term: int = 0, pos: int = 0) -> EntryBatch:
@@ -49,7 +49,7 @@ def plain(kind: type[LedgerMessage]) -> LedgerMessage:
 
 #: Class, field, the largest value that is allowed.
 FIELDS = (
-    *((kind, "term", TERM_MAX) for code in MESSAGES.keys() - JSON_ONLY for kind in MESSAGES[code]),
+    *((kind, "term", TERM_MAX) for code in KINDS for kind in MESSAGES[code]),
     (VoteRequest, "ledger_end_term", TERM_MAX), (VoteRequest, "ledger_end_index", INDEX_MAX),
     (PushEntryRequest, "commit_index", INDEX_MAX), (PushEntryResponse, "index", INDEX_MAX),
     (PushEntryResponse, "begin_index", INDEX_MAX), (PushEntryResponse, "end_index", INDEX_MAX),

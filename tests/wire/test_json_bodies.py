@@ -298,6 +298,11 @@ class OurKeysTests(SynchronousTestCase):
                     decode_request(kind, b'{"%s":%s}' % (key.encode(), value.encode()))
             with self.assertRaises(BodyError):
                 decode_request(kind, b'{"%s":%d}' % (key.encode(), 1 << 63))
+        for kind, key in ((RequestCode.READER, "leaseMs"), (RequestCode.READER, "share"),
+                          (RequestCode.QUERY, "maxAgeMs")):
+            self.assertRaises(BodyError, decode_request, kind, b'{"%s":"1"}' % key.encode())
+            self.assertRaises(BodyError, decode_request, kind, b'{"%s":%d}' % (key.encode(), 1 << 31))
+            decode_request(kind, b'{"%s":%d}' % (key.encode(), (1 << 31) - 1))
 
     def test_unknown_consistency(self) -> None:
         """A read that asks for something else is not answered with less."""

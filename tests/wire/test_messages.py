@@ -34,3 +34,8 @@ class MessagesTests(SynchronousTestCase):
     def test_last_index(self) -> None:
         """Indexes are inclusive."""
         self.assertEqual(EntryBatch(first_index=7, count=3, term=1, records=b"").last_index, 9)
+
+    def test_roles(self) -> None:
+        """Each request says itself which role a client needs."""
+        for request, _response in MESSAGES.values():
+            self.assertIn("role", vars(request), request)

@@ -49,7 +49,6 @@ from protocols.wire.ledger.push import (
     encode_response_parts,
 )
 from protocols.wire.ledger.push_layout import (
-    JSON_ONLY,
     PEER_DECLARATION,
     REQUEST_DECLARATIONS,
     RESPONSE_DECLARATIONS,
@@ -139,7 +138,7 @@ class GoldenTests(SynchronousTestCase):
             self.assertEqual(decode_frame(frame), (7, message))
             self.assertEqual((frame[0], frame[1]), (NATIVE_FIRST_BYTE, 1))
         seen = {type(message) for message, _ in NATIVE_FRAMES}
-        self.assertEqual(seen, {each for kind in MESSAGES.keys() - JSON_ONLY for each in MESSAGES[kind]})
+        self.assertEqual(seen, {each for kind in KINDS for each in MESSAGES[kind]})
 
 
 class RoundTripTests(SynchronousTestCase):
@@ -170,7 +169,7 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_defaults(self) -> None:
         """A message with nothing set; only a push needs an entry."""
-        for request, response in (MESSAGES[kind] for kind in MESSAGES.keys() - JSON_ONLY):
+        for request, response in (MESSAGES[kind] for kind in KINDS):
             for message in (request(), response()):
                 if not isinstance(message, PushEntryRequest):
                     self.assertEqual(decode_frame(encode(message)), (1, message))
@@ -235,7 +234,7 @@ class TwinTests(SynchronousTestCase):
         """Of every message, and of a peer."""
         self.twins(PEER_DECLARATION)
         for declarations in (REQUEST_DECLARATIONS, RESPONSE_DECLARATIONS):
-            self.assertEqual(declarations.keys(), MESSAGES.keys() - JSON_ONLY)
+            self.assertEqual(declarations.keys(), KINDS.keys())
             for declaration in declarations.values():
                 self.twins(declaration)
 
@@ -409,8 +408,9 @@ class RefusalTests(SynchronousTestCase):
         decode_frame(encode(GetRequest(group="x" * TEXT_BYTES_MAX)))
 
     def test_kinds(self) -> None:
-        """Every message has a number, except those that are always JSON."""
-        self.assertEqual(KINDS.keys(), set(RequestCode) - JSON_ONLY)
+        """Each number is given once, and fits its byte."""
+        self.assertEqual(len(set(KINDS.values())), len(KINDS))
+        self.assertEqual({number for number in KINDS.values() if not 0 < number < 256}, set())
 
 
 def chunk_push(records: bytes = HELLO.records * 3, **fields: int) -> PushEntryRequest:

@@ -40,7 +40,6 @@ from protocols.wire.ledger.own.time_entries import TIME_ENTRY_DECLARATION
 from protocols.wire.ledger.producers import NUMBERED_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
-    JSON_ONLY,
     KINDS,
     METADATA_REQUEST_DECLARATION,
     PEER_DECLARATION,
@@ -131,7 +130,7 @@ DECLARED = {
     **{
         f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
-        for kind in set(RequestCode) - JSON_ONLY
+        for kind in KINDS
     },
     **{
         f"Broker: {kind.name} {word}": fields_of(declarations[kind])

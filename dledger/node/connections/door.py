@@ -42,6 +42,7 @@ from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
@@ -52,28 +53,9 @@ from protocols.wire.ledger.messages import (
 )
 from protocols.wire.ledger.owners import owner_of
 
-#: The role that a client needs, by request; None: it needs none. METADATA needs none because clients find the
-#: leader with it. The requests of members (VOTE to SNAPSHOT) need none because
-#: L{dledger.node.connections.door} judges the connections that make them.
+#: The role that a client needs, by request; None: it needs none.
 NEEDED: Mapping[RequestCode, ClientRole | None] = {
-    RequestCode.METADATA: None,
-    RequestCode.VOTE: None,
-    RequestCode.HEART_BEAT: None,
-    RequestCode.PUSH: None,
-    RequestCode.SNAPSHOT: None,
-    RequestCode.GET: ClientRole.READ,
-    RequestCode.PULL: ClientRole.READ,
-    RequestCode.APPEND: ClientRole.APPEND,
-    RequestCode.APPEND_IF: ClientRole.APPEND,
-    RequestCode.APPEND_ONCE: ClientRole.APPEND,
-    RequestCode.SUBMIT: ClientRole.APPEND,
-    RequestCode.READER: ClientRole.APPEND,
-    RequestCode.QUERY: ClientRole.READ,
-    RequestCode.SEQUENCE: ClientRole.READ,
-    RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
-    RequestCode.MEMBERSHIP: ClientRole.ADMIN,
-    RequestCode.SKIP: ClientRole.ADMIN,
-    RequestCode.BEGIN_STATE: ClientRole.ADMIN,
+    kind: ClientRole(request.role) if request.role else None for kind, (request, _answer) in MESSAGES.items()
 }
 
 #: The rights of every caller at a closed door. (L{Door.refusal_of_change} then judges the address.)

@@ -16,7 +16,7 @@ Rule 2: an append not yet proposed when the member stops is certainly not in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
@@ -33,6 +33,7 @@ from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import AppendIfResponse, AppendOnceResponse, AppendResponse
 
 #: A proposal is closed when it has this many bodies, or bodies of this many bytes in total.
@@ -78,13 +79,10 @@ class _Claim(NamedTuple):
     size: int
 
 
-_ANSWERS: Mapping[RequestCode, type[AppendResponse]] = {
-    RequestCode.APPEND_IF: AppendIfResponse, RequestCode.APPEND_ONCE: AppendOnceResponse,
-}
-
-
 def _answer_class(ticket: Ticket) -> type[AppendResponse]:
-    return _ANSWERS.get(ticket.kind, AppendResponse)
+    answer_class = MESSAGES[ticket.kind][1]
+    assert issubclass(answer_class, AppendResponse)
+    return answer_class
 
 
 class AppendGate:

@@ -35,15 +35,13 @@ from protocols.wire.ledger.machines import (
     SubmitRequest,
     SubmitResponse,
 )
+from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import MetadataResponse, Response
 
 #: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
 MachineRequest: TypeAlias = SubmitRequest | QueryRequest | SkipRequest
-_ANSWERS: Mapping[type[MachineRequest], type[SubmitResponse | QueryResponse | SkipResponse]] = {
-    SubmitRequest: SubmitResponse, QueryRequest: QueryResponse, SkipRequest: SkipResponse,
-}
 
 
 class GivenPiece(Protocol):
@@ -265,9 +263,9 @@ class MachineRequests:
         return succeed(self._refusal(request, code, "this member runs no state machine"))
 
     def _refusal(self, request: MachineRequest, code: ResponseCode, reason: str = "") -> Response:
-        return _ANSWERS[type(request)](
-            code=code, group=self._group, leader_id=self._leader_id(), reason=reason
-        )
+        answer_class = MESSAGES[request.kind][1]
+        assert issubclass(answer_class, SubmitResponse | QueryResponse | SkipResponse)
+        return answer_class(code=code, group=self._group, leader_id=self._leader_id(), reason=reason)
 
     def _answer(self, answer: Response, connection: ServerConnection, ticket: Ticket) -> None:
         if answer.code is not ResponseCode.SUCCESS:

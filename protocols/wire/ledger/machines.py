@@ -16,7 +16,7 @@ import attrs
 
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import Request, Response, Role
 from protocols.wire.values import value_class
 
 #: Characters of the text, at most; of a name; and digests in it.
@@ -92,6 +92,8 @@ class SubmitRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    role: ClassVar[Role] = "append"
+    price: ClassVar[int] = 8
     command: bytes | None = None
     producer: str = ""
     sequence: int = -1
@@ -125,6 +127,8 @@ class QueryRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.QUERY
+    role: ClassVar[Role] = "read"
+    price: ClassVar[int] = 8
     query: bytes | None = None
     max_age_ms: int = -1
 
@@ -159,6 +163,8 @@ class SnapshotRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
+    role: ClassVar[Role] = ""
+    price: ClassVar[int] = 16
     machine: str = ""
     machine_version: int = -1
     oldest_version: int = -1
@@ -197,6 +203,8 @@ class SkipRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SKIP
+    role: ClassVar[Role] = "admin"
+    price: ClassVar[int] = 8
     index: int = -1
 
 

@@ -1,72 +1,28 @@
 # -*- test-case-name: tests.wire.test_messages -*-
-"""All messages by their codes."""
+"""All messages by their codes: the classes of the messages are the only list of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
+from protocols.wire.ledger import machines, messages
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.machines import (
-    QueryRequest,
-    QueryResponse,
-    SkipRequest,
-    SkipResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-    SubmitRequest,
-    SubmitResponse,
-)
-from protocols.wire.ledger.messages import (
-    AppendIfRequest,
-    AppendIfResponse,
-    AppendOnceRequest,
-    AppendOnceResponse,
-    AppendRequest,
-    AppendResponse,
-    BeginStateRequest,
-    BeginStateResponse,
-    GetRequest,
-    GetResponse,
-    HeartBeatRequest,
-    HeartBeatResponse,
-    LeadershipTransferRequest,
-    LeadershipTransferResponse,
-    MembershipRequest,
-    MembershipResponse,
-    MetadataRequest,
-    MetadataResponse,
-    PullRequest,
-    PullResponse,
-    PushEntryRequest,
-    PushEntryResponse,
-    ReaderRequest,
-    ReaderResponse,
-    Request,
-    Response,
-    SequenceRequest,
-    SequenceResponse,
-    VoteRequest,
-    VoteResponse,
-)
+from protocols.wire.ledger.messages import Request, Response
 
+_Message = TypeVar("_Message", Request, Response)
+
+
+def _declared(base: type[_Message]) -> Iterator[type[_Message]]:
+    for module in (messages, machines):
+        for found in vars(module).values():
+            is_message = isinstance(found, type) and issubclass(found, base) and found is not base
+            if is_message and found.__module__ == module.__name__:
+                yield found
+
+
+_ANSWERS = {answer.kind: answer for answer in _declared(Response)}
 #: Request code to the classes of the request and of its answer.
 MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
-    RequestCode.METADATA: (MetadataRequest, MetadataResponse),
-    RequestCode.APPEND: (AppendRequest, AppendResponse),
-    RequestCode.GET: (GetRequest, GetResponse),
-    RequestCode.PULL: (PullRequest, PullResponse),
-    RequestCode.VOTE: (VoteRequest, VoteResponse),
-    RequestCode.HEART_BEAT: (HeartBeatRequest, HeartBeatResponse),
-    RequestCode.PUSH: (PushEntryRequest, PushEntryResponse),
-    RequestCode.LEADERSHIP_TRANSFER: (LeadershipTransferRequest, LeadershipTransferResponse),
-    RequestCode.MEMBERSHIP: (MembershipRequest, MembershipResponse),
-    RequestCode.APPEND_IF: (AppendIfRequest, AppendIfResponse),
-    RequestCode.APPEND_ONCE: (AppendOnceRequest, AppendOnceResponse),
-    RequestCode.SUBMIT: (SubmitRequest, SubmitResponse),
-    RequestCode.QUERY: (QueryRequest, QueryResponse),
-    RequestCode.READER: (ReaderRequest, ReaderResponse),
-    RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
-    RequestCode.SKIP: (SkipRequest, SkipResponse),
-    RequestCode.BEGIN_STATE: (BeginStateRequest, BeginStateResponse),
-    RequestCode.SEQUENCE: (SequenceRequest, SequenceResponse),
+    request.kind: (request, _ANSWERS[request.kind]) for request in _declared(Request)
 }

@@ -10,7 +10,7 @@ An index counts entries and is inclusive; -1 means "none". A C{term} of -1 means
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, TypedDict, final
+from typing import ClassVar, Literal, TypedDict, final
 
 import attrs
 
@@ -18,6 +18,9 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.values import value_class
+
+#: A role of clients; L{dledger.values.rights.ClientRole} has the same.
+Role = Literal["", "read", "append", "admin"]
 
 
 class MessageFields(TypedDict):
@@ -54,9 +57,18 @@ class LedgerMessage:
 
 @value_class(kw_only=True)
 class Request(LedgerMessage):
-    """A request; C{kind} is its code on the wire."""
+    """
+    A request.
+
+    @cvar kind: its code on the wire.
+    @cvar role: that a client needs; empty: none. Clients find the leader with METADATA, and whoever judges
+        the connections of members lets these make theirs.
+    @cvar price: what it costs a member in a native frame, as many appends of one body.
+    """
 
     kind: ClassVar[RequestCode]
+    role: ClassVar[Role]
+    price: ClassVar[int] = 1
 
 
 @value_class(kw_only=True)
@@ -84,6 +96,8 @@ class MetadataRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
+    role: ClassVar[Role] = ""
+    price: ClassVar[int] = 4
     group_id: str = ""
     members: str = ""
     configuration: str = ""
@@ -142,6 +156,7 @@ class AppendRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND
+    role: ClassVar[Role] = "append"
     bodies: tuple[bytes, ...] = ()
 
 
@@ -169,6 +184,7 @@ class AppendIfRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND_IF
+    role: ClassVar[Role] = "append"
     body: bytes | None = None
     expected_end: int = -1
 
@@ -193,6 +209,7 @@ class AppendOnceRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
+    role: ClassVar[Role] = "append"
     producer: str = ""
     sequence: int = 0
     bodies: tuple[bytes, ...] = ()
@@ -223,6 +240,8 @@ class BeginStateRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.BEGIN_STATE
+    role: ClassVar[Role] = "admin"
+    price: ClassVar[int] = 8
     insists: bool = False
 
 
@@ -247,6 +266,8 @@ class SequenceRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SEQUENCE
+    role: ClassVar[Role] = "read"
+    price: ClassVar[int] = 2
     producer: str = ""
 
 
@@ -285,6 +306,8 @@ class ReaderRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.READER
+    role: ClassVar[Role] = "append"
+    price: ClassVar[int] = 8
     does: str = ""
     name: str = ""
     holder: str = ""
@@ -333,6 +356,8 @@ class GetRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.GET
+    role: ClassVar[Role] = "read"
+    price: ClassVar[int] = 2
     begin_index: int | None = None
     max_size: int = 0
     consistency: Consistency = Consistency.LINEARIZABLE
@@ -365,6 +390,8 @@ class PullRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PULL
+    role: ClassVar[Role] = "read"
+    price: ClassVar[int] = 4
     node_id: str | None = None
     begin_index: int = -1
     end_index: int = -1
@@ -397,6 +424,7 @@ class VoteRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.VOTE
+    role: ClassVar[Role] = ""
     ledger_end_index: int = -1
     ledger_end_term: int = -1
     pre_vote: bool = False
@@ -422,6 +450,7 @@ class HeartBeatRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+    role: ClassVar[Role] = ""
     heart_beat_interval_ms: int = 0
 
 
@@ -443,6 +472,7 @@ class PushEntryRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PUSH
+    role: ClassVar[Role] = ""
     type: PushType = PushType.APPEND
     commit_index: int = -1
     entries: EntryBatch | None = None
@@ -475,6 +505,7 @@ class LeadershipTransferRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.LEADERSHIP_TRANSFER
+    role: ClassVar[Role] = "admin"
     transfer_id: str | None = None
     transferee_id: str | None = None
     take_leadership_ledger_index: int = 0
@@ -500,6 +531,7 @@ class MembershipRequest(Request):
     """
 
     kind: ClassVar[RequestCode] = RequestCode.MEMBERSHIP
+    role: ClassVar[Role] = "admin"
     change: str = ""
     member_id: str = ""
     address: str = ""

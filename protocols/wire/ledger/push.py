@@ -64,7 +64,6 @@ from protocols.wire.ledger.push_layout import (
     CHUNK_TYPE,
     HIDDEN_BODIES_MAX,
     HIDDEN_BODY_DECLARATION,
-    JSON_ONLY,
     KINDS,
     PEER_DECLARATION,
     PEERS_MAX,
@@ -487,7 +486,7 @@ _RESPONSE_CODECS = {
     kind: _Codec(KINDS[kind], FLAG_RESPONSE, MESSAGES[kind][1], declaration, *_RESPONSES[kind])
     for kind, declaration in RESPONSE_DECLARATIONS.items()
 }
-assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys() - JSON_ONLY
+assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys()
 
 _BY_NUMBER: Mapping[tuple[int, int], _Codec] = {
     **{(KINDS[kind], 0): codec for kind, codec in _REQUEST_CODECS.items()},

@@ -16,7 +16,7 @@ from construct import Int8ub, Int16sb, Int32sb, Int32ub, Int64sb, Struct
 
 from protocols.wire.ledger.codes import RequestCode
 
-#: Number of a message in the frame header.
+#: Number of a message in the frame header. All others are JSON on every connection.
 KINDS: Mapping[RequestCode, int] = {
     RequestCode.METADATA: 1,
     RequestCode.APPEND: 2,
@@ -28,13 +28,6 @@ KINDS: Mapping[RequestCode, int] = {
     RequestCode.LEADERSHIP_TRANSFER: 8,
     RequestCode.APPEND_ONCE: 9,
 }
-
-#: Messages that are JSON on every connection.
-JSON_ONLY = frozenset({
-    RequestCode.MEMBERSHIP, RequestCode.APPEND_IF, RequestCode.SUBMIT, RequestCode.QUERY,
-    RequestCode.READER, RequestCode.SNAPSHOT, RequestCode.SKIP, RequestCode.BEGIN_STATE,
-    RequestCode.SEQUENCE,
-})
 
 #: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.
 BODIES_MAX = 65536

@@ -2,9 +2,9 @@
 """
 Messages as the JSON bodies of Java DLedger 0.3.1.2.
 
-Each message is a table of keys: the name in JSON, the field of the value, how it is read and written,
-and whether its default is written. Java's own keys follow Java exactly, so that our bytes equal Java's;
-our additional keys are written only if they differ from the default, and Java ignores them.
+The keys of a message follow from its class: a field C{begin_index} has the key C{beginIndex}, its type says
+how it is read and written. Java's own keys follow Java exactly, so that our bytes equal Java's; our
+additional keys are written only if they differ from the default, and Java ignores them.
 
 Rule 1: keys that Java recomputes on receipt (C{batch}, C{count}, C{firstEntryIndex}, C{lastEntryIndex},
 C{totalSize}) are written for parity and never read. Rule 2: entries become records, sized by their
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import partial
 from operator import attrgetter
+from types import NoneType, UnionType
+from typing import get_args, get_type_hints
 
 import attrs
 
@@ -40,6 +41,7 @@ from protocols.wire.fastjson import (
     write_bytes,
     write_object,
 )
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.java.java_shapes import (
@@ -54,11 +56,18 @@ from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,
     AppendResponse,
+    GetRequest,
+    GetResponse,
+    LeadershipTransferRequest,
     LedgerMessage,
+    PullRequest,
+    PullResponse,
     PushEntryRequest,
     PushEntryResponse,
     Request,
     Response,
+    VoteRequest,
+    VoteResponse,
 )
 
 #: Values in a request of a stranger or a client, at most: an append of 65,000 bodies has as many. A PUSH of a
@@ -97,6 +106,17 @@ def _exact_long(value: object, name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise BodyError(f"{name}={shown(value)} is not a whole number")
     return json_long(value, name)
+
+
+def _exact_int(value: object, name: str) -> int | None:
+    number = _exact_long(value, name)
+    if number is not None and not -1 << 31 <= number < 1 << 31:
+        raise BodyError(f"{name}={number} has more than 32 bits")
+    return number
+
+
+def _or_null(read: Callable[[object, str], object]) -> Callable[[object, str], object]:
+    return lambda value, name: None if value is None else read(value, name)
 
 
 def _version(value: object, name: str) -> int | None:
@@ -181,219 +201,81 @@ def _name_of(member: IntEnum) -> str:
     return member.name
 
 
-_text_key = partial(_Key, read=to_text)
-_int_key = partial(_Key, read=json_int)
-_long_key = partial(_Key, read=json_long)
-_exact_long_key = partial(_Key, read=_exact_long)
-_bool_key = partial(_Key, read=to_bool)
-_bytes_key = partial(_Key, read=to_bytes, write=write_bytes)
-_consistency_key = partial(_Key, name="consistency", field="consistency", read=_consistency, write=str)
-_entries_key = partial(_Key, name="entries", field="entries", read=entries_of_json, write=json_of_entries)
-
-_BASE = (
-    _text_key(name="group", field="group"),
-    _text_key(name="remoteId", field="remote_id"),
-    _text_key(name="localId", field="local_id"),
-    _text_key(name="leaderId", field="leader_id"),
-    _long_key(name="term", field="term", always=True),
-    _Key(name="wireVersion", field="wire_version", read=_version),
-)
 _CODE = _Key(name="code", field="code", read=_response_code, write=int, always=True)
-_REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
-    RequestCode.METADATA: (
-        _text_key(name="groupId", field="group_id"),
-        _text_key(name="members", field="members"),
-        _Key(name="configuration", field="configuration", read=_told),
-        _text_key(name="lineage", field="lineage"),
-        _text_key(name="metLineage", field="met_lineage"),
-        _text_key(name="token", field="token"),
-    ),
-    RequestCode.APPEND: (_Key(name="body", field="bodies", read=_bodies, write=_write_bodies),),
-    RequestCode.GET: (
-        _long_key(name="beginIndex", field="begin_index"),
-        _int_key(name="maxSize", field="max_size", always=True),
-        _consistency_key(),
-    ),
-    RequestCode.PULL: (
-        _text_key(name="nodeId", field="node_id"),
-        _long_key(name="beginIndex", field="begin_index", always=True),
-        _long_key(name="endIndex", field="end_index"),
-        _int_key(name="maxBytes", field="max_bytes"),
-        _int_key(name="waitMs", field="wait_ms"),
-        _consistency_key(),
-    ),
-    RequestCode.VOTE: (
-        _long_key(name="ledgerEndIndex", field="ledger_end_index", always=True),
-        _long_key(name="ledgerEndTerm", field="ledger_end_term", always=True),
-        _bool_key(name="preVote", field="pre_vote"),
-        _bool_key(name="transfer", field="transfer"),
-    ),
-    RequestCode.HEART_BEAT: (_int_key(name="heartBeatIntervalMs", field="heart_beat_interval_ms"),),
-    RequestCode.PUSH: (
-        _Key(name="type", field="type", read=_push_type, write=_name_of, always=True),
-        _long_key(name="commitIndex", field="commit_index", always=True),
-    ),
-    RequestCode.LEADERSHIP_TRANSFER: (
-        _text_key(name="transferId", field="transfer_id"),
-        _text_key(name="transfereeId", field="transferee_id"),
-        _long_key(name="takeLeadershipLedgerIndex", field="take_leadership_ledger_index", always=True),
-    ),
-    RequestCode.MEMBERSHIP: (
-        _text_key(name="change", field="change"),
-        _text_key(name="memberId", field="member_id"),
-        _text_key(name="address", field="address"),
-        _bool_key(name="isDry", field="is_dry"),
-        _bool_key(name="isForced", field="is_forced"),
-    ),
-    RequestCode.APPEND_IF: (
-        _bytes_key(name="body", field="body"), _exact_long_key(name="expectedEnd", field="expected_end"),
-    ),
-    RequestCode.APPEND_ONCE: (
-        _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),
-        _text_key(name="producer", field="producer"),
-        _exact_long_key(name="sequence", field="sequence"),
-        _Key(name="isHidden", field="hidden", read=_hidden, write=bool),
-    ),
-    RequestCode.SUBMIT: (
-        _bytes_key(name="command", field="command"),
-        _text_key(name="producer", field="producer"),
-        _exact_long_key(name="sequence", field="sequence"),
-        _bool_key(name="isAgain", field="is_again"),
-    ),
-    RequestCode.QUERY: (
-        _bytes_key(name="query", field="query"),
-        _int_key(name="maxAgeMs", field="max_age_ms"),
-    ),
-    RequestCode.READER: (
-        _text_key(name="does", field="does"),
-        _text_key(name="name", field="name"),
-        _text_key(name="holder", field="holder"),
-        _long_key(name="token", field="token"),
-        _exact_long_key(name="index", field="index"),
-        _int_key(name="leaseMs", field="lease_ms"),
-        _int_key(name="share", field="share"),
-        _text_key(name="secret", field="secret"),
-    ),
-    RequestCode.SNAPSHOT: (
-        _text_key(name="machine", field="machine"),
-        _int_key(name="machineVersion", field="machine_version"),
-        _int_key(name="oldestVersion", field="oldest_version"),
-        _long_key(name="index", field="index"),
-        _long_key(name="indexTerm", field="index_term"),
-        _exact_long_key(name="offset", field="offset"),
-    ),
-    RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
-    RequestCode.BEGIN_STATE: (_bool_key(name="insists", field="insists"),),
-    RequestCode.SEQUENCE: (_text_key(name="producer", field="producer"),),
+#: How a field is read and written, by the type that its message declares.
+_BY_TYPE: Mapping[object, tuple[Callable[[object, str], object], Callable[..., object]]] = {
+    str: (to_text, _same), bool: (to_bool, _same), bytes: (to_bytes, write_bytes), int: (json_long, _same),
+    Consistency: (_consistency, str), EntryBatch: (entries_of_json, json_of_entries),
+    PushType: (_push_type, _name_of), VoteResult: (_vote_result, _name_of),
+    tuple[bytes, ...]: (_bodies, _write_bodies), tuple[int, ...]: (_hidden, bool),
+    Mapping[str, str]: (_peers, dict),
 }
-_RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
-    RequestCode.METADATA: (
-        _Key(name="peers", field="peers", read=_peers, write=dict),
-        _long_key(name="beginIndex", field="begin_index"),
-        _long_key(name="endIndex", field="end_index"),
-        _long_key(name="committedIndex", field="committed_index"),
-        _text_key(name="role", field="role"),
-        _text_key(name="admin", field="admin"),
-        _text_key(name="health", field="health"),
-        _text_key(name="groupId", field="group_id"),
-        _long_key(name="groupTerm", field="group_term"),
-        _bool_key(name="groupKnown", field="is_group_known"),
-        _Key(name="configuration", field="configuration", read=_told),
-        _text_key(name="lineage", field="lineage"),
-        _text_key(name="metLineage", field="met_lineage"),
-        _bool_key(name="isRival", field="is_rival"),
-        _Key(name="machine", field="machine", read=_told),
-        _bool_key(name="hasTimes", field="has_times"),
-        _text_key(name="stateDigest", field="state_digest"),
-    ),
-    RequestCode.APPEND: (
-        _long_key(name="index", field="index", always=True),
-        _long_key(name="pos", field="pos", always=True),
-        _int_key(name="count", field="count"),
-    ),
-    RequestCode.GET: (_entries_key(always=True),),
-    RequestCode.PULL: (
-        _entries_key(always=True),
-        _long_key(name="ledgerBeginIndex", field="ledger_begin_index"),
-        _long_key(name="committedIndex", field="committed_index"),
-    ),
-    RequestCode.VOTE: (
-        _Key(
-            name="voteResult", field="vote_result", read=_vote_result, write=_name_of, always=True
-        ),
-        _bool_key(name="preVote", field="pre_vote"),
-    ),
-    RequestCode.HEART_BEAT: (),
-    RequestCode.PUSH: (
-        _long_key(name="index", field="index"),
-        _int_key(name="count", field="count", always=True),
-        _long_key(name="beginIndex", field="begin_index", always=True),
-        _long_key(name="endIndex", field="end_index", always=True),
-    ),
-    RequestCode.LEADERSHIP_TRANSFER: (),
-    RequestCode.MEMBERSHIP: (
-        _text_key(name="reason", field="reason"),
-        _Key(name="voters", field="voters", read=_peers, write=dict),
-        _Key(name="learners", field="learners", read=_peers, write=dict),
-        _long_key(name="index", field="index"),
-    ),
-    RequestCode.APPEND_IF: (
-        _long_key(name="index", field="index"),
-        _long_key(name="pos", field="pos"),
-        _int_key(name="count", field="count"),
-        _long_key(name="endIndex", field="end_index"),
-    ),
-    RequestCode.APPEND_ONCE: (
-        _long_key(name="index", field="index"),
-        _long_key(name="pos", field="pos"),
-        _int_key(name="count", field="count"),
-        _bool_key(name="isRepeated", field="is_repeated"),
-        _long_key(name="lastSequence", field="last_sequence"),
-    ),
-    RequestCode.SUBMIT: (
-        _long_key(name="index", field="index"),
-        _bytes_key(name="result", field="result"),
-        _text_key(name="reason", field="reason"),
-        _long_key(name="lastSequence", field="last_sequence"),
-    ),
-    RequestCode.QUERY: (
-        _bytes_key(name="result", field="result"),
-        _long_key(name="appliedIndex", field="applied_index"),
-        _int_key(name="ageMs", field="age_ms"),
-        _text_key(name="reason", field="reason"),
-    ),
-    RequestCode.READER: (
-        _long_key(name="token", field="token"),
-        _long_key(name="beginIndex", field="begin_index"),
-        _long_key(name="endIndex", field="end_index"),
-        _long_key(name="nextIndex", field="next_index"),
-        _long_key(name="committedIndex", field="committed_index"),
-        _bytes_key(name="readers", field="readers"),
-        _int_key(name="more", field="more"),
-        _text_key(name="reason", field="reason"),
-    ),
-    RequestCode.SKIP: (
-        _long_key(name="index", field="index"),
-        _text_key(name="reason", field="reason"),
-    ),
-    RequestCode.SEQUENCE: (
-        _long_key(name="lastSequence", field="last_sequence"),
-        _long_key(name="index", field="index"), _text_key(name="reason", field="reason"),
-    ),
-    RequestCode.BEGIN_STATE: (
-        _long_key(name="index", field="index"),
-        _text_key(name="reason", field="reason"),
-    ),
-    RequestCode.SNAPSHOT: (
-        _long_key(name="index", field="index"),
-        _long_key(name="indexTerm", field="index_term"),
-        _exact_long_key(name="size", field="size"),
-        _exact_long_key(name="offset", field="offset"),
-        _bytes_key(name="data", field="data"),
-        _exact_long_key(name="crc", field="crc"),
-        _text_key(name="reason", field="reason"),
-    ),
+#: Numbers of 32 bits.
+_INTS = frozenset({
+    "age_ms", "count", "heart_beat_interval_ms", "lease_ms", "machine_version", "max_age_ms", "max_bytes",
+    "max_size", "more", "oldest_version", "share", "wait_ms",
+})
+#: Messages that Java does not have: a number in them that is cut, or read from text, would be another one.
+_FIRST_OF_OURS = RequestCode.MEMBERSHIP
+#: Texts that may be longer than others.
+_LONG_TEXTS = frozenset({(RequestCode.METADATA, "configuration"), (RequestCode.METADATA, "machine")})
+#: Keys that are not the name of their field.
+_OTHER_KEYS = {"bodies": "body", "hidden": "isHidden"}
+#: Fields that are written even if they have their default, as Java does.
+_ALWAYS: Mapping[type[LedgerMessage], frozenset[str]] = {
+    LedgerMessage: frozenset({"term"}),
+    GetRequest: frozenset({"max_size"}),
+    PullRequest: frozenset({"begin_index"}),
+    VoteRequest: frozenset({"ledger_end_index", "ledger_end_term"}),
+    PushEntryRequest: frozenset({"type", "commit_index"}),
+    LeadershipTransferRequest: frozenset({"take_leadership_ledger_index"}),
+    AppendResponse: frozenset({"index", "pos"}),
+    GetResponse: frozenset({"entries"}),
+    PullResponse: frozenset({"entries"}),
+    VoteResponse: frozenset({"vote_result"}),
+    PushEntryResponse: frozenset({"count", "begin_index", "end_index"}),
 }
+#: Fields that have no key of their own: L{_write_push} writes them.
+_NO_KEYS: Mapping[type[LedgerMessage], frozenset[str]] = {
+    PushEntryRequest: frozenset({"entries", "is_batch"}),
+}
+
+
+def _camel(field: str) -> str:
+    first, *others = field.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _key_of(message: type[LedgerMessage], field: str, declared: object, kind: RequestCode | None) -> _Key:
+    options = [one for one in get_args(declared) if one is not NoneType]
+    if isinstance(declared, UnionType):
+        declared = options[0]
+    read, write = _BY_TYPE[declared]
+    is_of_ours = kind is not None and kind >= _FIRST_OF_OURS
+    if declared is int:
+        if field == "wire_version":
+            read = _version
+        elif is_of_ours:
+            exact = _exact_int if field in _INTS else _exact_long
+            read = exact if issubclass(message, Request) else _or_null(exact)
+        elif field in _INTS:
+            read = json_int
+    elif (kind, field) in _LONG_TEXTS:
+        read = _told
+    return _Key(
+        name=_OTHER_KEYS.get(field) or _camel(field), field=field, read=read, write=write,
+        always=field in _ALWAYS.get(message, ()),
+    )
+
+
+def _keys_of(message: type[LedgerMessage], kind: RequestCode | None = None) -> tuple[_Key, ...]:
+    """The keys of the fields that a message has besides those of L{LedgerMessage} and the code."""
+    base = () if message is LedgerMessage else (*attrs.fields_dict(LedgerMessage), "code")
+    types = get_type_hints(message)
+    return tuple(
+        _key_of(message, field, types[field], kind) for field in attrs.fields_dict(message)
+        if field not in base and field not in _NO_KEYS.get(message, ())
+    )
 
 
 class _Body:
@@ -448,12 +330,16 @@ _ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
 _OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
 _REQUEST_BODIES = {
     kind: _Body(
-        classes[0], _BASE + _REQUESTS[kind], (*_CODE_OF_REQUESTS, *_OTHER_NAMES.get(kind, ()))
+        classes[0], (*_keys_of(LedgerMessage), *_keys_of(classes[0], kind)),
+        (*_CODE_OF_REQUESTS, *_OTHER_NAMES.get(kind, ())),
     )
     for kind, classes in MESSAGES.items()
 }
 _RESPONSE_BODIES = {
-    kind: _Body(classes[1], (*_BASE, _CODE, *_RESPONSES[kind]), _OTHER_ANSWER_NAMES.get(kind, ()))
+    kind: _Body(
+        classes[1], (*_keys_of(LedgerMessage), _CODE, *_keys_of(classes[1], kind)),
+        _OTHER_ANSWER_NAMES.get(kind, ()),
+    )
     for kind, classes in MESSAGES.items()
 }
 
