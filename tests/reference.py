@@ -24,7 +24,7 @@ from twisted.python.usage import Options
 from dledger.admin.broker_metrics import MEASURED_COUNTERS, BrokerCollector
 from dledger.admin.metrics import make_registry
 from dledger.admin.name_server import NameServerCollector
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.cli.console.command import EXIT_STATUSES
 from dledger.cli.main import cli
 from dledger.daemons.data.export import Options as ExportOptions
@@ -245,7 +245,7 @@ def blank(kind: type[Any]) -> Any:
 
 def _blank_measures() -> BrokerMeasures:
     """The figures of a broker in which nothing has happened."""
-    nothing = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    nothing = Histogram(bounds=(), counts=[0], total=0.0)
     measures: BrokerMeasures = attrs.evolve(
         blank(BrokerMeasures), puts=nothing, gets=nothing, waiting=blank(Waiting),
         totals=dict.fromkeys((key for _, _, key in MEASURED_COUNTERS), 0),
@@ -271,9 +271,9 @@ class _BlankServer:
         """None."""
         return {}
 
-    def request_times(self) -> HistogramStatus:
+    def request_times(self) -> Histogram:
         """None."""
-        return HistogramStatus(bounds=(), counts=(0,), total=0.0)
+        return Histogram(bounds=(), counts=[0], total=0.0)
 
 
 def _service_metrics(metrics: Iterable[Metric], prefix: str) -> str:

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import dledger
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.status import MachineStatus, NodeStatus
 
@@ -114,7 +114,7 @@ TABLES: tuple[tuple[str, str, str, Callable[[NodeStatus], Mapping[str, int]]], .
 
 
 #: Name, help, and the function that reads the numbers.
-HISTOGRAMS: tuple[tuple[str, str, Callable[[NodeStatus], HistogramStatus]], ...] = (
+HISTOGRAMS: tuple[tuple[str, str, Callable[[NodeStatus], Histogram]], ...] = (
     ("fsync_duration_seconds", "Successful fsyncs.", lambda s: s.counts.fsync),
     ("append_duration_seconds", "From a proposal of appends to its commit.", lambda s: s.counts.append_s),
     ("append_batch_entries", "Entries proposed at once.", lambda s: s.counts.batches),
@@ -165,7 +165,7 @@ def _info_gauge(name: str, text: str, names: tuple[str, ...], who: tuple[str, ..
 
 
 def histogram_family(
-    name: str, text: str, names: tuple[str, ...], who: tuple[str, ...], status: HistogramStatus
+    name: str, text: str, names: tuple[str, ...], who: tuple[str, ...], status: Histogram
 ) -> Metric:
     """
     A histogram with one row.

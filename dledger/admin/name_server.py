@@ -48,7 +48,7 @@ from dledger.admin.sites.pages import (
     http_error_page,
     json_page,
 )
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.base.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
@@ -106,7 +106,7 @@ class NameServerSource(Protocol):
     def requests(self) -> Mapping[int, int]:
         """The number of requests with each code that it answers."""
 
-    def request_times(self) -> HistogramStatus:
+    def request_times(self) -> Histogram:
         """Seconds from the handling of each of them to its answer."""
 
 

@@ -58,7 +58,7 @@ def json_schema(kind: object) -> JsonObject:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return {"anyOf": [json_schema(one) for one in arguments]}
-    if origin is tuple:
+    if origin in (tuple, list):
         return listed_schema(json_schema(arguments[0]))
     assert origin is not None and issubclass(origin, Mapping), kind
     return {"type": "object", "additionalProperties": json_schema(arguments[1])}

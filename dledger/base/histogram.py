@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Self
 
 import attrs
 
@@ -11,37 +12,30 @@ import attrs
 DURATION_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-@attrs.frozen(kw_only=True)
-class HistogramStatus:
+@attrs.define
+class Histogram:
     """
+    Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds.
+
     @ivar bounds: upper bounds of the buckets; one more bucket has no upper bound.
     @ivar counts: observations in each bucket (not cumulative).
     @ivar total: sum of all observations.
     """
 
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
+    bounds: tuple[float, ...] = DURATION_BUCKETS_S
+    counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
+    total: float = 0.0
 
     @property
     def count(self) -> int:
         """Number of observations."""
         return sum(self.counts)
 
-
-@attrs.define
-class Histogram:
-    """Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds."""
-
-    bounds: tuple[float, ...] = DURATION_BUCKETS_S
-    _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
-    _total: float = 0.0
-
     def observe(self, value: float) -> None:
         """Add one observation."""
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self._total += value
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
-    def status(self) -> HistogramStatus:
-        """A snapshot of the counts."""
-        return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
+    def status(self) -> Self:
+        """A copy."""
+        return attrs.evolve(self, counts=list(self.counts))

@@ -14,11 +14,11 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import (
     BATCH_BUCKETS,
     ConnectionsStatus,
-    Counts,
+    Counters,
     MachineStatus,
     NodeStatus,
     PeersStatus,
-    RoleCounts,
+    RoleCounters,
     StoreStatus,
 )
 from dledger.values.errors import StoreError
@@ -91,10 +91,11 @@ def _in_parts(facts: dict[str, Any]) -> NodeStatus:
         if name in facts:
             part, _, last = way.rpartition(".")
             parts.setdefault(part, {})[last] = facts[name]
-    roles = RoleCounts(**parts["counts.roles"])
+    roles = RoleCounters(**parts["counts.roles"])
     return NodeStatus(
-        counts=Counts(roles=roles, **parts["counts"]), connections=ConnectionsStatus(**parts["connections"]),
-        peers=PeersStatus(**parts["peers"]), store=StoreStatus(**parts["store"]), **parts[""],
+        counts=Counters(roles=roles, **parts["counts"]),
+        connections=ConnectionsStatus(**parts["connections"]), peers=PeersStatus(**parts["peers"]),
+        store=StoreStatus(**parts["store"]), **parts[""],
     )
 
 

@@ -19,7 +19,7 @@ from dledger.admin.name_server import (
     NameServerPages,
     make_name_server_pages,
 )
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from tests.test_docs import DOCS
 
@@ -54,9 +54,9 @@ class FakeNameServer:
         """Two kinds."""
         return {103: 5, 105: 0}
 
-    def request_times(self) -> HistogramStatus:
+    def request_times(self) -> Histogram:
         """Two quick ones, and a slow one."""
-        return HistogramStatus(bounds=(0.001, 0.1), counts=(2, 0, 1), total=0.75)
+        return Histogram(bounds=(0.001, 0.1), counts=[2, 0, 1], total=0.75)
 
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """One."""

@@ -17,7 +17,7 @@ class HistogramTests(SynchronousTestCase):
         for value in (0.0, 1.0, 1.5, 2.0, 2.1, 100.0):
             histogram.observe(value)
         status = histogram.status()
-        self.assertEqual(status.counts, (2, 2, 2))
+        self.assertEqual(status.counts, [2, 2, 2])
         self.assertEqual(status.count, 6)
         self.assertAlmostEqual(status.total, 106.6)
 

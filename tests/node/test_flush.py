@@ -107,7 +107,7 @@ class FlusherTests(SynchronousTestCase):
         assert isinstance(failed, StoreFailed)
         self.assertEqual(failed.reason, "fsync: [Errno 5] Input/output error")
         self.assertEqual((self.store.finished, self.thread.waiting), ([], []))
-        self.assertEqual(self.counters.flush_failures, 1)
+        self.assertEqual(self.counters.fsync_failures, 1)
 
     def test_store_that_has_failed(self) -> None:
         """A store that cannot even say what to sync is a failed one."""

@@ -13,7 +13,7 @@ from typing import TypedDict
 import attrs
 
 from dledger.admin.sites.cluster import MemberReport, group_problems
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
@@ -142,7 +142,7 @@ def plotted_numbers(overview: Overview) -> JsonObject:
     }
 
 
-def _times(one: HistogramStatus) -> JsonObject:
+def _times(one: Histogram) -> JsonObject:
     return {"bounds": list(one.bounds), "counts": list(one.counts)}
 
 

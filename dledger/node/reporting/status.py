@@ -2,16 +2,18 @@
 """
 The status of a running node, and its counters.
 
-Counters only rise; a reader computes rates from differences. L{NodeStatus} is a frozen snapshot.
+Counters only rise; a reader computes rates from differences. L{NodeStatus} is a snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from typing import Self
 
 import attrs
 
-from dledger.base.histogram import Histogram, HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.core.status import MemberStatus
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DLedgerError
@@ -21,21 +23,15 @@ from protocols.wire.ledger.readers import ReaderInfo
 BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 
 
-@attrs.frozen(kw_only=True)
-class RoleCounts:
+@attrs.define
+class RoleCounters:
     """
+    The counts of role changes since the node started.
+
     @ivar leader_changes: how often this member learned of a leader other than the last one.
     @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
         C{undecided}, no majority in time.
     """
-
-    leader_changes: int = 0
-    elections: Mapping[str, int] = attrs.Factory(dict)
-
-
-@attrs.define
-class RoleCounters:
-    """The counts of role changes since the node started, see L{RoleCounts}."""
 
     leader_changes: int = 0
     elections: dict[str, int] = attrs.Factory(dict)
@@ -51,55 +47,22 @@ class RoleCounters:
             count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
         self._role = role
 
-    def status(self) -> RoleCounts:
-        """A snapshot of the counts."""
-        return RoleCounts(leader_changes=self.leader_changes, elections=dict(self.elections))
-
-
-@attrs.frozen(kw_only=True)
-class Counts:
-    """
-    The counts of a node at one moment, since it started.
-
-    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
-    @ivar refusals: response code name to number of answers with it, except successes.
-    @ivar reports: event name of the core to number of reports.
-    @ivar votes: vote result name to number of this member's answers with it.
-    @ivar fsync: durations of successful fsyncs.
-    @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
-    @ivar batches: number of entries that were proposed at once.
-    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
-    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
-    """
-
-    requests: int
-    requests_abandoned: int
-    appends: int
-    append_bytes: int
-    gets: int
-    pulls: int
-    pulled_bytes: int
-    refusals: Mapping[str, int]
-    reports: Mapping[str, int]
-    votes: Mapping[str, int]
-    fsync: HistogramStatus
-    fsync_failures: int
-    stalls: int
-    stall_s: float
-    segments_deleted: int
-    scrubbed_bytes: int = 0
-    scrub_passes: int = 0
-    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
-    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
-    roles: RoleCounts = RoleCounts()
-
 
 @attrs.define
 class Counters:
     """
-    Counts for L{Counts}, since the node started.
+    The counts of a node since it started. Each has one line here, by which it is also in C{/status}.
 
     @ivar client_requests: those of C{requests} that came from connections of clients.
+    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
+    @ivar refusals: response code name to number of answers with it, except successes.
+    @ivar reports: event name of the core to number of reports.
+    @ivar votes: vote result name to number of this member's answers with it.
+    @ivar fsync: durations of successful fsyncs, seconds.
+    @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
+    @ivar batches: number of entries that were proposed at once.
+    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
+    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
     """
 
     requests: int = 0
@@ -109,7 +72,7 @@ class Counters:
     gets: int = 0
     pulls: int = 0
     pulled_bytes: int = 0
-    flush_failures: int = 0
+    fsync_failures: int = 0
     stalls: int = 0
     stall_s: float = 0.0
     scrubbed_bytes: int = 0
@@ -131,17 +94,9 @@ class Counters:
         self.stall_s += stall_s
         return stall_s
 
-    def status(self) -> Counts:
-        """A snapshot of the counts."""
-        return Counts(
-            requests=self.requests, requests_abandoned=self.requests_abandoned, appends=self.appends,
-            append_bytes=self.append_bytes, gets=self.gets, pulls=self.pulls, pulled_bytes=self.pulled_bytes,
-            refusals=dict(self.refusals), reports=dict(self.reports), votes=dict(self.votes),
-            fsync=self.fsync.status(), fsync_failures=self.flush_failures, stalls=self.stalls,
-            stall_s=self.stall_s, segments_deleted=self.segments_deleted, scrubbed_bytes=self.scrubbed_bytes,
-            scrub_passes=self.scrub_passes, append_s=self.append_s.status(), batches=self.batches.status(),
-            roles=self.roles.status(),
-        )
+    def status(self) -> Self:
+        """A copy, which goes on counting nothing."""
+        return deepcopy(self)
 
 
 def count(table: dict[str, int], name: str, by: int = 1) -> None:
@@ -281,7 +236,7 @@ class NodeStatus:
     state: str
     reason: str
     uptime_s: float
-    counts: Counts
+    counts: Counters
     connections: ConnectionsStatus
     peers: PeersStatus
     store: StoreStatus

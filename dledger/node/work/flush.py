@@ -106,7 +106,7 @@ class LedgerFlusher:
         self._report_idle()
 
     def _failed(self, error: StoreError) -> None:
-        self._counters.flush_failures += 1
+        self._counters.fsync_failures += 1
         self._feed(StoreFailed(reason=str(error.facts["reason"])))
 
     def idle(self) -> Deferred[None]:

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk, File
-from dledger.base.histogram import Histogram, HistogramStatus
+from dledger.base.histogram import Histogram
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.tls.key_watch import KeyWatch
@@ -334,7 +334,7 @@ class NameServerService(Service):
         """The number of requests with each code that it answers."""
         return dict(self.side.by_code)
 
-    def request_times(self) -> HistogramStatus:
+    def request_times(self) -> Histogram:
         """See L{NameServerSide.request_s}."""
         return self.side.request_s.status()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.base.histogram import HistogramStatus
+from dledger.base.histogram import Histogram
 
 
 @attrs.frozen(kw_only=True)
@@ -161,8 +161,8 @@ class BrokerMeasures:
     @ivar boot_ms: when it started, since 1970.
     """
 
-    puts: HistogramStatus
-    gets: HistogramStatus
+    puts: Histogram
+    gets: Histogram
     topics: tuple[TopicMeasure, ...]
     groups: tuple[GroupMeasure, ...]
     dead_letters: Mapping[str, int]
