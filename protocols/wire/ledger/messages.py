@@ -61,8 +61,8 @@ class Request(LedgerMessage):
     A request.
 
     @cvar kind: its code on the wire.
-    @cvar role: that a client needs; empty: none. Clients find the leader with METADATA, and whoever judges
-        the connections of members lets these make theirs.
+    @cvar role: that a client needs; empty: none. METADATA needs none because clients find the leader with it,
+        the requests of members because the connections that make them are judged.
     @cvar price: what it costs a member in a native frame, as many appends of one body.
     """
 
