@@ -40,7 +40,6 @@ from dledger.rocketmq.namesrv.status import NameServerStatus
 from dledger.rocketmq.replication.config import HAConfig
 from dledger.rocketmq.store.records.store_config import StoreConfig
 from dledger.values.ledger.config import DLedgerConfig
-from dledger.values.ledger.option_help import OPTION_HELP
 from dledger.values.option_fields import is_fixed
 from protocols.wire.code_help import CODE_HELP
 from tests.admin.fakes import MACHINE, picture
@@ -104,19 +103,13 @@ def field_meanings(kind: type) -> dict[str, str]:
 
 def fields_table(kind: type) -> str:
     """The options that are fields of a class, explained by its docstring."""
+    options = [one for one in attrs.fields(kind) if one.name not in NOT_OPTIONS and not is_fixed(one)]
     meanings = field_meanings(kind)
+    silent = [one.name for one in options if len(meanings.get(one.name, "")) < 10]
+    if silent:
+        raise ValueError(f"the docstring of {kind.__name__} has no \"@ivar NAME: what it does\" for {silent}")
     return table(("Option", "Default", "Meaning"), (
-        (f"`{one.name}`", shown_default(one.default), meanings[one.name])
-        for one in attrs.fields(kind) if one.name not in NOT_OPTIONS and not is_fixed(one)
-    ))
-
-
-def member_options() -> str:
-    """The options of a member, explained by C{OPTION_HELP}."""
-    fields = attrs.fields_dict(DLedgerConfig)
-    return table(("Option", "Default", "Unit", "Meaning"), (
-        (f"`{name}`", shown_default(fields[name].default), told.unit, told.meaning)
-        for name, told in OPTION_HELP.items()
+        (f"`{one.name}`", shown_default(one.default), meanings[one.name]) for one in options
     ))
 
 
@@ -288,7 +281,7 @@ PRINTED: Mapping[str, Callable[[], str]] = {
     "twistd dledger-broker": lambda: program_options(BrokerOptions, *LOG_PARAMETERS),
     "twistd dledger-namesrv": lambda: program_options(NameServerOptions, *LOG_PARAMETERS),
     "twistd dledger-export": lambda: program_options(ExportOptions),
-    "member options": member_options,
+    "member options": lambda: fields_table(DLedgerConfig),
     "broker options": lambda: fields_table(BrokerConfig),
     "store options": lambda: fields_table(StoreConfig),
     "replication options": lambda: fields_table(HAConfig),

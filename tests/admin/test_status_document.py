@@ -28,7 +28,7 @@ class DocumentTests(SynchronousTestCase):
     """The facts of one status."""
 
     def test_names(self) -> None:
-        """They are the same for all readers, and each stands for one value."""
+        """They are known to programs of operators, and each is of one value."""
         self.assertEqual(" ".join(sorted(status_document(picture()))), NAMES)
         self.assertEqual(" ".join(sorted(status_kinds())), NAMES)
         self.assertEqual(len(dict(FACTS)), len(FACTS))

@@ -73,13 +73,105 @@ def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class DLedgerConfig:
     """
-    All options of a member; C{OPTION_HELP} (option_help.py) has the unit and the meaning of each.
-    Values that are fixed are no options: tests alone set them.
-
-    @ivar ignored: names that were given, in any spelling, of values that are fixed here.
+    All options of a member; the table in the reference is made of this text, which is for operators. Values
+    that are fixed are no options: tests alone set them.
 
     Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes}, C{machine_keep_entries} or
     C{enable_disk_force_clean} is set.
+
+    @ivar ignored: names that were given, in any spelling, of values that are fixed here.
+    @ivar group: name of the group; messages of another group are refused (400). It is not part of any path
+    @ivar self_id: this member's id, a key of C{peers}; C{--node-id}
+    @ivar peers: every member, C{id-host:port;id-host:port}; the same everywhere
+    @ivar store_base_dir: the files are in `<store_base_dir>/dledger-<self_id>`; C{--store}
+    @ivar data_store_path: directory of the data files, if it is another one
+    @ivar flush_disk_type: C{sync}: an append is answered after a majority has fsynced it; C{async}: after a
+        majority has written it; the fsync follows. With C{async} a loss of power on a majority at once can
+        lose answered appends; on fewer machines it loses none, see [Loss of
+        power](operations.md#loss-of-power-with-async)
+    @ivar accept_unclean_start: an operator's word after a loss of power with C{async}: this member votes as
+        usual although it may lack answered appends, as no other member has more, see [Loss of
+        power](operations.md#loss-of-power-with-async)
+    @ivar bootstrap: C{--bootstrap}: this member's empty directory begins a new group, see [Starting a
+        group](operations.md#starting-a-group)
+    @ivar join: this empty directory joins a group that has a leader, see [Changing the
+        members](operations.md#changing-the-members-of-a-running-group); C{peers} only says where its members
+        are. Harmless at later starts
+    @ivar accept_new_members: an operator's word that C{peers} are the new members of the group, see [Who
+        belongs to a group](operations.md#who-belongs-to-a-group)
+    @ivar wire: C{auto}: native frames to peers that advertise them; C{remoting}: never; C{binary}: always
+    @ivar term_start_entry: write an empty entry when a term begins and earlier entries are not known to be
+        committed. C{false} for RocketMQ brokers, which do not expect one: then earlier entries commit with
+        the first append of the term, and linearizable reads wait for that append
+    @ivar never_lead: vote and store, but never be a candidate; only when a candidate lacks entries of this
+        member and there is no leader, it leads, without taking appends, until that one has them
+    @ivar admin_hosts: (names, C{;} between them) further host names by which browsers may call the
+        administration; C{*} for any. IP addresses, localhost, this host's name and the hosts in C{peers} are
+        allowed anyhow
+    @ivar max_connections: incoming connections, see [Limits](#limits); 0: as many as the limit of descriptors
+        allows, at most 4096
+    @ivar tls_certificate: PEM file of this member's certificate. With it and the next two, every connection
+        is mutual TLS, see [Security](security.md). In a TOML file also a table C{[tls]} with C{certificate},
+        C{key}, C{authority}, C{plain_hosts}, C{plain_members}
+    @ivar tls_key: PEM file of its key, without a password
+    @ivar tls_authority: PEM file of the authorities that the member believes
+    @ivar tls_plain_hosts: (addresses, C{;} between them) IP addresses or networks whose connections may do
+        without TLS, with all rights: Java members, or all members while a group changes over. Only with the
+        three files above
+    @ivar tls_plain_members: (ids, C{;} between them) members to which this one connects without TLS. Only
+        with the three files above
+    @ivar change_hosts: (addresses, C{;} between them) IP addresses or networks that may change the group (its
+        members, its leader) where neither TLS nor C{client_token_file} names the caller, besides the loopback
+        interface; C{*} for all. The same name as of brokers (C{changeHosts}) and name servers, see
+        [Security](security.md#who-may-change-what)
+    @ivar admin_tls: the admin pages are by TLS, with the three files above; callers show no certificate
+    @ivar client_token_file: hashes of [tokens of clients](security.md#tokens-for-clients) with their roles
+        and groups; then who shows neither a token nor a certificate may ask METADATA only (without TLS: or
+        says that it is a member, as everybody can there). Without TLS the member listens on the loopback
+        interface only, unless C{insecure}
+    @ivar admin_token_file: hashes of the tokens of those who may change something by the admin pages, made by
+        C{dledger token}; empty: nobody may, see [Admin pages](#admin-pages)
+    @ivar admin_token_reads: reading the admin pages needs a token, too; C{/healthz}, C{/readyz} and C{/},
+        without numbers, stay open
+    @ivar insecure: C{--insecure}: the admin pages may listen beyond the loopback interface without TLS and a
+        token, and the log does not warn of a port without TLS
+    @ivar tracing: hand spans of appends to OpenTelemetry, see [Tracing](#tracing); needs the extra C{tracing}
+    @ivar scrub_bytes_per_s: (bytes/s) closed segments are read again at this rate so that damage is found
+        while other members still have the entries, see [Scrub](operations.md#scrub); 0: never
+    @ivar preferred_leader_ids: (ids, C{;} between them) members that get leadership once they have caught up
+    @ivar heart_beat_time_interval_ms: (ms) interval between a leader's heartbeats (Java: 2000)
+    @ivar max_heart_beat_leak: (beats) a follower's patience ends after this many missed beats, plus up to
+        half of that time at random (Java: 3, nothing at random)
+    @ivar max_vote_interval_ms: (ms) longest random wait between election rounds; more than 100
+    @ivar scrub_pause_ms: (ms) between two passes over all closed segments, and before the first
+    @ivar peer_push_throttle_point: (bytes) a peer that is further behind than this is throttled
+    @ivar peer_push_quota: (bytes/s) rate for a throttled peer
+    @ivar max_wait_ack_time_ms: (ms) an append that is not committed within this time is answered 502: outcome
+        unknown
+    @ivar push_chunk_bytes: (bytes) a follower that is far behind is pushed
+        [chunks](operations.md#catching-up) of about this size, records and index units; at most 8388608; 0:
+        none, and no checksums for them are made
+    @ivar mapped_file_size_for_entry_data: (bytes) size of one data file. The same on every member, and never
+        changed: the positions of records depend on it
+    @ivar mapped_file_size_for_entry_index: (bytes) size of one index file; a multiple of 32
+    @ivar file_reserved_hours: (hours) older segments are deleted in the hour of C{delete_when}; 0: no segment
+        is deleted for its age. Also C{retention_hours}
+    @ivar delete_when: (hours, C{;} between them) local hours of the day in which old segments are deleted
+    @ivar retention_bytes: (bytes) keep at most this much of segments; 0: no limit
+    @ivar machine_keep_entries: (entries) segments that end at least this many entries before the last one in
+        the oldest snapshot are deleted; 0: none. Also C{keep_entries}. See
+        [machines](machines.md#the-log-after-snapshots)
+    @ivar expire_only_archived: a segment is deleted, for whatever reason, only if an archive has it: see
+        [Archive](operations.md#archive)
+    @ivar disk_full_ratio: (share) if more is in use, appends are refused (415)
+    @ivar enable_disk_force_clean: delete the oldest segments, at any age, when the disk is 85 % full
+    @ivar producers_expire_hours: (hours) the group forgets a producer that has appended nothing in that time;
+        0: never. See [exactly once](exactly-once.md#how-long-the-log-remembers)
+    @ivar entry_times_ms: (ms) the leader notes in the log when it writes entries, as exactly as this; 0: it
+        does not. 100 costs one entry in 100 ms at most. See [times](times.md)
+    @ivar machine_snapshot_entries: (entries) a snapshot of the state machine is taken after this number of
+        entries; 0: not by entries. See [machines](machines.md)
+    @ivar machine_snapshot_bytes: (bytes) the same, after this many bytes of bodies; 0: not by bytes
     """
 
     group: str = text_option("default")

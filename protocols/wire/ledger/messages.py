@@ -63,7 +63,7 @@ class Request(LedgerMessage):
     @cvar kind: its code on the wire.
     @cvar role: that a client needs; empty: none. METADATA needs none because clients find the leader with it,
         the requests of members because the connections that make them are judged.
-    @cvar price: what it costs a member in a native frame, as many appends of one body.
+    @cvar price: of one in a native frame, in appends of one body.
     """
 
     kind: ClassVar[RequestCode]
