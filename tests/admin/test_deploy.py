@@ -73,7 +73,7 @@ class DeployTests(SynchronousTestCase):
     def test_service_levels(self) -> None:
         """Each is measured by metrics that exist, and names alerts that exist."""
         text = (DEPLOY.parent / "docs" / "slo.md").read_text("utf-8")
-        rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (.+) \| (.+) \|$", text, re.MULTILINE)
+        rows = re.findall(r"^\* [^;]+; ([^;]+)(?:; ([^;]+))?$", text, re.MULTILINE)
         expressions = [one for measured, _ in rows for one in re.findall(r"`([^`]*dledger_[^`]*)`", measured)]
         self.assertGreater(len(expressions), 12)
         self.check_names(expressions)
