@@ -15,16 +15,15 @@ _BEGIN, _END = "## Who can do what\n", "### What no test can show\n"
 
 
 def lines_of(text: str) -> list[str]:
-    """The rows of the tables that say who can do what, without their heads."""
+    """The items of the lists that say who can do what, each in one line."""
     part = text[text.index(_BEGIN) : text.index(_END)]
-    tables = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)
-    return [row for table in tables for row in table.splitlines()[2:]]
+    items = re.findall(r"^\* .*\n(?:  .*\n)*", part, re.MULTILINE)
+    return [" ".join(item.split()) for item in items]
 
 
-def unshown(row: str) -> str:
-    """What is wrong with the tests of a row; empty: nothing."""
-    cells = [cell.strip() for cell in row.strip("|").split(" | ")]
-    named = _TEST.findall(cells[-1])
+def unshown(item: str) -> str:
+    """What is wrong with the tests of an item, in parentheses at its end; empty: nothing."""
+    named = _TEST.findall(item.rpartition(" (")[2])
     if not named:
         return "it names no test"
     for name in named:
@@ -50,13 +49,13 @@ class SecurityPageTests(SynchronousTestCase):
         for who in (
             "stranger, without TLS", "stranger, with TLS", "client with", "account of", "member that lies",
         ):
-            self.assertRegex(part, f"### An? {who}.*\n(?:.*\n)*?\\|.*can \\| cannot \\| Shown by \\|")
+            self.assertRegex(part, f"### An? {who}.*\n\n\\* .*\\bcan")
 
     def test_the_check(self) -> None:
         """A line without a test, or with one that is not there, is found."""
         here = "tests.test_security_page.SecurityPageTests.test_the_check"
-        self.assertEqual(unshown(f"| a | b | c | `{here}` |"), "")
-        for cells in (
+        self.assertEqual(unshown(f"* a: can b; cannot c (`{here}`)"), "")
+        for tests in (
             "", f"`{here}x`", f"`{here}`, `tests.nowhere.Tests.test_x`", "`tests.test_security_page`",
         ):
-            self.assertNotEqual(unshown(f"| a | b | c | {cells} |"), "", cells)
+            self.assertNotEqual(unshown(f"* a: can `{here}` ({tests})"), "", tests)

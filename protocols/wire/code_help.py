@@ -172,8 +172,8 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
         "wait, or end them",
     ),
     ResponseCode.LEASE_LOST: CodeHelp(
-        "the lease of a process of a named reader is over: another one has its entries, or may get them. "
-        "Nothing was committed",
+        "the lease of a process of a named reader is over: another one has its entries, or may get "
+        "them, or an operator has moved the reader. Nothing was committed",
         "open the reader again",
     ),
     ResponseCode.COMMAND_REFUSED: CodeHelp(

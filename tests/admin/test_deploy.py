@@ -73,7 +73,7 @@ class DeployTests(SynchronousTestCase):
     def test_service_levels(self) -> None:
         """Each is measured by metrics that exist, and names alerts that exist."""
         text = (DEPLOY.parent / "docs" / "slo.md").read_text("utf-8")
-        rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (.+) \| (.+) \|$", text, re.MULTILINE)
+        rows = re.findall(r"^\* [^;]+; ([^;]+)(?:; ([^;]+))?$", text, re.MULTILINE)
         expressions = [one for measured, _ in rows for one in re.findall(r"`([^`]*dledger_[^`]*)`", measured)]
         self.assertGreater(len(expressions), 12)
         self.check_names(expressions)
@@ -88,7 +88,7 @@ class DeployTests(SynchronousTestCase):
         names = [rule["alert"] for group in document["groups"] for rule in group["rules"]]
         text = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
         section = text[text.index("\n## Alerts\n") :].split("\n## ")[1]
-        rows = re.findall(r"^\* `(\w+)`: (.+)\. Then (.+)$", section, re.MULTILINE)
+        rows = re.findall(r"^\* `(\w+)`: (.+?)\. (.+)$", section, re.MULTILINE)
         self.assertEqual([name for name, _, _ in rows], names)
         for name, _, steps in rows:
             self.assertRegex(steps, r"\]\((#[\w-]+|[\w-]+\.md(#[\w-]+)?)\)", name)

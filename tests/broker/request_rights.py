@@ -20,10 +20,10 @@ BEGIN, END = "<!-- request rights -->", "<!-- end of request rights -->"
 
 
 def _rows(wants_signature: bool) -> list[str]:
-    """One item for all requests of one right."""
+    """One item for all requests of one right. Those that nobody gets are in another list, see docs/ha.md."""
     requests: dict[str, list[str]] = {}
     for code, rule in sorted(RULES.items()):
-        if isinstance(rule.needs, Answered) == wants_signature:
+        if isinstance(rule.needs, Answered) == wants_signature and rule.needs is not Answered.REFUSAL:
             needs = str(getattr(rule.needs, "value", rule.needs))
             requests.setdefault(needs, []).append(f"{rule.name} ({code})")
     return [f"* {needs}: {', '.join(names)}" for needs, names in requests.items()]
@@ -35,7 +35,8 @@ def table() -> str:
         BEGIN, "An account needs", "", *_rows(wants_signature=False),
         "* `admin: true`: any other that the broker knows", "",
         "For these requests any signature is enough. Their answers have no message, but", "",
-        *_rows(wants_signature=True), END,
+        *_rows(wants_signature=True),
+        "* a refusal: requests that are [not supported](ha.md#not-supported)", END,
     ])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import attrs
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.reading.places import milliseconds, place
@@ -68,3 +70,13 @@ class TimeTests(ReaderCase):
         error = self.fails(DLedgerError, self.clients[0].find_time(NOW))
         self.assertIs(error.code, ResponseCode.UNSUPPORTED)
         self.assertIn("none of 10 entries between 0 and 9 has a time", str(error))
+        self.assertIn("Give an index instead of a time", str(error))
+
+    def test_a_java_leader_has_no_search(self) -> None:
+        """A leader that does not report its begin is named, and what to give instead."""
+        known = self.done(self.clients[0].metadata())
+        self.patch(self.clients[0], "metadata", lambda: succeed(attrs.evolve(known, begin_index=-2)))
+        error = self.fails(DLedgerError, self.clients[0].find_time(NOW))
+        self.assertIs(error.code, ResponseCode.UNSUPPORTED)
+        self.assertIn("a Java leader", str(error))
+        self.assertIn("give an index instead of a time", str(error))

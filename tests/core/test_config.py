@@ -66,7 +66,7 @@ class DLedgerConfigTests(ConfigCase):
             self.assertRefused("delete_when", "00 to 23", delete_when=bad)
 
     def test_preferred_leaders_are_peers(self) -> None:
-        """A preferred leader that does not exist is a slip of the pen."""
+        """A preferred leader that does not exist is a typo."""
         config = DLedgerConfig(peers=THREE, preferred_leader_ids="n1;n2")
         self.assertEqual(config.preferred_leader_ids, ("n1", "n2"))
         self.assertRefused("'n7'", peers=THREE, preferred_leader_ids=("n7",))

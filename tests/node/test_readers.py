@@ -138,6 +138,13 @@ class LeaseTests(ReaderCase):
         self.assertEqual(self.end, end)
         self.assertEqual(self.good("commit", token=late.token, index=9).next_index, 10)
 
+    def test_a_move_ends_leases(self) -> None:
+        """The process that read is refused, and the reason names the operator's move."""
+        token = self.good("take").token
+        self.good("move", index=2)
+        moved = "an operator has moved the reader"
+        self.refused(ResponseCode.LEASE_LOST, moved, "commit", token=token, index=3)
+
     def test_a_lease_needs_its_secret(self) -> None:
         """The token and the id of the process are in the log, and prove nothing; the secret is not there."""
         taken = self.good("take", secret="mine")

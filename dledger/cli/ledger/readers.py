@@ -85,7 +85,7 @@ def move_reader(context: click.Context, name: str, to: str, as_json: bool) -> No
 
 
 def _check_known(name: str, log: Log) -> None:
-    """@raise ClickException: the group does not know this reader: a slip of the pen would make one."""
+    """@raise ClickException: the group does not know this reader: a typo would make one."""
     known = [one.name for one in log.readers()]
     if name not in known:
         there = ", ".join(known[:_NAMES_MAX]) or "there are none"

@@ -124,7 +124,7 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
     if info.committed_index < -1 or info.begin_index < -1:
         raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=info.member_id, reason=(
             "a Java leader does not say where its log begins and ends, which a search by time needs: give "
-            "an index (--from)"
+            "an index instead of a time"
         ))
     begin, end = max(info.begin_index, 0), info.committed_index + 1
     led = FoundSpan(begin, end)
@@ -180,7 +180,7 @@ async def _by_clients(
         raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
             f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one from when "
             "all members take entry_times_ms on, or if their client was opened with envelope=True (dledger "
-            "append --envelope). Give an index (--from)"
+            "append --envelope). Give an index instead of a time"
         ))
     return search.found
 

@@ -149,8 +149,8 @@ def part_of(state: ReaderState, request: ReaderRequest) -> ReaderPart:
         if part.token == request.token and part.holder and part.proof == proof_of(request.secret):
             return part
     raise DLedgerError(ResponseCode.LEASE_LOST, token=request.token, reason=(
-        f"the lease {request.token} of the reader {state.name} is over: another process has its entries, or "
-        "they were given back"
+        f"the lease {request.token} of the reader {state.name} is over: another process has its entries, "
+        "they were given back, or an operator has moved the reader"
     ))
 
 
