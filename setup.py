@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parent
 
 def version() -> str:
     """With the commit, in a work tree of git; a source distribution keeps the one that it was made with."""
-    told = ROOT / "PKG-INFO"
-    if told.exists() and not (ROOT / ".git").exists():
-        found = re.search(r"^Version: (\S+)$", told.read_text(encoding="utf-8"), re.MULTILINE)
+    reported = ROOT / "PKG-INFO"
+    if reported.exists() and not (ROOT / ".git").exists():
+        found = re.search(r"^Version: (\S+)$", reported.read_text(encoding="utf-8"), re.MULTILINE)
         if found is not None:
             return found[1]
     names = runpy.run_path(str(ROOT / "dledger" / "version.py"))

@@ -122,14 +122,14 @@ class Plan:
     pairings: tuple[tuple[str, str], ...]
 
 
-class Teller:
+class Reporter:
     """Progress for people; silent without a terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("starting")
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Show the present step."""
         self._progress.update(self._task, description=text)
 
@@ -182,18 +182,18 @@ def cells_of(kinds: Sequence[str], plan: Plan, turn: int) -> Iterator[tuple[Cell
 
 
 def _measure_puts(
-    directory: Path, kinds: Sequence[str], java_load: JavaLoad, plan: Plan, teller: Teller
+    directory: Path, kinds: Sequence[str], java_load: JavaLoad, plan: Plan, reporter: Reporter
 ) -> Results:
     """Measure all cells; the pairs take turns."""
     results: Results = {}
     loads: dict[bool, Load] = {False: java_load, True: OurLoad()}
     pairs = {(kind, role): Pair(directory, kind, role) for kind in kinds for role in ROLES}
     try:
-        teller.tell("starting brokers")
+        reporter.notify("starting brokers")
         start_pairs(pairs.values())
         for pair in pairs.values():
             pair.settle(java_load)
-            teller.tell(f"training {pair.kind} {pair.role}")
+            reporter.notify(f"training {pair.kind} {pair.role}")
             if pair.kind == JAVA:
                 java_load.run(pair.master.address, body_bytes=100, window=plan.windows[-1], warm_up_s=0.0,
                               seconds=plan.train_s)
@@ -204,7 +204,7 @@ def _measure_puts(
                 pair.settle(java_load)
                 pair.pause()
             for cell, kind, is_ours in cells_of(kinds, plan, turn):
-                teller.tell(f"round {turn + 1}: {cell.title}")
+                reporter.notify(f"round {turn + 1}: {cell.title}")
                 pair = pairs[kind, cell.role]
                 pair.resume()
                 run_cell(pair, cell, loads[is_ours], java_load, plan, results.setdefault(cell, Measured()))
@@ -239,27 +239,27 @@ def java_ratio(results: Results, cell: Cell) -> float:
 # -- catch-up ----------------------------------------------------------------------------------------------
 
 
-def _measure_copies(directory: Path, plan: Plan, teller: Teller) -> tuple[Copies, list[str]]:
+def _measure_copies(directory: Path, plan: Plan, reporter: Reporter) -> tuple[Copies, list[str]]:
     """Measure every pairing, and the bare copy, in turns."""
     copies: Copies = {}
     failures: list[str] = []
     seed = directory / "seed"
-    teller.tell("writing a log")
+    reporter.notify("writing a log")
     end = write_store(
         seed, log_bytes=plan.copy_bytes, body_bytes=plan.copy_body_bytes,
-        told=lambda done: teller.tell(f"writing a log: {done >> 20} MiB"),
+        reported=lambda done: reporter.notify(f"writing a log: {done >> 20} MiB"),
     )
     log_file = seed / "commitlog" / f"{0:020d}"
     sources = {kind: Source(directory, kind, seed, end) for kind in {master for master, _ in plan.pairings}}
     try:
-        teller.tell("starting brokers that have the log")
+        reporter.notify("starting brokers that have the log")
         for source in sources.values():
             source.start()
         for source in sources.values():
             source.wait_ready()
         for turn in range(plan.rounds):
             for pairing in (*plan.pairings, (BARE, "")):
-                teller.tell(f"round {turn + 1}: {title_of(pairing)}")
+                reporter.notify(f"round {turn + 1}: {title_of(pairing)}")
                 try:
                     if pairing[0] == BARE:
                         copied = bare_copy(log_file, directory / "bare", end)
@@ -439,14 +439,14 @@ def main(
         machine = probe_machine(directory)
         try:
             with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-                teller = Teller(bar)
+                reporter = Reporter(bar)
                 if "puts" in parts:
                     java_load = JavaLoad(directory)
                     java_load.start()
-                    results = _measure_puts(directory, kinds, java_load, plan, teller)
+                    results = _measure_puts(directory, kinds, java_load, plan, reporter)
                     java_load.child.kill()
                 if "catch-up" in parts:
-                    copies, failures = _measure_copies(directory, plan, teller)
+                    copies, failures = _measure_copies(directory, plan, reporter)
         except (ChildError, JavaMissing) as error:
             raise click.ClickException(str(error)) from error
         finally:

@@ -80,11 +80,11 @@ class Copied:
         return self.bytes / self.seconds / 2**20
 
 
-def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Callable[[int], None]) -> int:
+def write_store(directory: Path, *, log_bytes: int, body_bytes: int, reported: Callable[[int], None]) -> int:
     """
     Write a store whose commit log has at least C{log_bytes} in one file, messages of C{body_bytes}.
 
-    @param told: called with the bytes so far.
+    @param reported: called with the bytes so far.
     @return: the end of the log.
     """
     disk = OsDisk()
@@ -105,7 +105,7 @@ def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Calla
             for number in range(_BATCH)
         ]
         log.append(batches, now_ms)
-        told(log.end_offset)
+        reported(log.end_offset)
     assert log.end_offset < FILE_BYTES, "the log must have one file: a slave of RocketMQ's asks for the last"
     log.clean_close()
     return log.end_offset

@@ -76,11 +76,11 @@ spans, body = [], b"x" * {body}
 def ask():
     spans.append(time.perf_counter_ns())
     points.note("call")
-    client.append(body).addCallbacks(told, failed)
+    client.append(body).addCallbacks(reported, failed)
 
-def told(_appended):
+def reported(_appended):
     now = time.perf_counter_ns()
-    points.note("told")
+    points.note("reported")
     spans[-1] = now - spans[-1]
     if len(spans) < count:
         reactor.callLater(0, ask)
@@ -137,24 +137,24 @@ def parts_of(client: Moments, leader: Moments, followers: Sequence[Moments]) -> 
     asked, leading = _Walk(client), _Walk(leader)
     following = [_Walk(one) for one in followers]
     calls = [int(at) for name, at in client if name == "call"]
-    ends = [int(at) for name, at in client if name == "told"]
+    ends = [int(at) for name, at in client if name == "reported"]
     found: list[list[float]] = []
-    for called, told in zip(calls, ends, strict=False):
-        moments = _moments_of(called, told, asked, leading, following)
+    for called, reported in zip(calls, ends, strict=False):
+        moments = _moments_of(called, reported, asked, leading, following)
         if moments is not None:
             found.append([(after - before) / 1000 for before, after in itertools.pairwise(moments)])
     return found
 
 
 def _moments_of(
-    called: int, told: int, asked: _Walk, leading: _Walk, following: Sequence[_Walk]
+    called: int, reported: int, asked: _Walk, leading: _Walk, following: Sequence[_Walk]
 ) -> list[int] | None:
     """The moments of one append in their order; None if some are missing."""
     moments = [called]
 
     def pass_by(walk: _Walk, *names: str) -> bool:
         for name in names:
-            at = walk.next(name, moments[-1], told)
+            at = walk.next(name, moments[-1], reported)
             if at is None:
                 return False
             moments.append(at)
@@ -173,7 +173,7 @@ def _moments_of(
     if not ways:
         return None
     moments += min(ways, key=lambda way: way[-1])
-    if not (pass_by(leading, READ, SEND) and pass_by(asked, READ, "told")):
+    if not (pass_by(leading, READ, SEND) and pass_by(asked, READ, "reported")):
         return None
     return moments
 
@@ -214,7 +214,7 @@ class _Relay:
         self.children.append(child)
         child.start()
         wait_until(lambda: child.log_path.exists() and child.log_path.read_text().strip().isdigit(),
-                   seconds=30.0, what=f"{child.name} listens", tell=child.log_tail)
+                   seconds=30.0, what=f"{child.name} listens", notify=child.log_tail)
         return child.log_path.read_text().strip()
 
     def measure(self, count: int) -> Taken:
@@ -272,9 +272,9 @@ def measure_appends(count: int, flush: str, *, is_traced: bool) -> Taken:
         for member in group.members.values():
             member.send(signal.SIGTERM)
             member.wait(seconds=30.0)
-        told = {one: json.loads((directory / f"{one}.json").read_text()) for one in group.peers}
-        followers = [told[one] for one in group.peers if one != leader_id]
-        rows = parts_of(client, told[leader_id], followers)[WARM_UP:]
+        reported = {one: json.loads((directory / f"{one}.json").read_text()) for one in group.peers}
+        followers = [reported[one] for one in group.peers if one != leader_id]
+        rows = parts_of(client, reported[leader_id], followers)[WARM_UP:]
         if not rows:
             raise click.ClickException("no append passed all points: is the leader another one now?")
         return Taken(whole=whole, parts=tuple(zip(*rows, strict=True)))

@@ -33,7 +33,7 @@ EVENTS = tuple(name for name in vars(BrokerEvents) if not name.startswith("_"))
 #: Where the senders are.
 _ROOMS = ("dledger/rocketmq", "dledger/raft_broker")
 #: Names of the attributes that hold the interface.
-_HOLDERS = frozenset({"_events", "events", "_tell"})
+_HOLDERS = frozenset({"_events", "events", "_notify"})
 
 
 def _dotted(found: Any) -> str:

@@ -36,7 +36,7 @@ from tests.runner.counts import Count, Reader, is_cut_short, judge, read_trial, 
 from tests.runner.stages import ROOT, modules_of, unit_suites
 from tests.slowness import patient
 
-TELL_S = 60.0
+NOTIFY_S = 60.0
 #: Seconds after which a program is ended: several times the time of the slowest.
 LIMIT_S = 1000.0
 
@@ -176,11 +176,11 @@ class Lanes:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S, limit_s: float | None = None
+        self, jobs: Sequence[Job], out: TextIO, *, notify_s: float = NOTIFY_S, limit_s: float | None = None
     ) -> None:
         self.counts: dict[str, Count] = {}
         self._out = out
-        self._tell_s = tell_s
+        self._notify_s = notify_s
         self._limit_s = patient(LIMIT_S) if limit_s is None else limit_s
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
@@ -201,9 +201,9 @@ class Lanes:
         try:
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(self._tell_s)
+                    thread.join(self._notify_s)
                     if thread.is_alive():
-                        self._tell(f"{', '.join(self._running) or 'nothing'} running")
+                        self._notify(f"{', '.join(self._running) or 'nothing'} running")
         finally:
             self._end_all()
         counts = self.counts.values()
@@ -215,7 +215,7 @@ class Lanes:
                 job = self._jobs.get_nowait()
             except queue.Empty:
                 return
-            self._tell(f"{job.name} begins")
+            self._notify(f"{job.name} begins")
             self.counts[job.name] = Count(failed=1)  # until the job is counted
             self.counts[job.name] = self._play(job)
 
@@ -242,13 +242,13 @@ class Lanes:
         with self._writing:
             self._out.write(output)
         took = time.monotonic() - began
-        self._tell(f"{job.name} took {took:.0f} s: {count.passed} passed, {count.failed} failed")
+        self._notify(f"{job.name} took {took:.0f} s: {count.passed} passed, {count.failed} failed")
         if is_cut_short(job.read, output, process.returncode):
             words = [word for word in job.command[1:] if not word.startswith("--temp-directory=")]
-            self._tell(f"again: python {shlex.join(words)}")
+            self._notify(f"again: python {shlex.join(words)}")
         return count
 
-    def _tell(self, what: str) -> None:
+    def _notify(self, what: str) -> None:
         with self._writing:
             self._out.write(f"[{time.monotonic() - self._began:4.0f} s] {what}\n")
             self._out.flush()

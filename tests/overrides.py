@@ -83,8 +83,8 @@ def _bases(node: ast.ClassDef) -> Iterator[str]:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "implementer":
             yield from map(ast.unparse, decorator.args)
     doc = ast.get_docstring(node) or ""
-    for told in re.findall(r"(?:Implements|A part of) ((?:L\{[\w.]+\}(?:,? (?:and )?)?)+)", doc):
-        yield from re.findall(r"L\{([\w.]+)\}", told)
+    for reported in re.findall(r"(?:Implements|A part of) ((?:L\{[\w.]+\}(?:,? (?:and )?)?)+)", doc):
+        yield from re.findall(r"L\{([\w.]+)\}", reported)
 
 
 @cache

@@ -134,7 +134,7 @@ def program_options(kind: type[Options], *inherited: Sequence[object]) -> str:
 def codes() -> str:
     """The outcomes of calls."""
     return table(("Code", "Name", "Cause", "What to do"), (
-        (str(int(code)), code.name, told.cause, told.remedy) for code, told in CODE_HELP.items()
+        (str(int(code)), code.name, reported.cause, reported.remedy) for code, reported in CODE_HELP.items()
     ))
 
 

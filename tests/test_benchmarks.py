@@ -320,26 +320,26 @@ class FakeGroup(MeasuredGroup):
 
     def start(self) -> None:
         """Report."""
-        self._tell("start")
+        self._notify("start")
 
     def settle(self) -> None:
         """Report."""
-        self._tell("settle")
+        self._notify("settle")
 
     def pause(self) -> None:
         """Report."""
-        self._tell("pause")
+        self._notify("pause")
 
     def resume(self) -> None:
         """Report."""
-        self._tell("resume")
+        self._notify("resume")
 
-    def _tell(self, what: str) -> None:
+    def _notify(self, what: str) -> None:
         self._events.append(f"{what} {next(iter(self.systems))}")
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
         """The next rate."""
-        self._tell(f"{window}")
+        self._notify(f"{window}")
         rate = self._rates.pop(0) if self._rates else 100.0
         return Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=1)
 

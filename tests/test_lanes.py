@@ -91,24 +91,24 @@ class LanesTests(SynchronousTestCase):
 
     def test_progress(self) -> None:
         """The running jobs are reported now and then."""
-        told = Path(self.mktemp())
+        reported = Path(self.mktemp())
 
         class Out(io.StringIO):
             """Lets the program end once it was reported as running."""
 
             def write(self, text: str) -> int:
                 if "slow running" in text:
-                    told.touch()
+                    reported.touch()
                 return super().write(text)
 
         code = (
             "import pathlib, time\n"
-            f"while not pathlib.Path({str(told.absolute())!r}).exists(): time.sleep(0.01)\n"
+            f"while not pathlib.Path({str(reported.absolute())!r}).exists(): time.sleep(0.01)\n"
             "print('1 passed, 0 failed')"
         )
         out = Out()
         slow = Job(name="slow", command=(sys.executable, "-c", code), read=read_total(SUMMARY))
-        Lanes([slow], out, tell_s=0.001).run(1)
+        Lanes([slow], out, notify_s=0.001).run(1)
         self.assertIn("slow begins", out.getvalue())
         self.assertIn("slow running", out.getvalue())
 
@@ -179,6 +179,6 @@ class SuitesTests(SynchronousTestCase):
         self.patch(lanes, "SUITES", {"it": lanes.Suite(2, (), alone=("b", "d"))})
         count = lanes.run_suite("it", first=[saying("e", 1, 0)])
         self.assertEqual((count.passed, count.failed), (5, 1))
-        told = re.findall(r"^\[ +\d+ s\] (\w) (begins|took)", out.getvalue(), re.MULTILINE)
-        self.assertEqual(told[:4], [("b", "begins"), ("b", "took"), ("d", "begins"), ("d", "took")])
-        self.assertEqual({name for name, _ in told[4:]}, set("ace"))
+        reported = re.findall(r"^\[ +\d+ s\] (\w) (begins|took)", out.getvalue(), re.MULTILINE)
+        self.assertEqual(reported[:4], [("b", "begins"), ("b", "took"), ("d", "begins"), ("d", "took")])
+        self.assertEqual({name for name, _ in reported[4:]}, set("ace"))

@@ -20,7 +20,7 @@ def at(*moments: tuple[str, int]) -> Moments:
 
 def client(begin: int) -> Moments:
     """One append of 140 us."""
-    return at(("call", begin), (SEND, begin + 10), (READ, begin + 130), ("told", begin + 140))
+    return at(("call", begin), (SEND, begin + 10), (READ, begin + 130), ("reported", begin + 140))
 
 
 def leader(begin: int) -> Moments:

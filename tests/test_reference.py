@@ -49,7 +49,8 @@ class CompleteTests(SynchronousTestCase):
     def test_codes(self) -> None:
         """Each code has a cause, except success, and no code that there is not."""
         self.assertEqual(sorted(CODE_HELP), sorted(ResponseCode))
-        self.assertEqual([code.name for code, told in CODE_HELP.items() if not told.cause], ["SUCCESS"])
+        self.assertEqual([code.name for code, reported in CODE_HELP.items() if not reported.cause],
+                         ["SUCCESS"])
 
     def test_remarks(self) -> None:
         """Each remark is about a metric or a command that there is."""

@@ -169,14 +169,15 @@ class CheckerTests(SynchronousTestCase):
         self.assertNotIn(tidy.gone_phrases, rules_for("NEWS.md"))
 
     def test_telling(self) -> None:
-        """In docstrings and comments; code, other strings, and the names of variables are free."""
+        """In docstrings, comments, names and texts; the position of a file is free."""
         source = (
-            '"""It tells.\n\n@ivar told: a name; C{told} and L{a.tell}.\nNobody is told."""\n'
-            'told = "as told"  # Told twice.\n'
+            '"""It tells.\n\n@ivar is_told: a name.\nNobody reports."""\n'
+            'told = ToldEnd("")  # Twice.\nretold = file.tell()\n'
         )
-        self.assertEqual(self.lines(tidy.telling(source)), [1, 4, 5])
+        self.assertEqual(self.lines(tidy.telling(source)), [1, 3, 5, 5])
         for path in ("dledger/base/x.py", "tests/base/test_x.py", "examples/x/y.py"):
             self.assertIn(tidy.telling, rules_for(path), path)
+        self.assertNotIn(tidy.telling, rules_for("tests/tidy.py"))
 
     def test_telling_pages(self) -> None:
         """In the prose of documents."""

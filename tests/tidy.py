@@ -84,7 +84,7 @@ GONE_PHRASES: tuple[tuple[str, str, str], ...] = (
     ("its end", r"\bits end tells\b", "the trailer says"),
 )
 #: Words of speech for what code does; they may be the names of variables.
-_TELLING = re.compile(r"\b(?:tells?|told|telling)\b", re.IGNORECASE)
+_TELLING = re.compile(r"(?<![A-Za-z])(?<!file\.)(?:[Tt]ell(?:s|ing|er)?|[Tt]old|TELL\w*|TOLD)(?![a-z])")
 _NAMES = re.compile(r"[CL]\{[^{}]*\}|`[^`\n]*`|@\w+ [\w, ]+:|\w+\(\w+\)")
 _GONE = tuple((has, re.compile(pattern, re.IGNORECASE), better) for has, pattern, better in GONE_PHRASES)
 
@@ -338,13 +338,11 @@ def empty_docstrings(source: str) -> Iterator[Complaint]:
 
 def telling(source: str) -> Iterator[Complaint]:
     """
-    Comments and docstrings say what reports, names, shows or informs; nothing tells, and nobody is told.
+    Prose and names say what reports, names, shows or informs; nothing tells, and nobody is told.
     """
-    for line, text, is_inside in _prose(source):
-        bare = "" if is_inside else _NAMES.sub(lambda name: " " * len(name[0]), text)
-        for found in _TELLING.finditer(bare):
-            yield (line + text.count("\n", 0, found.start()),
-                   f"{found[0]!r}: write reports, says, names, shows or informs")
+    for number, line in enumerate(source.splitlines(), 1):
+        for found in _TELLING.finditer(line):
+            yield number, f"{found[0]!r}: write reports, says, names, shows or informs"
 
 
 def telling_pages(source: str) -> Iterator[Complaint]:

@@ -57,9 +57,9 @@ from dledger.admin.browsing.messages import (
     TOPIC_NAMES,
     MessageQueries,
     MessageSource,
-    ToldMessages,
-    ToldQueues,
-    told_messages,
+    ReportedMessages,
+    ReportedQueues,
+    reported_messages,
 )
 from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
 from dledger.admin.dashboard.broker_page import broker_page
@@ -79,7 +79,7 @@ from dledger.admin.sites.pages import (
     send_page,
 )
 from dledger.base.reactor import Reactor
-from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.rocketmq.broker.options.operators import NotDone
 from dledger.rocketmq.broker.showing.status import BrokerMeasures, BrokerStatus
 from dledger.values.option_values import Setting
@@ -239,7 +239,7 @@ class BrokerPages:
             return problem_page(request, problem, lambda why: topics_page(name, (), problem=why))
         if wants_html(request):
             return send_html(request, topics_page(name, queues, is_whole=is_whole))
-        return json_page(request, 200, attrs.asdict(ToldQueues(queues=queues, is_whole=is_whole)))
+        return json_page(request, 200, attrs.asdict(ReportedQueues(queues=queues, is_whole=is_whole)))
 
     @app.route("/messages", methods=["GET"])
     async def messages(self, request: IRequest) -> bytes:
@@ -252,7 +252,7 @@ class BrokerPages:
             return problem_page(request, problem, lambda why: message_page(name, Query({}), None, why))
         if wants_html(request):
             return send_html(request, message_page(name, query, shown))
-        return json_page(request, 200, attrs.asdict(told_messages(shown, query.style())))
+        return json_page(request, 200, attrs.asdict(reported_messages(shown, query.style())))
 
     def _action_page(self, effects: Effects | None, problem: str = "") -> bytes:
         name = self._status().name
@@ -337,7 +337,8 @@ class BrokerPages:
         status = status_schema(BrokerStatus, {"is_healthy": bool, "version": str})
         return json_page(request, 200, service_document("broker", status, {
             "/live": {200: {}}, "/browse": {200: {}},
-            "/topics": searched_pages(ToldQueues, finds_all=True), "/messages": searched_pages(ToldMessages),
+            "/topics": searched_pages(ReportedQueues, finds_all=True),
+            "/messages": searched_pages(ReportedMessages),
             "/actions": {200: {}}, "/effects": searched_pages(Effects, finds_all=True),
         }, _PAGES, {**LOG_ACTIONS, **RAFT_ACTIONS}))
 
@@ -383,5 +384,5 @@ def make_broker_pages(
     )
     site = access.site(pages.app.resource(), reactor)
     return StreamServerEndpointService(
-        OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint))), site
+        OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint))), site
     )

@@ -50,7 +50,7 @@ from dledger.admin.sites.pages import (
 )
 from dledger.base.histogram import Histogram
 from dledger.base.reactor import Reactor
-from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
 from dledger.values.option_values import Setting
 
@@ -237,5 +237,5 @@ def make_name_server_pages(
     """
     resource = NameServerPages(server, settings).app.resource()
     site = (access or PagesAccess()).site(resource, reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
+    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
     return StreamServerEndpointService(listen, site)

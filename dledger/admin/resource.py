@@ -82,7 +82,7 @@ from dledger.admin.sites.pages import (
 from dledger.admin.status_document import status_document
 from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.reactor import Reactor
-from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.base.serving.admin_ports import loopback_unless_reported
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.addresses import Address
@@ -420,7 +420,7 @@ class AdminApp:
         return json_page(request, 500, {"error": "internal error"})
 
 
-def told_address(endpoint: str, *, is_secure: bool = False) -> str:
+def reported_address(endpoint: str, *, is_secure: bool = False) -> str:
     """
     The C{host:port} that other members are informed of an endpoint; the host is C{0.0.0.0} for all
     interfaces.
@@ -429,7 +429,7 @@ def told_address(endpoint: str, *, is_secure: bool = False) -> str:
 
     @param is_secure: it is by TLS; the address then begins with C{https://}.
     """
-    text = loopback_unless_told(endpoint)
+    text = loopback_unless_reported(endpoint)
     port = re.match(r"tcp6?:(?:port=)?(\d{1,5})(?::|$)", text)
     interface = re.search(r":interface=((?:\\.|[^:\\])*)", text)
     if port is None or not 0 < int(port[1]) < 65536:
@@ -442,15 +442,15 @@ class AdminService(StreamServerEndpointService):
     """
     The HTTP server of a running member.
 
-    @ivar told_address: see the function of that name.
+    @ivar reported_address: see the function of that name.
     """
 
     def __init__(
         self, endpoint: IStreamServerEndpoint, site: ServerFactory, survey: ClusterSurvey, *,
-        told_address: str,
+        reported_address: str,
     ) -> None:
         super().__init__(endpoint, site)
-        self.told_address = told_address
+        self.reported_address = reported_address
         self._surveyor = survey
 
     def stopService(self) -> Deferred[None]:
@@ -482,6 +482,6 @@ def make_admin_service(
         levels=access.levels,
     )
     site = access.site(app.app.resource(), reactor)
-    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
-    told = told_address(endpoint, is_secure=access.keys is not None)
-    return AdminService(listen, site, survey, told_address=told)
+    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_reported(endpoint)))
+    reported = reported_address(endpoint, is_secure=access.keys is not None)
+    return AdminService(listen, site, survey, reported_address=reported)

@@ -274,7 +274,7 @@ class LoopConnections:
             raise ConnectError(string=str(error)) from None
         finally:
             self._connecting -= 1
-            self._tell_if_closed()
+            self._notify_if_closed()
         if transport.protocol is None:
             raise ConnectError(string="the client does not want it any more")
         return transport.protocol
@@ -282,9 +282,9 @@ class LoopConnections:
     def ended(self, transport: LoopTransport) -> None:
         """A connection is open no longer."""
         self._open.discard(transport)
-        self._tell_if_closed()
+        self._notify_if_closed()
 
-    def _tell_if_closed(self) -> None:
+    def _notify_if_closed(self) -> None:
         if not (self._open or self._connecting):
             waiting, self._waiting = self._waiting, []
             for one in waiting:

@@ -127,7 +127,7 @@ class AsyncLog:
     async def _append(self, bodies: Sequence[BytesLike], headers: Headers) -> tuple[Appended, ...]:
         self._check()
         waiter: asyncio.Future[tuple[Appended, ...]] = self._loop.create_future()
-        self._client.submit(bodies, partial(_tell, waiter), headers=headers)
+        self._client.submit(bodies, partial(_notify, waiter), headers=headers)
         return await waiter
 
     async def submit(
@@ -286,7 +286,7 @@ class AsyncLog:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
 
 
-def _tell(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) -> None:
+def _notify(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) -> None:
     if waiter.done():
         return  # the caller was cancelled
     if isinstance(outcome, Exception):

@@ -53,9 +53,9 @@ class Outcome(Generic[_T]):
     """
 
     def __init__(self) -> None:
-        self._untold = threading.Lock()
-        self._untold.acquire()
-        self._is_told = self.is_begun = False
+        self._unreported = threading.Lock()
+        self._unreported.acquire()
+        self._is_reported = self.is_begun = False
         self._result: _T | None = None
         self._error: BaseException | None = None
 
@@ -63,22 +63,22 @@ class Outcome(Generic[_T]):
         """Set the result. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._result = result
-        self._tell()
+        self._notify()
 
     def set_exception(self, error: BaseException) -> None:
         """Set the error. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._error = error
-        self._tell()
+        self._notify()
 
     def _must_be_open(self) -> None:
-        if not self._untold.locked():
+        if not self._unreported.locked():
             raise InvalidStateError("there is an outcome already")
 
-    def _tell(self) -> None:
-        self._is_told = True
+    def _notify(self) -> None:
+        self._is_reported = True
         try:
-            self._untold.release()
+            self._unreported.release()
         except RuntimeError:  # another thread released it in between
             raise InvalidStateError("there is an outcome already") from None
 
@@ -90,10 +90,10 @@ class Outcome(Generic[_T]):
         @raise TimeoutError: there is no outcome yet; the caller may wait again.
         """
         # (Ctrl-C may come between the two calls, and the caller may wait again.)
-        if not self._is_told:
-            if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
+        if not self._is_reported:
+            if not self._unreported.acquire(timeout=-1 if timeout is None else timeout):
                 raise TimeoutError
-            self._untold.release()
+            self._unreported.release()
         if self._error is not None:
             raise self._error
         return cast(_T, self._result)
@@ -251,7 +251,7 @@ class ReactorThread:
         self._call(end)
         if threading.current_thread() is not self.thread:
             self.thread.join(_STOP_WAIT_S)
-        _tell_closed(self._open)
+        _notify_closed(self._open)
 
     def _end_reactor(self) -> None:
         with suppress(Exception):
@@ -271,10 +271,10 @@ def _run(
         poller = getattr(reactor, "_poller", None)
         if poller is not None:
             poller.close()
-    _tell_closed(opened)  # includes calls that came after the reactor's last turn
+    _notify_closed(opened)  # includes calls that came after the reactor's last turn
 
 
-def _tell_closed(opened: set[_Settable]) -> None:
+def _notify_closed(opened: set[_Settable]) -> None:
     for future in list(opened):
         with suppress(InvalidStateError):
             future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))

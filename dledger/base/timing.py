@@ -145,7 +145,7 @@ def within(ended: Deferred[None], seconds: float, clock: IReactorTime) -> Deferr
     """
     in_time: Deferred[bool] = Deferred()
 
-    def tell(_: object) -> None:
+    def notify(_: object) -> None:
         if not in_time.called:
             if time_out.active():
                 time_out.cancel()
@@ -156,5 +156,5 @@ def within(ended: Deferred[None], seconds: float, clock: IReactorTime) -> Deferr
         ended.cancel()
 
     time_out = clock.callLater(seconds, too_late)
-    ended.addBoth(tell)
+    ended.addBoth(notify)
     return in_time

@@ -83,12 +83,12 @@ class Ledger(LedgerView, Protocol):
         """Write a configuration entry after the end, as L{append_bodies} writes one body."""
 
     def truncate_to(
-        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+        self, entry: EntryBatch, *, anew: bool = False, reported: tuple[Membership, ...] = ()
     ) -> None:
         """
         Make this entry the last one (C{anew}: and the only one), durably.
 
-        @param told: the leader's memberships; of use when the ledger begins after configuration entries.
+        @param reported: the leader's memberships; of use when the ledger begins after configuration entries.
 
         @raise DLedgerError: refused; the ledger is unchanged.
         """
@@ -344,7 +344,7 @@ class Driver:
 
     def _truncate_ledger(self, effect: fx.TruncateLedger) -> ev.Input:
         try:
-            self._ledger.truncate_to(effect.entries, anew=effect.anew, told=effect.told)
+            self._ledger.truncate_to(effect.entries, anew=effect.anew, reported=effect.reported)
         except DLedgerError as error:
             return _refused(error)
         return ev.LedgerTruncated(

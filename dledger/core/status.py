@@ -12,7 +12,7 @@ from dledger.core.state.member_state import MemberState
 from dledger.core.state.ports import LedgerView
 from dledger.values.ledger.holes import Hole
 from protocols.wire.ledger.codes import WIRE_VERSION
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
+from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import MetadataResponse
 
 
@@ -147,11 +147,11 @@ def metadata_of(member: MemberState) -> MetadataResponse:
         begin_index=member.view.ends.begin_index, end_index=member.ledger_end_index,
         committed_index=member.committed_index, group_id=member.group_name.id,
         group_term=member.group_name.term, is_group_known=member.group_name.is_known,
-        configuration=told_memberships(member.view),
+        configuration=reported_memberships(member.view),
     )
 
 
-def told_memberships(view: LedgerView) -> str:
+def reported_memberships(view: LedgerView) -> str:
     """
     The memberships that METADATA reports, as a text: the one that was in force at the begin of the ledger,
     which another ledger needs that begins at the same entry, and the last one.
@@ -162,7 +162,7 @@ def told_memberships(view: LedgerView) -> str:
     if now is None or not now.is_changed:
         return ""
     older = [one for one in view.memberships if 0 <= one.index < view.ends.begin_index]
-    return encode_told(
-        ToldMembership(one.index, one.term, MemberLists(dict(one.voters), dict(one.learners)))
+    return encode_reported(
+        ReportedMembership(one.index, one.term, MemberLists(dict(one.voters), dict(one.learners)))
         for one in (*older[-1:], *(() if now in older else (now,)))
     )

@@ -25,7 +25,7 @@ from dledger.node.node import Node
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.machines import SnapshotRequest, ToldMachine
+from protocols.wire.ledger.machines import ReportedMachine, SnapshotRequest
 
 
 class AnsweringMachine:
@@ -153,10 +153,10 @@ class AnsweringMachine:
         """Whether a result is the reason of a refusal."""
         return isinstance(result, RefusedAnswer)
 
-    def told(self) -> ToldMachine:
+    def reported(self) -> ReportedMachine:
         """What other members learn about it."""
         machine = self.machine
-        return ToldMachine(
+        return ReportedMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
             failed_index=self.failed_index, newest_only=machine.newest_only, digests=dict(self.digests),
         )

@@ -36,7 +36,7 @@ class MachineCalls:
         self._clock = host.clock
         self._self_id = host.self_id
         self._now: tuple[str, float] | None = None
-        self._told: tuple[float, float] = (-1.0, 0.0)
+        self._reported: tuple[float, float] = (-1.0, 0.0)
         self.busy_with = ""
         self.busy_s = 0.0
 
@@ -65,9 +65,9 @@ class MachineCalls:
         entry = f" at the entry {machine.entry}" if now[0] == "apply()" else ""
         self.busy_with = f"{now[0]}{entry}"
         self.busy_s = busy_s
-        began_s, told_s = self._told
-        if began_s != now[1] or busy_s >= 2 * told_s:
-            self._told = now[1], busy_s
+        began_s, reported_s = self._reported
+        if began_s != now[1] or busy_s >= 2 * reported_s:
+            self._reported = now[1], busy_s
             self.log.warn(
                 "the state machine {machine} of member {self_id} is in {call} for {busy_s:.1f} s; commands "
                 "and queries wait, the log goes on",

@@ -42,7 +42,7 @@ from protocols.wire.ledger.machines import (
     SkipResponse,
     SubmitRequest,
     SubmitResponse,
-    encode_told_machine,
+    encode_reported_machine,
 )
 from protocols.wire.ledger.messages import Response
 from protocols.wire.ledger.own.machine_entries import encode_skip
@@ -68,13 +68,13 @@ class MachineDesk:
         self._commands_max = config.max_pending_requests_num
         self._commands = 0
         self._judged = (False, False)
-        self._watch = MachineWatch(config.self_id, self._told_text, around.note)
+        self._watch = MachineWatch(config.self_id, self._reported_text, around.note)
 
     def status(self) -> MachineStatus:
         return attrs.evolve(self._machine.status(), differs=self._watch.differs)
 
-    def told(self) -> str:
-        return encode_told_machine(self._machine.told())
+    def reported(self) -> str:
+        return encode_reported_machine(self._machine.reported())
 
     def sweep(self, now_s: float) -> None:
         """
@@ -83,7 +83,7 @@ class MachineDesk:
         """
         machine = self._machine
         machine.sweep(now_s)
-        mine = machine.told()
+        mine = machine.reported()
         self._around.others.ask_machines(now_s)
         self._watch.look(mine, self._peer_ids())
         machine.in_doubt = self._watch.in_doubt
@@ -95,9 +95,9 @@ class MachineDesk:
             self._judged = judged
             self._around.judged(runs=mine.runs, is_unfit=is_unfit)
 
-    def _told_text(self, peer_id: str) -> str | None:
-        told = self._around.others.told(peer_id)
-        return None if told is None else told.machine
+    def _reported_text(self, peer_id: str) -> str | None:
+        reported = self._around.others.reported(peer_id)
+        return None if reported is None else reported.machine
 
     def answer(
         self, request: MachineRequest, may_answer: Callable[[], bool], owner: str = ""
@@ -213,10 +213,10 @@ class MachineDesk:
         return [one.peer_id for one in self._around.status().peers]
 
     def _why_not_known(self, peer_id: str) -> str:
-        told = self._around.others.told(peer_id)
-        if told is None:
+        reported = self._around.others.reported(peer_id)
+        if reported is None:
             return "has not said yet whether it knows such orders"
-        is_able = bool(told.wire_version & WIRE_FLAG_MACHINE)
+        is_able = bool(reported.wire_version & WIRE_FLAG_MACHINE)
         return "" if is_able else "runs no state machine"
 
     async def _query(self, request: QueryRequest, may_answer: Callable[[], bool]) -> QueryResponse:

@@ -194,7 +194,7 @@ class MachineRunner(AnsweringMachine):
             if is_first:
                 await self._host.run_in_thread(snapshots.look)
                 for reason in snapshots.refused:
-                    self._tell_refused(reason)
+                    self._notify_refused(reason)
             while self.state == "starting" and snapshots.heads:
                 if await self._is_taken_up(snapshots, snapshots.heads[-1]):
                     break
@@ -219,7 +219,7 @@ class MachineRunner(AnsweringMachine):
             if self._entries.members.is_settled and head.index > self._entries.committed_index:
                 reason = ahead_of_log(self._entries)
                 snapshots.refuse(head, reason)
-                self._tell_refused(f"after the entry {head.index}: {reason}")
+                self._notify_refused(f"after the entry {head.index}: {reason}")
                 return False
             self._waits_for = self._waits_for or waits_for_log(self._entries, head)
             await self._pause(LOOK_S)
@@ -249,7 +249,7 @@ class MachineRunner(AnsweringMachine):
         except Exception as error:
             reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
-            self._tell_refused(f"after the entry {head.index}: {reason}")
+            self._notify_refused(f"after the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
         self.applied_index = head.index
         self._kept, left_out = restored[0]
@@ -257,7 +257,7 @@ class MachineRunner(AnsweringMachine):
         self._forget_entries()
         return True
 
-    def _tell_refused(self, reason: str) -> None:
+    def _notify_refused(self, reason: str) -> None:
         self.log.warn(
             "member {self_id} does not use a snapshot of its state machine: {reason}",
             self_id=self._host.self_id, reason=reason,

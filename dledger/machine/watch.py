@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from protocols.wire.errors import BodyError
-from protocols.wire.ledger.machines import ToldMachine, decode_told_machine
+from protocols.wire.ledger.machines import ReportedMachine, decode_reported_machine
 
 
 class MachineWatch:
@@ -26,31 +26,31 @@ class MachineWatch:
     """
 
     def __init__(
-        self, self_id: str, told_by: Callable[[str], str | None],
+        self, self_id: str, reported_by: Callable[[str], str | None],
         note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """
-        @param told_by: the text of a member; None: nothing yet.
+        @param reported_by: the text of a member; None: nothing yet.
         @param note: reports an event.
         """
         self._self_id = self_id
-        self._told_by = told_by
+        self._reported_by = reported_by
         self._note = note
-        self._read: dict[str, tuple[str, ToldMachine | None]] = {}
+        self._read: dict[str, tuple[str, ReportedMachine | None]] = {}
         self.differs = self.outdated = self.in_doubt = ""
         self._compared = ""
 
-    def others(self, peer_ids: Iterable[str]) -> dict[str, ToldMachine]:
+    def others(self, peer_ids: Iterable[str]) -> dict[str, ReportedMachine]:
         """The machines of other members, as far as they have reported."""
         found = {}
         for peer_id in peer_ids:
-            text = self._told_by(peer_id)
+            text = self._reported_by(peer_id)
             if text is None:
                 continue
             known = self._read.get(peer_id)
             if known is None or known[0] != text:
                 try:
-                    known = text, decode_told_machine(text)
+                    known = text, decode_reported_machine(text)
                 except BodyError:
                     known = text, None
                 self._read[peer_id] = known
@@ -58,7 +58,7 @@ class MachineWatch:
                 found[peer_id] = known[1]
         return found
 
-    def look(self, mine: ToldMachine, peer_ids: Iterable[str]) -> None:
+    def look(self, mine: ReportedMachine, peer_ids: Iterable[str]) -> None:
         """Compare now."""
         others = self.others(peer_ids)
         differs = "; ".join(
@@ -83,18 +83,19 @@ class MachineWatch:
             if (one.name, one.version) == (mine.name, mine.version)
         })
 
-    def _compare(self, mine: ToldMachine, others: Mapping[str, ToldMachine]) -> None:
+    def _compare(self, mine: ReportedMachine, others: Mapping[str, ReportedMachine]) -> None:
         for index in sorted(mine.digests, reverse=True):
-            told = {peer_id: one.digests[index] for peer_id, one in others.items() if index in one.digests}
-            if told:
-                self._judge(index, {self._self_id: mine.digests[index], **told})
+            reported = {peer_id: one.digests[index] for peer_id, one in others.items()
+                        if index in one.digests}
+            if reported:
+                self._judge(index, {self._self_id: mine.digests[index], **reported})
                 return
         self.in_doubt = ""
 
-    def _judge(self, index: int, told: Mapping[str, str]) -> None:
-        """C{told}: the digests after an entry, of this member and of others."""
+    def _judge(self, index: int, reported: Mapping[str, str]) -> None:
+        """C{reported}: the digests after an entry, of this member and of others."""
         groups: dict[str, list[str]] = {}
-        for member_id, digest in sorted(told.items()):
+        for member_id, digest in sorted(reported.items()):
             groups.setdefault(digest, []).append(member_id)
         self.in_doubt = ""
         if len(groups) == 1:
@@ -102,8 +103,8 @@ class MachineWatch:
         text = f"after the entry {index} the states differ: " + " against ".join(
             ", ".join(members) for members in sorted(groups.values())
         )
-        mine = groups[told[self._self_id]]
-        if 2 * len(mine) <= len(told):
+        mine = groups[reported[self._self_id]]
+        if 2 * len(mine) <= len(reported):
             self.in_doubt = text
         if text != self._compared:
             self._compared = text

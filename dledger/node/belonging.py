@@ -54,7 +54,7 @@ class Belonging:
         """Set the connections."""
         self._greet = peers.greet
         self.contacts.ask_with(peers.ask_again)
-        peers.tell_with(self.contacts.answered)
+        peers.notify_with(self.contacts.answered)
         self._lineages.connect(end_calls=server.end_calls, recheck=peers.greet)
 
     def _doubt(self, reason: str, is_copy: bool) -> None:

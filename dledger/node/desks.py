@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
-from dledger.node.requests.about import Told
+from dledger.node.requests.about import Reported
 from dledger.node.requests.aging import ProducerAging
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.entry_times import EntryTimes, TimedProposals
@@ -46,11 +46,11 @@ class Desks:
     """
 
     def __init__(
-        self, inside: MemberInside, turn: Turn, belonging: Belonging, *, told: Callable[[], Told],
+        self, inside: MemberInside, turn: Turn, belonging: Belonging, *, reported: Callable[[], Reported],
         embedding: Embedding | None,
     ) -> None:
         """
-        @param told: what METADATA says about this member besides the core's facts.
+        @param reported: what METADATA says about this member besides the core's facts.
         @param embedding: the program in this process that alone appends; None: clients append.
         """
         takes_appends = embedding is None
@@ -97,7 +97,7 @@ class Desks:
             append=self.appends.append_own if takes_appends else None,
         )
         self.state_digests = StateDigests(
-            store, core.member, ask=self.snapshots.ask_told, report=inside.voice.report, later=later,
+            store, core.member, ask=self.snapshots.ask_reported, report=inside.voice.report, later=later,
             append=self._append_state_entry if takes_appends else None, hand_over=self.transfer,
             void=lambda why: inside.with_store(partial(store.void_group, why)),
         )
@@ -121,7 +121,7 @@ class Desks:
                 appends=self.appends, reads=self.reads, machine=self.machine, readers=self.readers,
                 snapshots=self.snapshots, state_orders=self.state_orders,
             ), self.refusals, Introductions(
-                greeting=belonging.greeting, greeted=belonging.contacts.greeted, told=told,
+                greeting=belonging.greeting, greeted=belonging.contacts.greeted, reported=reported,
             ), next_token=next_token, takes_appends=takes_appends,
         )
 

@@ -50,7 +50,7 @@ class MemberLife:
         self._ticking.start(tick_ms / 1000, now=False).addErrback(failed)
 
     def end(self, state: str, reason: str) -> None:
-        """The member has ended; L{stop_ticking} and L{tell} follow."""
+        """The member has ended; L{stop_ticking} and L{notify} follow."""
         self.state = state
         self.reason = reason
 
@@ -69,7 +69,7 @@ class MemberLife:
             self._ended.append(ended)
         return ended
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Inform those who wait for the end."""
         ended, self._ended = self._ended, []
         for waiter in ended:

@@ -133,11 +133,11 @@ class Node:
             counters=self.counters, report=self.report,
         )
         self.about = AboutMember(
-            self.status, lambda: self.machine_requests.told(), lambda: self.has_times,
-            lambda: self.desks.state_digests.told,
+            self.status, lambda: self.machine_requests.reported(), lambda: self.has_times,
+            lambda: self.desks.state_digests.reported,
         )
         self.desks = Desks(
-            inside, self.turn, self._belonging, told=self.about.told, embedding=embedding
+            inside, self.turn, self._belonging, reported=self.about.reported, embedding=embedding
         )
         watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._house = MemberUpkeep(inside, host, files.terms, self.desks, watch, self.log)
@@ -204,12 +204,12 @@ class Node:
     def _end(self, state: str, reason: str) -> None:
         self.driver.stop()
         self._life.end(state, reason)
-        self.turn.work(self._tell_ended)  # (The driver may be in the middle of a step.)
+        self.turn.work(self._notify_ended)  # (The driver may be in the middle of a step.)
 
-    def _tell_ended(self) -> None:
+    def _notify_ended(self) -> None:
         self._life.stop_ticking()
         self.desks.stop()
-        self._life.tell()
+        self._life.notify()
 
     def _tick(self, ticks: int) -> None:
         stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)

@@ -370,13 +370,13 @@ def _within(ended: Deferred[None], seconds: float, reactor: Reactor) -> Deferred
     """@return: fires with whether C{ended} fired within C{seconds}; C{ended} is never cancelled."""
     in_time: Deferred[bool] = Deferred()
 
-    def tell(_: object) -> None:
+    def notify(_: object) -> None:
         if not in_time.called:
             time_out.cancel()
             in_time.callback(True)
 
     time_out = reactor.callLater(seconds, in_time.callback, False)
-    ended.addBoth(tell)
+    ended.addBoth(notify)
     return in_time
 
 

@@ -161,7 +161,7 @@ class MetadataLog:
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
-        self._tell()
+        self._notify()
 
     def topics_first(self) -> None:
         """A message is appended next: write new topics before it, so that nobody has it without its topic."""
@@ -198,7 +198,7 @@ class MetadataLog:
             return succeed(None)
         waiter = _Waiter(self._written, failures, Deferred())
         self._waiters.append(waiter)
-        self._tell()
+        self._notify()
         return waiter.done
 
     def _write_changes(self) -> None:
@@ -277,9 +277,9 @@ class MetadataLog:
         del self._unanswered[number]
         if number == self._last_piece and (self._backlog or self._ranges):
             self._call = self._clock.callLater(0, self._next_piece)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Answer the waiters whose records all have a result."""
         first = next(iter(self._unanswered), self._written)
         while self._waiters and self._waiters[0].upto <= first:

@@ -186,7 +186,7 @@ class RaftReplication:
         self._config = config
         self._clock = around.reactor
         self._failed = around.failed
-        self._tell = needs.events
+        self._notify = needs.events
         self._call: IDelayedCall | None = None
         self._is_running = False
         self._logged_term = -1
@@ -215,7 +215,7 @@ class RaftReplication:
     def committed(self) -> None:
         """More entries are committed. Called in the middle of a step of the member."""
         if self._log.committed(self._node.committed_index):
-            self._tell.grown()
+            self._notify.grown()
         if self._node.is_leader and self._role.is_slave:
             self._look_soon(0)
 
@@ -267,7 +267,7 @@ class RaftReplication:
             name=self._config.broker_name, end=self._log.record_end,
         )
         self.metadata.begin(self._log.ledger_end)
-        self._tell.role_changed()
+        self._notify.role_changed()
 
     def _become_slave(self) -> None:
         self.metadata.cease()
@@ -275,7 +275,7 @@ class RaftReplication:
         self.events.info("{name} is a slave now: its member does not lead", name=self._config.broker_name)
         self.synchronize.master_address = None
         self.synchronize.start()
-        self._tell.role_changed()
+        self._notify.role_changed()
 
     # -- Replication -----------------------------------------------------------------------------
 

@@ -99,14 +99,14 @@ def _position(offset: int, proof: JsonObject) -> int | None:
 class LagListener(StreamingQueryListener):
     """
     Reports the lag of every query of a session after each progress:
-    C{spark.streams.addListener(LagListener(tell))}.
+    C{spark.streams.addListener(LagListener(notify))}.
 
     Spark calls listeners in a thread of their own, and drops their errors.
     """
 
-    def __init__(self, tell: Callable[[str, list[GroupLag]], object]) -> None:
-        """@param tell: called with the query's name, or its id if it has none, and L{lag_of} its progress."""
-        self._tell = tell
+    def __init__(self, notify: Callable[[str, list[GroupLag]], object]) -> None:
+        """@param notify: called with the query's name, or its id, and L{lag_of} its progress."""
+        self._notify = notify
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is known yet."""
@@ -116,7 +116,7 @@ class LagListener(StreamingQueryListener):
         progress = event.progress
         found = lag_of(progress)
         if found:
-            self._tell(progress["name"] or str(progress["id"]), found)
+            self._notify(progress["name"] or str(progress["id"]), found)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """The last progress still holds."""

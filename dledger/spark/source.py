@@ -95,8 +95,8 @@ def _wanted(schema: StructType) -> list[tuple[str, str]]:
 
 def _divided(scan: Scan) -> Scan:
     """A scan whose log is divided between the processors of its Spark session."""
-    told = os.environ.get(PROCESSORS_NAME, "")
-    count = int(told) if told.isdecimal() else os.cpu_count() or 1
+    reported = os.environ.get(PROCESSORS_NAME, "")
+    count = int(reported) if reported.isdecimal() else os.cpu_count() or 1
     return attrs.evolve(scan, options=attrs.evolve(scan.options, processors=max(count, 1)))
 
 

@@ -18,7 +18,7 @@ _WHOLE_MAX = 2**63 - 1
 _SECONDS_MAX = 1e9
 
 #: The line about a part that has become visible.
-PART_TOLD = "exported {first} to {last}: {rows} rows"
+PART_REPORTED = "exported {first} to {last}: {rows} rows"
 
 
 @attrs.frozen(kw_only=True)

@@ -71,7 +71,7 @@ class Pairs(Resource):
                 found = json.loads(await self._log.query(key.encode(), max_age_s=age))
                 return (404, "no such key") if found is None else (200, found["value"])
             if request.method == b"DELETE":
-                return self._told(await self._log.submit_command(command("delete", key)), 404)
+                return self._reported(await self._log.submit_command(command("delete", key)), 404)
             if request.method != b"PUT":
                 return 405, "GET, PUT and DELETE are allowed"
             value = request.content.read(VALUE_BYTES_MAX + 1)
@@ -81,7 +81,7 @@ class Pairs(Resource):
             does = "put"
             if "expected" in options or "expected_none" in options:
                 does, more["expected"] = "set_if", options.get("expected")
-            return self._told(await self._log.submit_command(command(does, key, **more)), 409)
+            return self._reported(await self._log.submit_command(command(does, key, **more)), 409)
         except ValueError as error:
             return 400, str(error)
         except UnknownOutcome as error:
@@ -89,9 +89,9 @@ class Pairs(Resource):
         except DLedgerError as error:
             return 503, str(error)
 
-    def _told(self, result: bytes, refused: int) -> tuple[int, str]:
-        told = json.loads(result)
-        return (200, str(told["index"])) if told["done"] else (refused, told["reason"])
+    def _reported(self, result: bytes, refused: int) -> tuple[int, str]:
+        reported = json.loads(result)
+        return (200, str(reported["index"])) if reported["done"] else (refused, reported["reason"])
 
 
 def main() -> None:

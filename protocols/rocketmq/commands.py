@@ -293,7 +293,7 @@ class CommandConnection(AnsweringConnection):
             self.write((self._encoded(command, self._asked.add(done), 0),))
         return done
 
-    def tell(self, command: RemotingCommand) -> None:
+    def notify(self, command: RemotingCommand) -> None:
         """Send a one-way request. Nothing happens on a lost connection."""
         if not (self.is_lost or self.is_closing):
             self.write((self._encoded(command, self._asked.next(), FLAG_ONEWAY),))

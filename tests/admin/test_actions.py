@@ -33,10 +33,10 @@ class EffectTests(PageCase):
 
     def test_transfer(self) -> None:
         """From whom to whom, and how much the next leader lacks."""
-        told = self.effects("do=transfer&to=n1")
-        self.assertEqual((told["target"], told["problem"]), ("transfer?to=n1", ""))
-        self.assertIn("from n0 to n1", " ".join(told["effects"]))
-        self.assertIn("n1 lacks", " ".join(told["effects"]))
+        reported = self.effects("do=transfer&to=n1")
+        self.assertEqual((reported["target"], reported["problem"]), ("transfer?to=n1", ""))
+        self.assertIn("from n0 to n1", " ".join(reported["effects"]))
+        self.assertIn("n1 lacks", " ".join(reported["effects"]))
         self.assertEqual(self.effects("do=transfer&to=n2")["problem"], "n2 is not connected")
         for query in ("", "&to=n0", "&to=n9", "&x=1"):
             self.effects(f"do=transfer{query}", 400)
@@ -46,10 +46,10 @@ class EffectTests(PageCase):
     def test_not_leader(self) -> None:
         """A follower says so, and who leads; there is no button."""
         self.node.picture = picture(role="follower", leader_id="n2")
-        told = self.effects("do=transfer&to=n1")
-        self.assertEqual(told["problem"], "n0 does not lead; n2 does")
+        reported = self.effects("do=transfer&to=n1")
+        self.assertEqual(reported["problem"], "n0 does not lead; n2 does")
         self.assertEqual(
-            told["effects"], ["Only the leader hands leadership over: ask the pages of n2."]
+            reported["effects"], ["Only the leader hands leadership over: ask the pages of n2."]
         )
         self.assertEqual(self.effects("do=transfer&to=n2")["problem"], "n0 does not lead; n2 does")
         self.node.picture = picture(role="candidate", leader_id=None)
@@ -65,9 +65,9 @@ class EffectTests(PageCase):
     def test_flush(self) -> None:
         """Any member does it."""
         self.node.picture = picture(role="follower", leader_id="n2", flushed_index=98, ledger_end_index=100)
-        told = self.effects("do=flush")
-        self.assertEqual((told["target"], told["problem"]), ("flush", ""))
-        self.assertIn("up to 100; those up to 98 are there already", told["effects"][0])
+        reported = self.effects("do=flush")
+        self.assertEqual((reported["target"], reported["problem"]), ("flush", ""))
+        self.assertIn("up to 100; those up to 98 are there already", reported["effects"][0])
 
     def test_skip(self) -> None:
         """Only of the entry at which the machine of the leader has failed."""
@@ -77,9 +77,9 @@ class EffectTests(PageCase):
                          "the state machine kv is running, and has not failed at 91")
         self.node.picture = picture(machine=FAILED)
         self.assertIn("has not failed at 90", self.effects("do=skip&index=90")["problem"])
-        told = self.effects("do=skip&index=91")
-        self.assertEqual((told["problem"], told["target"]), ("", "skip?index=91"))
-        self.assertIn("cannot be undone", told["effects"][1])
+        reported = self.effects("do=skip&index=91")
+        self.assertEqual((reported["problem"], reported["target"]), ("", "skip?index=91"))
+        self.assertIn("cannot be undone", reported["effects"][1])
         self.effects("do=skip", 400)
         self.assertEqual(self.node.skipped, [])
 
@@ -95,10 +95,10 @@ class EffectTests(PageCase):
         ):
             machine = attrs.evolve(MACHINE, **facts)
             self.node.picture = picture(machine=machine, role="follower", leader_id="n2")
-            told = self.effects("do=snapshot")
-            self.assertEqual((told["problem"], told["target"]), (problem, "snapshot"), facts)
-            self.assertIn("entries up to 90", told["effects"][0])
-        self.assertIn("it has none yet", told["effects"][0])
+            reported = self.effects("do=snapshot")
+            self.assertEqual((reported["problem"], reported["target"]), (problem, "snapshot"), facts)
+            self.assertIn("entries up to 90", reported["effects"][0])
+        self.assertIn("it has none yet", reported["effects"][0])
         self.assertEqual(self.node.snapshots_asked, 0)
 
     def test_page(self) -> None:
@@ -189,12 +189,12 @@ class SnapshotTests(PageCase):
 
     def test_long(self) -> None:
         """One that takes longer goes on."""
-        status, told = self.post({"is_writing": True})
-        self.assertEqual((status, told["is_writing"]), (202, True))
+        status, reported = self.post({"is_writing": True})
+        self.assertEqual((status, reported["is_writing"]), (202, True))
 
     def test_failed(self) -> None:
         """One that cannot be written, or may not be taken."""
-        status, told = self.post({"is_writing": True}, {"snapshot_problem": "no room"})
-        self.assertEqual((status, told["error"]), (409, "no snapshot: no room"))
+        status, reported = self.post({"is_writing": True}, {"snapshot_problem": "no room"})
+        self.assertEqual((status, reported["error"]), (409, "no snapshot: no room"))
         self.node.snapshot_problem = "it starts"
         self.assertEqual(self.post(), (409, {"error": "no snapshot: it starts"}))

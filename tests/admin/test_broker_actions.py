@@ -61,9 +61,9 @@ class LogTests(ActionCase):
 
     def test_flush(self) -> None:
         """First how much it is, then it is done."""
-        told = self.document("/effects?do=flush")
-        self.assertEqual((told["target"], told["problem"]), ("flush", ""))
-        self.assertIn(f"up to {self.broker.picture.end_offset:,} on stable storage", told["effects"][0])
+        reported = self.document("/effects?do=flush")
+        self.assertEqual((reported["target"], reported["problem"]), ("flush", ""))
+        self.assertIn(f"up to {self.broker.picture.end_offset:,} on stable storage", reported["effects"][0])
         self.assertEqual(self.broker.fake_acts.done, [])
         self.assertEqual(self.document("/flush", 200, "POST"), {"flushed_offset": 77})
         self.broker.fake_acts.problem = "the disk is broken"
@@ -72,43 +72,43 @@ class LogTests(ActionCase):
     def test_nothing_to_resolve(self) -> None:
         """A master, and a slave that follows, say so."""
         self.broker.fake_acts.problem = "this broker is a master: ask its slave"
-        told = self.document("/effects?do=resolve&how=try-again")
-        self.assertEqual(told["problem"], "this broker is a master: ask its slave")
+        reported = self.document("/effects?do=resolve&how=try-again")
+        self.assertEqual(reported["problem"], "this broker is a master: ask its slave")
         self.broker.fake_acts.problem = ""
         for how in ("try-again", "take-master"):
-            told = self.document(f"/effects?do=resolve&how={how}")
-            self.assertIn("nothing to decide", told["problem"], how)
+            reported = self.document(f"/effects?do=resolve&how={how}")
+            self.assertIn("nothing to decide", reported["problem"], how)
             self.assertNotIn('method="post"', self.html(f"/effects?do=resolve&how={how}"))
 
     def test_try_again(self) -> None:
         """Nothing is cut."""
         self.broker.fake_acts.found = STOPPED
-        told = self.document("/effects?do=resolve&how=try-again")
-        self.assertEqual((told["target"], told["problem"]), ("resolve?how=try-again", ""))
-        self.assertIn("both are sound", told["effects"][0])
-        self.assertIn("nothing is cut", told["effects"][1])
+        reported = self.document("/effects?do=resolve&how=try-again")
+        self.assertEqual((reported["target"], reported["problem"]), ("resolve?how=try-again", ""))
+        self.assertIn("both are sound", reported["effects"][0])
+        self.assertIn("nothing is cut", reported["effects"][1])
         self.assertEqual(self.document("/resolve?how=try-again", 200, "POST"), {"directory": ""})
         self.assertEqual(self.broker.fake_acts.done, [("try-again", -1, -1)])
 
     def test_take_master(self) -> None:
         """The button decides about the state that was shown, and about no other."""
         self.broker.fake_acts.found = STOPPED
-        told = self.document("/effects?do=resolve&how=take-master")
-        self.assertEqual(told["target"], "resolve?how=take-master&common_end=400&our_end=1000")
-        self.assertEqual(told["problem"], "")
-        self.assertIn("gives up 600 bytes, 6 messages or more, from 400 on", told["effects"][1])
-        self.assertIn("Nothing is deleted", told["effects"][2])
+        reported = self.document("/effects?do=resolve&how=take-master")
+        self.assertEqual(reported["target"], "resolve?how=take-master&common_end=400&our_end=1000")
+        self.assertEqual(reported["problem"], "")
+        self.assertIn("gives up 600 bytes, 6 messages or more, from 400 on", reported["effects"][1])
+        self.assertIn("Nothing is deleted", reported["effects"][2])
         self.assertEqual(self.broker.fake_acts.done, [])
         self.assertEqual(
-            self.document(f"/{told['target']}", 200, "POST"), {"directory": "commitlog.set-aside-1"}
+            self.document(f"/{reported['target']}", 200, "POST"), {"directory": "commitlog.set-aside-1"}
         )
         self.assertEqual(self.broker.fake_acts.done, [("take-master", 400, 1000)])
 
     def test_only_sound_record(self) -> None:
         """Is not given up, and there is no button for it."""
         self.broker.fake_acts.found = {**STOPPED, "masterProblem": "bad"}
-        told = self.document("/effects?do=resolve&how=take-master")
-        self.assertIn("only the slave's record is sound", told["problem"])
+        reported = self.document("/effects?do=resolve&how=take-master")
+        self.assertIn("only the slave's record is sound", reported["problem"])
 
     def test_wrong_queries(self) -> None:
         """Do nothing."""
@@ -141,8 +141,8 @@ class RaftTests(ActionCase):
     def test_transfer(self) -> None:
         """As of its member."""
         self.assertIn('value="transfer"', self.html("/actions"))
-        told = self.document("/effects?do=transfer&to=n1")
-        self.assertEqual((told["target"], told["problem"]), ("transfer?to=n1", ""))
+        reported = self.document("/effects?do=transfer&to=n1")
+        self.assertEqual((reported["target"], reported["problem"]), ("transfer?to=n1", ""))
         self.assertEqual(self.node.transferees, [])
         self.assertEqual(self.document("/transfer?to=n1", 200, "POST"), {"leader_id": "n1", "term": 8})
         self.assertIn("the members are n0, n1, n2", self.document("/transfer?to=n9", 400, "POST")["error"])

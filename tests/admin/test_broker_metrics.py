@@ -169,11 +169,11 @@ class MetricTests(SynchronousTestCase):
         """docs/ha.md has each, with the labels that it has."""
         text = exposed(picture(), figures())
         names = {name for name in _NAME.findall(text) if not name.endswith(("_sum", "_count", "_bucket"))}
-        told = (DOCS / "ha.md").read_text("utf-8")
+        reported = (DOCS / "ha.md").read_text("utf-8")
         short = {re.sub(r"^dledger_broker_|_total$", "", name) for name in names}
         missing = {
             name for name in short
-            if not any(f"`{one}`" in told or f"`{one}{{" in told for one in (name, f"{name}_total"))
+            if not any(f"`{one}`" in reported or f"`{one}{{" in reported for one in (name, f"{name}_total"))
         }
         self.assertEqual(missing, set())
 

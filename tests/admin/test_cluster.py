@@ -127,7 +127,7 @@ class SurveyTests(SynchronousTestCase):
         self.assertTrue(n1.problem)
         self.assertEqual((n1.source, n2.problem), ("admin", ""))
 
-    def test_told_administration(self) -> None:
+    def test_reported_administration(self) -> None:
         """A member that reports its administration is asked there, on the host of its own address."""
         self.group["n1"].admin = "0.0.0.0:8080"
         document = status_json(picture(self_id="n1", role="follower", begin_moved="older than 1 h"))
@@ -140,7 +140,7 @@ class SurveyTests(SynchronousTestCase):
         self.assertEqual(n2.source, "log")
         self.assertEqual(len(page.paths), 1)
 
-    def test_told_health(self) -> None:
+    def test_reported_health(self) -> None:
         """Its own word on its log port, when its page cannot be had: in time, and on one line."""
         self.group["n1"].admin = "0.0.0.0:8080"
         self.group["n1"].health = "disk full:\x1b[2J\nno room" + "x" * 1000
@@ -230,9 +230,9 @@ class FetchTests(SynchronousTestCase):
         """The port of a log ends the connection: a sentence, and no list of failures."""
         self.is_cut = True
         self.protocol.connectionLost(Failure(ConnectionLost()))
-        told = str(self.failureResultOf(self.answer, ValueError).value)
-        self.assertIn("is that the port of the admin pages", told)
-        self.assertNotIn("<", told)
+        reported = str(self.failureResultOf(self.answer, ValueError).value)
+        self.assertIn("is that the port of the admin pages", reported)
+        self.assertNotIn("<", reported)
 
     def test_chunks(self) -> None:
         """An answer in several chunks."""

@@ -78,7 +78,7 @@ class DeployTests(SynchronousTestCase):
         self.assertGreater(len(expressions), 12)
         self.check_names(expressions)
         alerts = (DEPLOY / "prometheus-alerts.yaml").read_text("utf-8")
-        named = {name for _, told in rows for name in re.findall(r"`(\w+)`", told)}
+        named = {name for _, reported in rows for name in re.findall(r"`(\w+)`", reported)}
         self.assertGreater(len(named), 10)
         self.assertEqual({name for name in named if f"alert: {name}\n" not in alerts}, set())
 

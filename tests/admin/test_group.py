@@ -20,7 +20,7 @@ from dledger.admin.group import KEPT_S, OLD_S, WAIT_S, GroupPages, Looks, group_
 from tests.admin.test_dashboard import FOLLOWER, GONE, LEADER, WELL
 
 
-def told(member_id: str, number: int, at_s: float, name: str) -> dict[str, Any]:
+def reported(member_id: str, number: int, at_s: float, name: str) -> dict[str, Any]:
     """An event as an administration reports it."""
     return {"member_id": member_id, "number": number, "at_s": at_s, "level": "info", "event": name,
             "facts": f"a={number}"}
@@ -37,8 +37,8 @@ class OverviewTests(SynchronousTestCase):
     def test_events(self) -> None:
         """Those of all members, by time, the newest first; each with its member."""
         overview = group_overview((LEADER,), (
-            told("n0", 1, 5.0, "role-changed"), told("n0", 2, 9.0, "repaired"),
-            told("n1", 7, 7.0, "role-changed"),
+            reported("n0", 1, 5.0, "role-changed"), reported("n0", 2, 9.0, "repaired"),
+            reported("n1", 7, 7.0, "role-changed"),
         ), at_s=10.0, group="g")
         self.assertEqual([one.facts for one in overview.events],
                          ["member=n0 a=2", "member=n1 a=7", "member=n0 a=1"])

@@ -133,10 +133,10 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
             schema = paths[action]["post"]["responses"][str(response.code)]["content"]["application/json"]
             self.fits(self.successResultOf(response.json()), schema["schema"], path)
             seen.add((action, str(response.code)))
-        told = {(path, code) for path, page in paths.items()
+        reported = {(path, code) for path, page in paths.items()
                 for code in page.get("post", {"responses": ()})["responses"]}
         no_log = ("/log-level", "409")  # twistd writes it
-        self.assertEqual({one for one in told - seen if one[1] not in ("401", "403")}, {no_log})
+        self.assertEqual({one for one in reported - seen if one[1] not in ("401", "403")}, {no_log})
         for path in ("/transfer", "/log-level", "/flush", "/skip", "/snapshot"):
             self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
 

@@ -69,15 +69,15 @@ class PromtoolTests(SynchronousTestCase):
 
     def test_rules(self) -> None:
         """It takes every rule."""
-        status, told = promtool("check", "rules", str(_RULES))
-        self.assertEqual(status, 0, told)
-        self.assertIn(f"{_RULES.read_text('utf-8').count('- alert: ')} rules found", told)
+        status, reported = promtool("check", "rules", str(_RULES))
+        self.assertEqual(status, 0, reported)
+        self.assertIn(f"{_RULES.read_text('utf-8').count('- alert: ')} rules found", reported)
 
     def check_page(self, page: bytes) -> None:
         """It has nothing to say of our names; those of the exporter are as they are in dashboards."""
         self.assertGreater(page.count(b"\n"), 20)
-        _, told = promtool("check", "metrics", text=page)
-        self.assertEqual([line for line in told.splitlines() if not line.startswith("rocketmq_")], [])
+        _, reported = promtool("check", "metrics", text=page)
+        self.assertEqual([line for line in reported.splitlines() if not line.startswith("rocketmq_")], [])
 
     def test_member(self) -> None:
         """A scrape of a member with a state machine and a reader."""
@@ -97,9 +97,9 @@ class PromtoolTests(SynchronousTestCase):
 
     def test_bad_page(self) -> None:
         """It notices what is wrong: these tests could fail."""
-        status, told = promtool("check", "metrics", text=b"# TYPE dledger_x counter\ndledger_x 1\n")
-        self.assertEqual(status, 3, told)
-        self.assertIn("dledger_x counter metrics should have", told)
+        status, reported = promtool("check", "metrics", text=b"# TYPE dledger_x counter\ndledger_x 1\n")
+        self.assertEqual(status, 3, reported)
+        self.assertIn("dledger_x counter metrics should have", reported)
 
     def test_rings(self) -> None:
         """Alerts ring for their problem, and not for a healthy member."""
@@ -119,5 +119,5 @@ class PromtoolTests(SynchronousTestCase):
         path = self.mktemp()
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}, file)
-        status, told = promtool("test", "rules", path)
-        self.assertEqual(status, 0, told)
+        status, reported = promtool("test", "rules", path)
+        self.assertEqual(status, 0, reported)

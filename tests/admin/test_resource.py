@@ -21,7 +21,7 @@ from dledger.admin.resource import (
     SURVEY_KEPT_S,
     AdminApp,
     make_admin_service,
-    told_address,
+    reported_address,
 )
 from dledger.admin.sites.cluster import MemberReport
 from dledger.base.log_lines import LogLevels
@@ -151,8 +151,8 @@ class PageTests(PageCase):
         ):
             self.node.picture = picture(**facts)
             self.assertEqual(self.document("/healthz")["status"], "ok")
-            (told,) = self.document("/readyz", 503)["reasons"]
-            self.assertIn(reason, told)
+            (reported,) = self.document("/readyz", 503)["reasons"]
+            self.assertIn(reason, reported)
         self.node.picture = picture(machine=MACHINE, healthy_lag_entries=90)
         self.assertEqual(self.document("/readyz")["reasons"], [])
 
@@ -277,16 +277,17 @@ class PageTests(PageCase):
 class ServiceTests(SynchronousTestCase):
     """Where it listens."""
 
-    def test_told_address(self) -> None:
+    def test_reported_address(self) -> None:
         """The port that others may ask; none for what is not a TCP port, or is not known yet."""
-        for given, told in (
+        for given, reported in (
             ("8080", "127.0.0.1:8080"), ("tcp:8080", "127.0.0.1:8080"),
             ("tcp:8080:interface=0.0.0.0", "0.0.0.0:8080"), ("tcp:port=8080:interface=", "0.0.0.0:8080"),
             ("tcp6:8080", "[::1]:8080"), ("tcp6:8080:interface=\\:\\:", "[::]:8080"),
             ("tcp:0", ""), ("unix:admin.sock", ""), ("ssl:8080", ""), ("tcp:99999", ""),
         ):
-            self.assertEqual(told_address(given), told, given)
-        self.assertEqual(told_address("tcp:8080:interface=10.0.0.1", is_secure=True), "https://10.0.0.1:8080")
+            self.assertEqual(reported_address(given), reported, given)
+        secure = reported_address("tcp:8080:interface=10.0.0.1", is_secure=True)
+        self.assertEqual(secure, "https://10.0.0.1:8080")
 
     def test_listens_while_it_runs(self) -> None:
         """From start to stop."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.serving.admin_ports import admin_finding, is_beyond_loopback, loopback_unless_told
+from dledger.base.serving.admin_ports import admin_finding, is_beyond_loopback, loopback_unless_reported
 
 
 class PlaceTests(SynchronousTestCase):
     """What an endpoint string says."""
 
-    def test_loopback_unless_told(self) -> None:
+    def test_loopback_unless_reported(self) -> None:
         """Nobody from elsewhere unless somebody said so."""
         for given, used in (
             ("8080", "tcp:8080:interface=127.0.0.1"),
@@ -20,7 +20,7 @@ class PlaceTests(SynchronousTestCase):
             ("tcp6:8080", "tcp6:8080:interface=\\:\\:1"),
             ("unix:admin.sock", "unix:admin.sock"),
         ):
-            self.assertEqual(loopback_unless_told(given), used)
+            self.assertEqual(loopback_unless_reported(given), used)
 
     def test_beyond_loopback(self) -> None:
         """All but the loopback interface, also in other spellings, and what cannot be known."""

@@ -48,9 +48,9 @@ class PlacesTests(SynchronousTestCase):
         found = ClientPlaces(2 * DOOR_PLACES, share_percent=25)
         for number in range(4):
             found.take(number, "10.0.0.1")
-        told = found.refusal("next", "::ffff:10.0.0.1")
-        self.assertIn("10.0.0.1 has 4 connections, which is the share of one address", told)
-        self.assertIn("connections_share", told)
+        reported = found.refusal("next", "::ffff:10.0.0.1")
+        self.assertIn("10.0.0.1 has 4 connections, which is the share of one address", reported)
+        self.assertIn("connections_share", reported)
         self.assertEqual(found.refusal("next", "10.0.0.2"), "")
         found.leave(0)
         self.assertEqual(found.refusal("next", "10.0.0.1"), "")

@@ -22,8 +22,8 @@ class FoldingTests(SynchronousTestCase):
         for _ in range(int(2 * AGAIN_S) + 1):
             said.append(self.folding.happened(("x",)))
             self.clock.advance(1)
-        told = [one for one in said if one is not None]
-        self.assertEqual(told, [{}, {"times": 61, "since_s": 60}, {"times": 121, "since_s": 120}])
+        reported = [one for one in said if one is not None]
+        self.assertEqual(reported, [{}, {"times": 61, "since_s": 60}, {"times": 121, "since_s": 120}])
 
     def test_end(self) -> None:
         """An episode that was not reported to its end is reported when it is over; then it begins again."""

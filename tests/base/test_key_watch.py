@@ -73,10 +73,11 @@ class KeyWatchTests(SynchronousTestCase):
     def test_of_another_member(self) -> None:
         """Is said at the start, and when such a certificate takes the place of a right one."""
         self.assertEqual(self.said, [])
-        for names, told in (({"n1", "x.org"}, "n1, x.org"), (set[str](), "none")):
+        for names, reported in (({"n1", "x.org"}, "n1, x.org"), (set[str](), "none")):
             self.keys.names, self.keys.outcomes = names, [True]
             _, sentence = self.said_at(0)
-            self.assertIn(f"(n0.pem) has no DNS name n0, only {told}: members and clients refuse", sentence)
+            self.assertIn(f"(n0.pem) has no DNS name n0, only {reported}: members and clients refuse",
+                          sentence)
         self.assertEqual(self.said_at(10), [])
         KeyWatch(self.keys, "broker b")  # type: ignore[arg-type]
         self.assertEqual(self.said, [])

@@ -130,9 +130,9 @@ class LinesTests(SynchronousTestCase):
         """The stream is the one that the journal reads."""
         with open(self.mktemp(), "w", encoding="ascii") as file:
             seen = os.fstat(file.fileno())
-            told = {"JOURNAL_STREAM": f"{seen.st_dev}:{seen.st_ino}"}
-            self.assertTrue(is_journal(file, told))
+            reported = {"JOURNAL_STREAM": f"{seen.st_dev}:{seen.st_ino}"}
+            self.assertTrue(is_journal(file, reported))
             self.assertFalse(is_journal(file, {"JOURNAL_STREAM": f"{seen.st_dev}:{seen.st_ino + 1}"}))
             self.assertFalse(is_journal(file, {}))
-        self.assertFalse(is_journal(file, told))
-        self.assertFalse(is_journal(io.StringIO(), told))
+        self.assertFalse(is_journal(file, reported))
+        self.assertFalse(is_journal(io.StringIO(), reported))

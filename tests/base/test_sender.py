@@ -68,7 +68,7 @@ class SenderCase(SynchronousTestCase):
         self.sender: WindowedSender[int] = WindowedSender(
             self.target, clock=self.clock, turn=turn_of(self.clock), limits=self.limits
         )
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.addCleanup(self.close)
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class SenderCase(SynchronousTestCase):
         self.assertEqual((self.sender.pending_count, self.sender.pending_bytes), (0, 0))
 
     def submit(self, *bodies: bytes, key: object = None, stream: object = None) -> None:
-        """One call; its outcome goes into C{told}."""
+        """One call; its outcome goes into C{reported}."""
         deadline_s = self.clock.seconds() + 5.0
         size = sum(map(len, bodies))
-        self.sender.submit(SendCall(bodies, size, self.told.append, deadline_s, key, stream))
+        self.sender.submit(SendCall(bodies, size, self.reported.append, deadline_s, key, stream))
 
     def answer(self, at: int, result: int | None = None, error: DLedgerError | None = None) -> None:
         """Settle a frame: stored with the same result for all parts, or unknown."""
@@ -113,7 +113,7 @@ class WindowTests(SenderCase):
         self.assertEqual(self.frames, [[b"0", b"1", b"2"], [b"3", b"4", b"5"]])
         self.answer(0, 7)
         self.assertEqual(self.frames[2:], [[b"6", b"7"]])
-        self.assertEqual(self.told, [(None, (7,), 0, 0)] * 3)
+        self.assertEqual(self.reported, [(None, (7,), 0, 0)] * 3)
 
     def test_one_after_the_other(self) -> None:
         """A program that waits for each call does not wait for the end of the turn, from the second on."""
@@ -138,7 +138,7 @@ class WindowTests(SenderCase):
         self.clock.advance(0)
         self.assertEqual(self.frames[4:], [[b"f"]])
         self.answer(4, 5)
-        self.assertEqual([told[1] for told in self.told], [(1,), (2,), (3,), (4,), (4,), (5,)])
+        self.assertEqual([reported[1] for reported in self.reported], [(1,), (2,), (3,), (4,), (4,), (5,)])
 
     def test_bytes(self) -> None:
         """Frames are bounded in bytes without an answer, too."""
@@ -173,7 +173,7 @@ class WindowTests(SenderCase):
         self.submit(b"e", b"f", b"g")
         self.clock.advance(0)
         self.assertEqual(self.frames, [[b"a", b"b", b"c"], [b"e", b"f", b"g"]])
-        self.assertEqual([failed for _, _, failed, _ in self.told], [4, 3])
+        self.assertEqual([failed for _, _, failed, _ in self.reported], [4, 3])
         self.target.refuses = None
         self.submit(b"h")
         self.clock.advance(0)
@@ -212,7 +212,7 @@ class OutcomeTests(SenderCase):
         frame, _ = self.target.sent[2]
         self.assertTrue(self.sender.answered(frame))
         self.assertFalse(self.sender.hold(frame, BUSY))
-        self.assertEqual(self.told, [(ResponseCode.LEADER_PENDING_FULL, (9,), 3, 0)])
+        self.assertEqual(self.reported, [(ResponseCode.LEADER_PENDING_FULL, (9,), 3, 0)])
 
     def test_stream(self) -> None:
         """After an unknown body nothing more of its stream is sent; other calls go on."""
@@ -226,7 +226,7 @@ class OutcomeTests(SenderCase):
         self.answer(1, 7)
         self.assertEqual(self.frames, [[b"a"], [b"c"]])
         lost = ResponseCode.NETWORK_ERROR
-        self.assertEqual(self.told, [
+        self.assertEqual(self.reported, [
             (lost, (), 1, 0), (lost, (), 1, 0), (lost, (), 2, 0), (lost, (), 0, 1), (None, (7,), 0, 0),
         ])
 
@@ -238,9 +238,9 @@ class OutcomeTests(SenderCase):
         self.submit(b"b", b"c", stream=mine)
         self.clock.advance(0)
         self.answer(0, error=DLedgerError(ResponseCode.NETWORK_ERROR))
-        self.assertEqual(self.told, [(ResponseCode.NETWORK_ERROR, (), 0, 1)])
+        self.assertEqual(self.reported, [(ResponseCode.NETWORK_ERROR, (), 0, 1)])
         self.answer(1, 7)
-        self.assertEqual(self.told[1:], [(ResponseCode.NETWORK_ERROR, (7,), 1, 0)])
+        self.assertEqual(self.reported[1:], [(ResponseCode.NETWORK_ERROR, (7,), 1, 0)])
         self.assertEqual(self.frames, [[b"a"], [b"b"]])
 
     def test_stream_past_its_deadline(self) -> None:
@@ -252,7 +252,7 @@ class OutcomeTests(SenderCase):
         self.clock.advance(4.0)
         self.submit(b"b", stream=mine)
         self.clock.advance(1.2)
-        self.assertEqual(self.told, [
+        self.assertEqual(self.reported, [
             (ResponseCode.TIMEOUT, (), 1, 0), (ResponseCode.TIMEOUT, (), 0, 1),
         ])
 
@@ -262,9 +262,9 @@ class OutcomeTests(SenderCase):
         self.submit(b"a", b"b", b"c", b"d", b"e")
         self.clock.advance(0)
         self.clock.pump([0.1] * 51)
-        self.assertEqual(self.told, [(ResponseCode.TIMEOUT, (), 2, 3)])
+        self.assertEqual(self.reported, [(ResponseCode.TIMEOUT, (), 2, 3)])
         self.answer(0, 1)
-        self.assertEqual(len(self.told), 1)
+        self.assertEqual(len(self.reported), 1)
 
     def test_callback_that_raises(self) -> None:
         """It is logged, and the others are informed."""
@@ -276,7 +276,7 @@ class OutcomeTests(SenderCase):
         self.submit(b"b")
         self.clock.advance(0)
         self.answer(0, 3)
-        self.assertEqual(self.told, [(None, (3,), 0, 0)])
+        self.assertEqual(self.reported, [(None, (3,), 0, 0)])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_closed(self) -> None:
@@ -287,7 +287,7 @@ class OutcomeTests(SenderCase):
         self.sender.close()
         self.sender.close()
         self.submit(b"e")
-        self.assertEqual([(code, failed, unknown) for code, _, failed, unknown in self.told], [
+        self.assertEqual([(code, failed, unknown) for code, _, failed, unknown in self.reported], [
             (ResponseCode.TIMEOUT, 0, 1), (ResponseCode.TIMEOUT, 3, 0), (ResponseCode.NETWORK_ERROR, 1, 0),
         ])
 
@@ -301,7 +301,7 @@ class WaitingTests(SenderCase):
         """One waits, the next is refused; the first is sent when there is room."""
         for body in (b"a", b"b", b"c", b"d"):
             self.submit(body)
-        self.assertEqual(self.told, [(ResponseCode.LEADER_PENDING_FULL, (), 1, 0)])
+        self.assertEqual(self.reported, [(ResponseCode.LEADER_PENDING_FULL, (), 1, 0)])
         self.clock.advance(0)
         self.answer(0, 1)
         self.assertEqual(self.frames, [[b"a", b"b"], [b"c"]])

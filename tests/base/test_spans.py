@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.tracing.spans import BoundedSpans, SpanContext, read_context, write_context
-from tests.base.told_spans import ToldSpans
+from tests.base.reported_spans import ReportedSpans
 
 #: The example of the W3C.
 TEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -44,8 +44,8 @@ class BoundedTests(SynchronousTestCase):
 
     def test_bound(self) -> None:
         """One more is left out, and counted; an end makes room."""
-        told = ToldSpans()
-        spans = BoundedSpans(told, spans_max=2)
+        reported = ReportedSpans()
+        spans = BoundedSpans(reported, spans_max=2)
         first, _second = spans.begin("a", {}), spans.begin("b", {})
         self.assertIsNone(spans.begin("c", {}))
         self.assertEqual(spans.left_out, 1)
@@ -53,4 +53,4 @@ class BoundedTests(SynchronousTestCase):
         self.assertIsNone(spans.context_of(None))
         spans.end(first, result="x")
         self.assertIsNotNone(spans.begin("d", {}))
-        self.assertEqual([one.name for one in told.all], ["a", "b", "d"])
+        self.assertEqual([one.name for one in reported.all], ["a", "b", "d"])

@@ -19,10 +19,10 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before = faults()
-told = tuning.keep_freed_memory()
+reported = tuning.keep_freed_memory()
 faults()
 tuning.spare_the_collector()
-print(platform.libc_ver()[0], told, before, faults(), gc.get_freeze_count() > 0, gc.get_threshold()[0])
+print(platform.libc_ver()[0], reported, before, faults(), gc.get_freeze_count() > 0, gc.get_threshold()[0])
 """
 
 
@@ -34,9 +34,9 @@ class TuningTests(SynchronousTestCase):
         run = subprocess.run(
             [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=60, check=True
         )
-        libc, told, before, after, is_frozen, young = run.stdout.split()
+        libc, reported, before, after, is_frozen, young = run.stdout.split()
         self.assertEqual((is_frozen, young), ("True", "10000"))
-        self.assertEqual(told, str(libc == "glibc"))
+        self.assertEqual(reported, str(libc == "glibc"))
         if libc == "glibc":
             # 8 MiB are 2,048 pages, each of them zeroed anew in each of 50 rounds; then in none.
             self.assertGreater(int(before), 50 * 1024)

@@ -59,11 +59,11 @@ class Sending(Writing):
     ) -> None:
         super().__init__(disk, options=options, store=store, **ha)
         self.created = 0
-        tell = self.broker.topics_changed
+        notify = self.broker.topics_changed
 
         def topics_changed() -> None:
             self.created += 1
-            tell()
+            notify()
 
         self.broker.topics_changed = topics_changed  # type: ignore[method-assign]
 

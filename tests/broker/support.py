@@ -178,7 +178,7 @@ def messages_in(log: CommitLog) -> list[Message]:
     return found
 
 
-class Told(BrokerEvents):
+class Reported(BrokerEvents):
     """
     Events that are remembered.
 

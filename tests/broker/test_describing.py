@@ -75,7 +75,7 @@ class StatusTests(ServiceCase):
 
     def test_pages(self) -> None:
         """They begin before the store is open, so that they can say that it starts, and end last."""
-        told = []
+        reported = []
 
         class Pages:
             running = False
@@ -83,18 +83,18 @@ class StatusTests(ServiceCase):
             def startService(self) -> None:
                 """See IService."""
                 self.running = True
-                told.append(service.status().problem)
+                reported.append(service.status().problem)
 
             def stopService(self) -> None:
                 """See IService."""
-                told.append(service.status().problem)
+                reported.append(service.status().problem)
 
         self.make_admin = lambda _: Pages()  # type: ignore[assignment, return-value]
         service = self.make()
         service.startService()
         self.settle()
         self.stop()
-        self.assertEqual(told, ["it starts", "it does not run"])
+        self.assertEqual(reported, ["it starts", "it does not run"])
 
     def test_no_pages(self) -> None:
         """Tokens that are not sound stop the start."""

@@ -264,10 +264,10 @@ class RightsTests(GateCase):
 
     def test_by_place_in_the_log(self) -> None:
         """A message that is named by its offset needs SUB of its topic, to be seen or sent back."""
-        (told,) = self.ask(signed(send_of(topic="T2"), OPERATOR))
-        self.assertEqual(told.code, 0)
-        (told,) = self.ask(signed(send_of(topic="T1"), OPERATOR))
-        offsets = [int(told.ext_fields["msgId"][16:], 16)]
+        (reported,) = self.ask(signed(send_of(topic="T2"), OPERATOR))
+        self.assertEqual(reported.code, 0)
+        (reported,) = self.ask(signed(send_of(topic="T1"), OPERATOR))
+        offsets = [int(reported.ext_fields["msgId"][16:], 16)]
         offsets.insert(0, 0)
         for offset, is_own in zip(offsets, (False, True), strict=True):
             view = command(33, {"offset": str(offset)})
@@ -294,9 +294,9 @@ class RightsTests(GateCase):
     def test_transactions(self) -> None:
         """The end of a transaction needs PUB of its real topic; the half message is seen with SUB of it."""
         half = send_of(b"half", topic="T1", properties="TRAN_MSG\x01true\x02PGROUP\x01P\x02")
-        (told,) = self.ask(signed(half, PRODUCER))
-        self.assertEqual(told.code, 0)
-        offset = str(int(told.ext_fields["msgId"][16:], 16))
+        (reported,) = self.ask(signed(half, PRODUCER))
+        self.assertEqual(reported.code, 0)
+        offset = str(int(reported.ext_fields["msgId"][16:], 16))
         end = command(37, {"producerGroup": "P", "commitOrRollback": "12", "commitLogOffset": offset,
                            "tranStateTableOffset": "0"})
         self.refused(end, None, "accessKey")
@@ -564,8 +564,8 @@ class ChangesTests(ServiceCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(FILE % "")
         self.start(aclEnable="true", acl_file=str(path), changeHosts="")
-        (told,) = self.codes("10.0.0.7", signed(command(215, {"topic": "T9"}), OPERATOR))
-        self.assertEqual(told[0], 0)
+        (reported,) = self.codes("10.0.0.7", signed(command(215, {"topic": "T9"}), OPERATOR))
+        self.assertEqual(reported[0], 0)
         self.assertIn("accessKey", self.codes("127.0.0.1", command(215, {"topic": "T9"}))[0][1])
         self.stop()
 

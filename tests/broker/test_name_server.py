@@ -185,11 +185,11 @@ class RegistrarTests(SynchronousTestCase):
         self.servers.answer()
         self.registrar.role_changed()
         self.assertEqual(len(self.servers.answer()), 2)
-        told = []
+        reported = []
         for second in range(30):
             self.wait(1)
-            told += [second for _ in self.servers.answer()]
-        self.assertEqual(told, sorted([*range(1, 20, 2)] * 2))
+            reported += [second for _ in self.servers.answer()]
+        self.assertEqual(reported, sorted([*range(1, 20, 2)] * 2))
 
     def test_lost_connection(self) -> None:
         """
@@ -256,8 +256,8 @@ class RegistrarTests(SynchronousTestCase):
                     "otherBrokerAddr": other
                 } if other else {}))
             asked[1][2].callback(OK)
-            told = [event for event in events if "had our place" in event["log_format"]]
-            self.assertEqual([event["other"] for event in told], [other] * logged)
+            reported = [event for event in events if "had our place" in event["log_format"]]
+            self.assertEqual([event["other"] for event in reported], [other] * logged)
         self.assertEqual(self.registrar.overtaken, 3)
         self.registrar.role_changed()
         self.servers.answer(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={"otherBrokerAddr": "x:1"}))

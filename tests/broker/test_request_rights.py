@@ -65,7 +65,7 @@ class Client:
         (found,) = [one for one in sent_commands(self.transport.value())[before:] if one.is_response]
         return found
 
-    def told(self, code: int) -> list[RemotingCommand]:
+    def reported(self, code: int) -> list[RemotingCommand]:
         """The notices that the broker sent by itself."""
         return [
             one for one in sent_commands(self.transport.value()) if not one.is_response and one.code == code
@@ -255,16 +255,16 @@ class ClientTests(RightsCase):
             self.assertEqual(client.say(produces(f"c{number}", "pay"), keys).code, 0)
         self.wait()
         for client, _ in strangers:
-            self.assertEqual(client.told(39), [])
+            self.assertEqual(client.reported(39), [])
             self.assertNotIn(MARK, client.transport.value())
         payer = self.open()
         self.assertEqual(payer.say(produces("payer", "pay"), PAYER).code, 0)
         for number, (client, keys) in enumerate(strangers):  # they are heard last
             client.say(produces(f"c{number}", "pay"), keys)
         self.wait()
-        self.assertIn(MARK, payer.told(39)[0].body)
+        self.assertIn(MARK, payer.reported(39)[0].body)
         for client, _ in strangers:
-            self.assertEqual(client.told(39), [])
+            self.assertEqual(client.reported(39), [])
 
     def test_right_withdrawn(self) -> None:
         """The right counts that it has when somebody is asked."""
@@ -273,7 +273,7 @@ class ClientTests(RightsCase):
         self.half()
         self.rewrite(ACCOUNTS.replace("T2=PUB|SUB", "T2=SUB"))
         self.wait()
-        self.assertEqual(payer.told(39), [])
+        self.assertEqual(payer.reported(39), [])
 
     def test_client_id(self) -> None:
         """It belongs to the account that registered it, while a connection of that client lives."""
@@ -290,10 +290,10 @@ class ClientTests(RightsCase):
         reply = send_of(b"yes", code=325, topic="DefaultCluster_REPLY_TOPIC",
                         properties="REPLY_TO_CLIENT\x01asker@1\x02")
         self.assertEqual(self.open().say(reply, HALF_MEMBER).code, 0)
-        self.assertEqual((len(victim.told(326)), intruder.told(326)), (1, []))
+        self.assertEqual((len(victim.reported(326)), intruder.reported(326)), (1, []))
         self.rewrite(ACCOUNTS.replace("asker-key", "asker-no-more"))
         self.assertIn("not found", self.open().say(reply, HALF_MEMBER).remark or "")
-        self.assertEqual(len(victim.told(326)), 1)
+        self.assertEqual(len(victim.reported(326)), 1)
 
     def test_same_account(self) -> None:
         """A client that connects again has its id at once, and loses it with its last connection."""
@@ -332,4 +332,4 @@ class ClientTests(RightsCase):
         self.assertEqual(len(self.broker.producer_table), 1)
         self.half()
         self.wait()
-        self.assertEqual(client.told(39), [])
+        self.assertEqual(client.reported(39), [])

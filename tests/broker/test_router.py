@@ -329,7 +329,7 @@ class ConnectionTests(RouterCase):
         first.abort("gone")
         self.connect()
 
-    def test_groups_are_told(self) -> None:
+    def test_groups_are_reported(self) -> None:
         """Of connections that end, and that take output again."""
         connection, _ = self.connect()
         connection.pauseProducing()

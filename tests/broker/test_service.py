@@ -500,8 +500,8 @@ class SlaveTests(ServiceCase):
         with capturedLogs() as events:
             self.broker.replication.keep_house()
             self.broker.replication.keep_house()
-        told = [event for event in events if "house-keeping" in event["log_format"]]
-        self.assertEqual([event["reason"] for event in told], ["[Errno 5] Input/output error"])
+        reported = [event for event in events if "house-keeping" in event["log_format"]]
+        self.assertEqual([event["reason"] for event in reported], ["[Errno 5] Input/output error"])
         self.stop(8.0)
 
     def test_by_name_server(self) -> None:

@@ -268,8 +268,8 @@ class PopsTests(AgainCase):
         with capturedLogs() as events:
             self.wait(3)
         self.assertEqual([one.body for one in self.of("T1")], [b"new"])
-        told = [one for one in events if "is skipped" in str(one.get("log_format"))]
-        self.assertEqual([one["reason"] for one in told], ["topic T1 was deleted"])
+        reported = [one for one in events if "is skipped" in str(one.get("log_format"))]
+        self.assertEqual([one["reason"] for one in reported], ["topic T1 was deleted"])
 
 
 class KeptQueueTests(AgainCase):

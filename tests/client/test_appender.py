@@ -91,7 +91,7 @@ class PlainTests(GroupCase):
             self.appends_at("n0"), [(b"12345", b"12345"), (b"1",), (b"123456789012345",), (b"1", b"2")]
         )
 
-    def test_frames_unless_told_otherwise(self) -> None:
+    def test_frames_unless_reported_otherwise(self) -> None:
         """
         512 bodies or 128 KiB: larger ones gain nothing, and keep later appends waiting; smaller ones
         cost a round for each.

@@ -352,16 +352,16 @@ class AppendManyTests(SynchronousTestCase):
 
     def test_progress_is_reported_to_the_caller(self) -> None:
         """Reported in the calling thread; the last is the whole."""
-        told: list[int] = []
+        reported: list[int] = []
         threads: set[int] = set()
 
         def progress(count: int) -> None:
-            told.append(count)
+            reported.append(count)
             threads.add(threading.get_ident())
 
         self.log.append_many([b"x"] * 50, window=3, progress=progress)
-        self.assertEqual((told[-1], threads), (50, {threading.get_ident()}))
-        self.assertEqual(told, sorted(told))
+        self.assertEqual((reported[-1], threads), (50, {threading.get_ident()}))
+        self.assertEqual(reported, sorted(reported))
 
     def test_the_first_failure_ends_the_stream(self) -> None:
         """The first failure ends it; what is acknowledged from the start is counted."""

@@ -16,7 +16,7 @@ from dledger.client.answers.errors import (
     Timeout,
     append_error,
     failure_of,
-    told,
+    reported,
 )
 from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
@@ -39,7 +39,7 @@ class KindTests(SynchronousTestCase):
             error = failure_of(code, index=3)
             self.assertIs(type(error), kind)
             self.assertEqual((error.code, error.facts), (code, {"index": 3}))
-            self.assertIs(type(told(DLedgerError(code))), kind)
+            self.assertIs(type(reported(DLedgerError(code))), kind)
 
     def test_appends_fail_or_are_unknown(self) -> None:
         """Failed or unknown in any case; some of them for a reason with a name."""
@@ -50,7 +50,7 @@ class KindTests(SynchronousTestCase):
         self.assertIs(append_error(ResponseCode.TIMEOUT, is_unknown=True), AppendTimeout)
         self.assertIs(append_error(ResponseCode.TIMEOUT, is_unknown=False), AppendFailed)
         error = append_error(ResponseCode.NOT_LEADER, is_unknown=False)(ResponseCode.NOT_LEADER, failed=2)
-        self.assertIs(told(error), error)
+        self.assertIs(reported(error), error)
         self.assertIsInstance(error, NotLeader)
 
     def test_errors_have_short_names(self) -> None:

@@ -30,7 +30,7 @@ NOW_MS = 1_767_323_045_678
 
 
 @attrs.frozen
-class Told:
+class Reported:
     """What a member has said of its log."""
 
     has_times: bool = True
@@ -43,7 +43,7 @@ class FakeLink:
     member_id: str
     answer: PullResponse | None = None
     native: bool = True
-    metadata: Told = Told()
+    metadata: Reported = Reported()
 
     def ask(self, request: PullRequest, timeout_s: float) -> Deferred[PullResponse | None]:
         """The answer."""

@@ -232,7 +232,7 @@ class MembersTests(SynchronousTestCase):
             return endpoint_for(address)
 
         self.patch(self.members, "_endpoint_for", dial)
-        self.members.told["n1"] = "elsewhere:1"
+        self.members.reported["n1"] = "elsewhere:1"
         self.group["n1"].is_silent = True
         connection = self.members.connection("n1")
         self.group.settle()
@@ -276,8 +276,8 @@ class MembersTests(SynchronousTestCase):
     def test_the_number_of_members_is_bounded(self) -> None:
         """The bound of all; the caller's members are among them."""
         self.group.peers = {f"x{number}": f"x{number}.test:1" for number in range(MEMBERS_MAX)}
-        for teller in ("n0", "n1", "n2"):
-            self.members.learn(teller, {f"{teller}.{number}": "a:1" for number in range(1000)})
+        for reporter in ("n0", "n1", "n2"):
+            self.members.learn(reporter, {f"{reporter}.{number}": "a:1" for number in range(1000)})
         for number in range(1000):
             self.members.learn(f"x{number}", {f"y{number}.{each}": "a:1" for each in range(1000)})
         self.assertEqual(len(self.members.addresses), ADDRESSES_MAX)

@@ -24,7 +24,7 @@ class MisuseTests(SynchronousTestCase):
         self.log = LiveGroup().open()
         self.addCleanup(self.log.close)
 
-    def test_a_forked_process_is_told(self) -> None:
+    def test_a_forked_process_is_reported(self) -> None:
         """A forked process has no thread and no connections: every call says so at once."""
         self.log.append(b"a")
 

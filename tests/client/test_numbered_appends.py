@@ -115,17 +115,17 @@ class FeedTests(ClientCase):
         def append(part: list[bytes], *, sequence: int | None) -> Any:
             return self.client.append_many(part, producer="p", sequence=sequence)
 
-        return feed_numbered(wait, append, bodies, window, self.told.append, sequence)
+        return feed_numbered(wait, append, bodies, window, self.reported.append, sequence)
 
     def setUp(self) -> None:
         super().setUp()
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.is_slow = False
 
     def test_a_feed_sends_parts(self) -> None:
         """As many at a time as the window has; the places are those of all of them."""
         summary = self.feed(iter(BODIES))
-        self.assertEqual((summary.count, summary.first_index, self.told), (7, 1, [3, 6, 7]))
+        self.assertEqual((summary.count, summary.first_index, self.reported), (7, 1, [3, 6, 7]))
         self.assertEqual([self.group.log[summary.index_of(at)] for at in range(7)], BODIES)
         self.assertEqual(self.feed([], sequence=7).count, 0)
 

@@ -41,7 +41,7 @@ class ClientCase(SynchronousTestCase):
         answer = member.answer
 
         def lost(request: Request) -> Any:
-            told = answer(request)
+            reported = answer(request)
             if isinstance(request, AppendOnceRequest) and left[0]:
                 left[0] -= 1
                 self.clock.callLater(0, member.lose_connections)
@@ -49,7 +49,7 @@ class ClientCase(SynchronousTestCase):
                 self.clock.callLater(0, setattr, member, "is_silent", False)
                 for wire in member.wires:
                     wire.lose()
-            return told
+            return reported
 
         member.answer = lost  # type: ignore[method-assign]
 
@@ -267,15 +267,16 @@ class NumberedTests(ClientCase):
             for bodies, call in calls:
                 outcome = self.successResultOf(call.addErrback(lambda failure: failure.value))
                 runs = outcome.appended if isinstance(outcome, AppendError) else outcome
-                told = {bodies[run.offset + at]: run.index + at for run in runs for at in range(run.count)}
-                for body, index in told.items():
+                reported = {bodies[run.offset + at]: run.index + at for run in runs
+                            for at in range(run.count)}
+                for body, index in reported.items():
                     self.assertEqual(place[body], index, f"seed {seed}")
                 if isinstance(outcome, AppendError):
                     there = sum(body in place for body in bodies)
-                    self.assertTrue(len(told) <= there <= len(told) + outcome.unknown, f"seed {seed}")
-                    counted = len(told) + outcome.failed + outcome.unknown
+                    self.assertTrue(len(reported) <= there <= len(reported) + outcome.unknown, f"seed {seed}")
+                    counted = len(reported) + outcome.failed + outcome.unknown
                     self.assertEqual(counted, len(bodies), f"seed {seed}")
                 else:
-                    self.assertEqual(len(told), len(bodies), f"seed {seed}")
+                    self.assertEqual(len(reported), len(bodies), f"seed {seed}")
             self.client.close()
             self.group.settle()

@@ -266,7 +266,7 @@ class RemotingTests(TailCase):
         self.group.run(2.0)
         self.assertEqual(reader.indexes, [9, 10])
 
-    def test_java_does_not_tell_its_end(self) -> None:
+    def test_java_does_not_notify_its_end(self) -> None:
         """The last few cannot be found there."""
         for member in self.group.members.values():
             member.wire_version = 0

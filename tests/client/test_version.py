@@ -63,8 +63,8 @@ class VersionTests(SynchronousTestCase):
         self.assertEqual(dledger.__version__, version_of(root))
         self.assertTrue(dledger.__version__.startswith(VERSION))
         if (root / ".git").exists():
-            told = subprocess.run(
+            reported = subprocess.run(
                 ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True
             )
-            if told.returncode == 0:
-                self.assertEqual(commit_of(root), told.stdout.strip())
+            if reported.returncode == 0:
+                self.assertEqual(commit_of(root), reported.stdout.strip())

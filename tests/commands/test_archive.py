@@ -154,8 +154,8 @@ class ArchiveCommandsTests(GroupCase):
     def test_expire(self) -> None:
         """Says what would go, and removes it only when asked to; a member goes on after it."""
         first = self.shipped()
-        told = self.run_cli("archive", "--expire", self.place, "--keep-bytes", "0")
-        self.assertExit(told, 0, f"would delete {first['segments'] - 1} segments", "Nothing was changed")
+        reported = self.run_cli("archive", "--expire", self.place, "--keep-bytes", "0")
+        self.assertExit(reported, 0, f"would delete {first['segments'] - 1} segments", "Nothing was changed")
         self.assertExit(self.run_cli("archive", "--expire", self.place, "--keep-days", "1"), 0,
                         "would delete 0 segments")
         self.assertEqual(len(os.listdir(f"{self.place}/data")), first["segments"])
@@ -238,7 +238,7 @@ class FollowerTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.now = 100.0
         self.slept: list[float] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.errors: list[BaseException | None] = []
 
     def follower(self) -> ArchiveFollower:
@@ -253,7 +253,7 @@ class FollowerTests(SynchronousTestCase):
             self.now += seconds
 
         return ArchiveFollower(turn, interval_s=5.0, patience_s=60.0, seconds=lambda: self.now, sleep=sleep,
-                               tell=self.told.append)
+                               notify=self.reported.append)
 
     def test_fails(self) -> None:
         """The target, the disk of the member, a second writer: longer waits; a success begins anew."""
@@ -261,7 +261,7 @@ class FollowerTests(SynchronousTestCase):
         self.errors = [fails, StoreError("damage"), ArchiveBusy("another"), None, fails, None]
         self.assertRaises(KeyboardInterrupt, self.follower().run)
         self.assertEqual(self.slept, [5.0, 10.0, 20.0, 5.0, 5.0, 5.0])
-        self.assertEqual(self.told[:2], [
+        self.assertEqual(self.reported[:2], [
             "dledger: gone; trying again in 5 s", "dledger: damage; trying again in 10 s",
         ])
 

@@ -305,8 +305,8 @@ class CommandTests(ContextCase):
         self.assertExit(self.run_cli("context", "use", "prod"), 0, "prod is the current context")
         self.assertExit(self.run_cli("context", "list"), 0, "* prod\tn0-a:1\n  test\tm:1\n")
         token_file = os.path.abspath("app.token")
-        told = f"admin\thttp://a:1 http://b:1\ntoken_file\t{token_file}"
-        self.assertExit(self.run_cli("context", "show"), 0, told)
+        reported = f"admin\thttp://a:1 http://b:1\ntoken_file\t{token_file}"
+        self.assertExit(self.run_cli("context", "show"), 0, reported)
         shown = json.loads(self.run_cli("context", "show", "prod", "--json").stdout)
         self.assertEqual(shown, {"name": "prod", "is_current": True, "peers": "n0-a:1",
                                  "token_file": token_file, "admin": ["http://a:1", "http://b:1"]})

@@ -132,10 +132,10 @@ class ContextsTests(ContextCase):
                 self.assertExit(self.run_cli(*words), 0)
         made = parse_contexts(self.path.read_text(), "made")
         (example,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
-        told = parse_contexts(example, "example")
-        self.assertEqual(made.current, told.current)
-        self.assertEqual(set(made.by_name["prod"]), set(told.by_name["prod"]))
+        reported = parse_contexts(example, "example")
+        self.assertEqual(made.current, reported.current)
+        self.assertEqual(set(made.by_name["prod"]), set(reported.by_name["prod"]))
         for key in ("peers", "admin", "group"):
-            self.assertEqual(made.by_name["prod"][key], told.by_name["prod"][key])
+            self.assertEqual(made.by_name["prod"][key], reported.by_name["prod"][key])
         for key in KEYS:
             self.assertIn(f"`{key}`", section)

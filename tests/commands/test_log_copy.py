@@ -40,7 +40,7 @@ class CopyTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.slave, self.master = Path(self.mktemp()), Path(self.mktemp())
-        self.told: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
         for root, count in ((self.slave, 2), (self.master, 1)):
             (root / "commitlog").mkdir(parents=True)
             for number in range(count):
@@ -53,7 +53,7 @@ class CopyTests(SynchronousTestCase):
 
     def copy(self) -> LogCopy:
         """Give the master the slave's log."""
-        return copy_log(self.slave, self.master, progress=lambda *counts: self.told.append(counts))
+        return copy_log(self.slave, self.master, progress=lambda *counts: self.reported.append(counts))
 
     def everything(self, root: Path) -> dict[str, bytes]:
         """The files of a store, without its lock."""
@@ -64,7 +64,7 @@ class CopyTests(SynchronousTestCase):
         """Only the log comes; all that was made from the old one is set aside, and the metadata stay."""
         before, slave = self.everything(self.master), self.everything(self.slave)
         found = self.copy()
-        self.assertEqual((found.files, found.size, self.told[-1]), (2, 2 * SIZE, (4 * SIZE, 4 * SIZE)))
+        self.assertEqual((found.files, found.size, self.reported[-1]), (2, 2 * SIZE, (4 * SIZE, 4 * SIZE)))
         after = self.everything(self.master)
         logs = {name: data for name, data in slave.items() if name.startswith("commitlog/")}
         old = {f"set-aside-1/{name}": data for name, data in before.items() if not name.startswith("config")}
@@ -116,7 +116,7 @@ class CopyTests(SynchronousTestCase):
     def test_not_equal(self) -> None:
         """A copy that reads otherwise than the file is not taken; it is set aside by the next run."""
         before = self.everything(self.master)
-        self.patch(log_copy, "crc32", lambda data, start=0: len(self.told))
+        self.patch(log_copy, "crc32", lambda data, start=0: len(self.reported))
         self.assertRaises(OSError, self.copy)
         after = self.everything(self.master)
         self.assertEqual({name: after[name] for name in before}, before)

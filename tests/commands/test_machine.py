@@ -8,7 +8,7 @@ import json
 from dledger.client.answers.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
+from protocols.wire.ledger.machines import ReportedMachine, encode_reported_machine
 from tests.commands.fakes import CliCase
 
 
@@ -17,8 +17,8 @@ class MachineTests(CliCase):
 
     def test_shown(self) -> None:
         """Of each member: a machine that has failed, none, nonsense, no answer."""
-        told = ToldMachine(name="kv", version=2, state="failed", applied_index=9, failed_index=10)
-        machine = encode_told_machine(told)
+        reported = ReportedMachine(name="kv", version=2, state="failed", applied_index=9, failed_index=10)
+        machine = encode_reported_machine(reported)
         self.log.infos = (
             MemberInfo(
                 member_id="n0", address="a:1", role="leader", machine=machine, health="it has stopped"

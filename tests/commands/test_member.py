@@ -11,7 +11,7 @@ from dledger.cli.ledger import member
 from dledger.client.answers.errors import UnknownChange
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
+from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import MembershipResponse
 from tests.commands.fakes import CliCase, info
 
@@ -135,9 +135,11 @@ class ListTests(MemberCase):
 
     def test_changed(self) -> None:
         """As the leader's log says."""
-        told = encode_told([ToldMembership(7, 2, MemberLists({"n0": "h:1"}, {"n1": "h:2", "n3": "h:4"}))])
+        reported = encode_reported([ReportedMembership(7, 2, MemberLists({"n0": "h:1"},
+                                                                         {"n1": "h:2", "n3": "h:4"}))])
         self.log.infos = (
-            info("n0", role="leader", end_index=9, leader_id="n0", configuration=told), *self.log.infos[1:],
+            info("n0", role="leader", end_index=9, leader_id="n0", configuration=reported),
+            *self.log.infos[1:],
         )
         shown = json.loads(self.run_cli("member", "list", "--json").stdout)
         self.assertEqual([(one["member_id"], one["kind"], one["lag"]) for one in shown], [

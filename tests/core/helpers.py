@@ -199,7 +199,7 @@ class ListLedger(ListedChunks):
         self._check()
         if self.refuse is not None:
             code, self.refuse = self.refuse, None
-            raise DLedgerError(code, reason="told to refuse")
+            raise DLedgerError(code, reason="reported to refuse")
 
     def append_bodies(
         self, bodies: tuple[bytes, ...], term: int, *, channels: Sequence[int] = ()
@@ -234,7 +234,7 @@ class ListLedger(ListedChunks):
         return index
 
     def truncate_to(
-        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+        self, entry: EntryBatch, *, anew: bool = False, reported: tuple[Membership, ...] = ()
     ) -> None:
         """Make this entry the last one."""
         self._refuse_once()

@@ -312,7 +312,7 @@ class LeaderTests(SynchronousTestCase):
             pos=2048, leader_id="n0",
         ))
 
-    def test_commit_is_recorded_before_it_is_told(self) -> None:
+    def test_commit_is_recorded_before_it_is_reported(self) -> None:
         """Readers see an entry when its writer hears of it."""
         bench = Bench.make().lead()
         bench.match("n1")
@@ -358,13 +358,13 @@ class LeaderTests(SynchronousTestCase):
             token=token, code=ResponseCode.NOT_LEADER, term=2, count=1, leader_id="n2",
         )])
 
-    def test_deposed_and_never_told(self) -> None:
+    def test_deposed_and_never_reported(self) -> None:
         """501 after C{max_wait_ack_time_ms}, and never a second answer."""
         bench, token = self.deposed()
         effects = bench.run(2_400)
         self.assertEqual(of_type(effects, fx.AnswerAppend), [])
-        (told,) = of_type(bench.run(200), fx.AnswerAppend)
-        self.assertEqual((told.token, told.code, told.term, told.first_index),
+        (reported,) = of_type(bench.run(200), fx.AnswerAppend)
+        self.assertEqual((reported.token, reported.code, reported.term, reported.first_index),
                          (token, ResponseCode.TERM_CHANGED, 2, 0))
         self.assertEqual(bench.core.status().pending_appends, 0)
 

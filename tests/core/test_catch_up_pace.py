@@ -229,11 +229,11 @@ class LeaderTests(SynchronousTestCase):
         bench = Bench.make(ledger, term_start_entry=False, committed_index=count - 1).lead()
         bench.match("n2")
         (at_end,) = pushes(bench.seen, PushType.COMPARE, "n1")
-        bench.answer(at_end, self.told(ResponseCode.INCONSISTENT_STATE))
-        bench.answer(pushes(bench.seen, PushType.COMPARE, "n1")[-1], self.told())
+        bench.answer(at_end, self.reported(ResponseCode.INCONSISTENT_STATE))
+        bench.answer(pushes(bench.seen, PushType.COMPARE, "n1")[-1], self.reported())
         return bench
 
-    def told(self, code: ResponseCode = ResponseCode.SUCCESS) -> PushEntryResponse:
+    def reported(self, code: ResponseCode = ResponseCode.SUCCESS) -> PushEntryResponse:
         """An answer of n1."""
         return PushEntryResponse(
             group="g", code=code, term=2, begin_index=0, end_index=0, wire_version=1
@@ -248,9 +248,9 @@ class LeaderTests(SynchronousTestCase):
 
     def answers(self, bench: Bench) -> tuple[fx.Effect, ...]:
         """n1 acknowledges everything that it was pushed."""
-        told, effects = self.told(), list[fx.Effect]()
+        reported, effects = self.reported(), list[fx.Effect]()
         for one in pushes(bench.seen, PushType.APPEND, "n1"):
-            effects.extend(bench.answer(one, told))
+            effects.extend(bench.answer(one, reported))
         return tuple(effects)
 
     def counts(self, effects: Iterable[fx.Effect]) -> list[int]:

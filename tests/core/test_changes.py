@@ -196,8 +196,8 @@ class RemoveTests(LeaderCase):
 
     def test_introduced_no_longer(self) -> None:
         """A member that another list reported is no stranger until the own ledger has a list as late."""
-        told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
-        self.bench.step(ev.MembersIntroduced(teller_id="n1", membership=told))
+        reported = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
+        self.bench.step(ev.MembersIntroduced(reporter_id="n1", membership=reported))
         self.assertTrue(self.bench.core.member.knows("n9"))
         self.assertEqual(self.bench.core.member.introduced, {"n9": "h:9"})
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
@@ -207,21 +207,21 @@ class RemoveTests(LeaderCase):
     def test_a_false_list_hides_no_true_one(self) -> None:
         """Each member's word counts for itself: a false list hides no true one, and none fills the tables."""
 
-        def tell(teller_id: str, index: int, *ids: str) -> None:
-            told = Membership(voters=dict.fromkeys(ids, "h:1"), index=index, term=1)
-            self.bench.step(ev.MembersIntroduced(teller_id=teller_id, membership=told))
+        def notify(reporter_id: str, index: int, *ids: str) -> None:
+            reported = Membership(voters=dict.fromkeys(ids, "h:1"), index=index, term=1)
+            self.bench.step(ev.MembersIntroduced(reporter_id=reporter_id, membership=reported))
 
         members = self.bench.core.member
         full = [f"x{number}" for number in range(MEMBERS_MAX)]
-        tell("n1", INDEX_MAX, *full)
+        notify("n1", INDEX_MAX, *full)
         for number, one in enumerate(full):
-            tell(one, INDEX_MAX, *(f"y{number}-{at}" for at in range(MEMBERS_MAX)))
-        tell("stranger", 7, "n7")
-        tell("n2", 5, "n9")
+            notify(one, INDEX_MAX, *(f"y{number}-{at}" for at in range(MEMBERS_MAX)))
+        notify("stranger", 7, "n7")
+        notify("n2", 5, "n9")
         self.assertEqual(len(members.introduced), 2 * MEMBERS_MAX)
         self.assertLessEqual({*full, "n9"}, set(members.introduced))
-        tell("n1", 5, "n9")
-        tell("n9", 6, "n8")
+        notify("n1", 5, "n9")
+        notify("n9", 6, "n8")
         self.assertEqual(set(members.introduced), {"n9", "n8"})
 
     def test_leader_hands_over(self) -> None:

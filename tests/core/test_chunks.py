@@ -20,7 +20,7 @@ from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type,
 KIB = 1024
 
 
-def told(code: ResponseCode = ResponseCode.SUCCESS, *, end_index: int = -1) -> PushEntryResponse:
+def reported(code: ResponseCode = ResponseCode.SUCCESS, *, end_index: int = -1) -> PushEntryResponse:
     """The answer of a follower of ours."""
     return pushed(code, term=2, end_index=end_index)
 
@@ -52,7 +52,7 @@ class LeaderTests(SynchronousTestCase):
     def caught_up(self, bench: Bench, answer: PushEntryResponse | None = None) -> tuple[fx.Effect, ...]:
         """The follower says that it ends at 0, and is found equal there; then turn after turn comes."""
         at_end = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
-        answer = answer or told(ResponseCode.INCONSISTENT_STATE, end_index=0)
+        answer = answer or reported(ResponseCode.INCONSISTENT_STATE, end_index=0)
         bench.answer(at_end, answer)
         at_zero = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
         effects = bench.answer(at_zero, attrs.evolve(answer, code=ResponseCode.SUCCESS))
@@ -81,8 +81,8 @@ class LeaderTests(SynchronousTestCase):
         bench = self.leader()
         bench.ledger.entries = [(1, b"x" * (20 * KIB))] * 1000
         (at_end,) = pushes(bench.seen, PushType.COMPARE, "n1")
-        bench.answer(at_end, told(ResponseCode.INCONSISTENT_STATE, end_index=99))
-        effects = bench.answer(pushes(bench.seen, PushType.COMPARE, "n1")[-1], told(end_index=99))
+        bench.answer(at_end, reported(ResponseCode.INCONSISTENT_STATE, end_index=99))
+        effects = bench.answer(pushes(bench.seen, PushType.COMPARE, "n1")[-1], reported(end_index=99))
         self.assertEqual(spans(effects), [(100, 199, True)])
         self.assertEqual(len(of_type(effects, fx.ContinueLater)), 1)
         self.assertEqual(spans(bench.step(ev.TurnCame())), [(200, 299, True)])
@@ -99,7 +99,7 @@ class LeaderTests(SynchronousTestCase):
         self.caught_up(bench)
         bench.seen.clear()
         bench.step(ev.PeerConnected(peer_id="n1"))
-        answer = attrs.evolve(told(ResponseCode.INCONSISTENT_STATE, end_index=0), wire_version=0)
+        answer = attrs.evolve(reported(ResponseCode.INCONSISTENT_STATE, end_index=0), wire_version=0)
         self.assertFalse(any(one[2] for one in spans(self.caught_up(bench, answer))))
 
     def test_chunks_need_their_option_and_native_frames(self) -> None:
@@ -122,23 +122,23 @@ class LeaderTests(SynchronousTestCase):
                  if isinstance(request, PushEntryRequest) and isinstance(request.entries, EntryChunk)][number]
         bench.seen.clear()
         bench.now_ms += 100
-        effects = bench.answer(chunk, told(ResponseCode.UNSUPPORTED, end_index=end_index))
+        effects = bench.answer(chunk, reported(ResponseCode.UNSUPPORTED, end_index=end_index))
         for _ in range(100):
             if pushes(bench.seen, PushType.COMPARE, "n1"):
                 break
             bench.core.leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
             bench.tick(100)
         (compare,) = pushes(bench.seen, PushType.COMPARE, "n1")
-        bench.answer(compare, told(ResponseCode.INCONSISTENT_STATE, end_index=end_index))
+        bench.answer(compare, reported(ResponseCode.INCONSISTENT_STATE, end_index=end_index))
         compare = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
-        effects += bench.answer(compare, told(end_index=end_index)) + self.turns(bench)
+        effects += bench.answer(compare, reported(end_index=end_index)) + self.turns(bench)
         return self.acknowledged(bench, effects)
 
     def acknowledged(self, bench: Bench, effects: tuple[fx.Effect, ...]) -> tuple[fx.Effect, ...]:
         """The follower acknowledges all pushes, until there are no more. @return: all effects."""
         answered = 0
         while len(found := pushes(effects, PushType.APPEND, "n1")) > answered:
-            effects += bench.answer(found[answered], told()) + self.turns(bench)
+            effects += bench.answer(found[answered], reported()) + self.turns(bench)
             answered += 1
         return effects
 

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from protocols.wire.ledger.codes import VoteResult
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
+from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest
 from tests.core.helpers import Bench, granted, of_type, sent
 
@@ -16,7 +16,7 @@ from tests.core.helpers import Bench, granted, of_type, sent
 class DismissalTests(SynchronousTestCase):
     """n0 was removed by the entry at 7."""
 
-    def told(
+    def reported(
         self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32, then: str = "",
         knows: bool = True, others_know: bool = True,
     ) -> Bench:
@@ -33,40 +33,42 @@ class DismissalTests(SynchronousTestCase):
                     if isinstance(one.request, MetadataRequest)]
         self.assertEqual(asked.peer_id, "n1")
         lists = MemberLists(dict.fromkeys(voters.split(";"), "h:1"), {})
-        memberships = [ToldMembership(7, 5, lists)]
+        memberships = [ReportedMembership(7, 5, lists)]
         if then:
-            memberships.append(ToldMembership(9, 5, MemberLists(dict.fromkeys(then.split(";"), "h:1"), {})))
+            memberships.append(ReportedMembership(9, 5,
+                                                  MemberLists(dict.fromkeys(then.split(";"), "h:1"), {})))
         bench.answer(asked, MetadataResponse(
             group="g", term=5, wire_version=1, committed_index=committed_index, group_id=group_id,
-            is_group_known=others_know, configuration=encode_told(memberships),
+            is_group_known=others_know, configuration=encode_reported(memberships),
         ))
         bench.seen.clear()
         return bench
 
     def test_a_dismissed_member_asks_for_no_vote(self) -> None:
         """Its status says so, and it asks for no vote."""
-        bench = self.told()
+        bench = self.reported()
         self.assertTrue(bench.core.status().is_dismissed)
         bench.run(60_000)
         self.assertEqual(sent(bench.seen, VoteRequest), [])
 
     def test_a_member_is_not_dismissed_without_proof(self) -> None:
         """If it is a member, if the change may be taken back, or if another group says so."""
-        for bench in (self.told(voters="n0;n1"), self.told(committed_index=6), self.told(group_id="b" * 32)):
+        for bench in (self.reported(voters="n0;n1"), self.reported(committed_index=6),
+                      self.reported(group_id="b" * 32)):
             self.assertFalse(bench.core.status().is_dismissed)
             bench.run_until(VoteRequest)
 
     def test_an_id_that_one_of_both_knows(self) -> None:
         """A member that was removed before it knew the id to be that of the group believes one that does."""
-        self.assertTrue(self.told(knows=False).core.status().is_dismissed)
-        self.assertTrue(self.told(others_know=False).core.status().is_dismissed)
-        self.assertFalse(self.told(knows=False, others_know=False).core.status().is_dismissed)
+        self.assertTrue(self.reported(knows=False).core.status().is_dismissed)
+        self.assertTrue(self.reported(others_know=False).core.status().is_dismissed)
+        self.assertFalse(self.reported(knows=False, others_know=False).core.status().is_dismissed)
 
     def test_a_member_added_again_is_not_dismissed(self) -> None:
         """The last committed membership counts, not one before it."""
-        bench = self.told(then="n0;n1;n2")
+        bench = self.reported(then="n0;n1;n2")
         self.assertFalse(bench.core.status().is_dismissed)
-        self.assertTrue(self.told(then="n0;n1;n2", committed_index=8).core.status().is_dismissed)
+        self.assertTrue(self.reported(then="n0;n1;n2", committed_index=8).core.status().is_dismissed)
 
     def test_not_asked_without_reason(self) -> None:
         """A member that hears nothing asks for votes only."""

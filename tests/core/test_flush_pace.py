@@ -20,7 +20,7 @@ def flushed(pace: FlushPace, now_ms: int, took_ms: int) -> None:
     pace.ended(now_ms)
 
 
-def told(time_ms: float) -> int:
+def reported(time_ms: float) -> int:
     """What a follower answers."""
     return WIRE_VERSION | flush_time_flags(time_ms)
 
@@ -31,13 +31,13 @@ class WireTests(SynchronousTestCase):
     def test_a_flush_time_survives_the_wire(self) -> None:
         """Within a tenth, over the whole range; bounded at both ends; the version and flags stay readable."""
         for time_ms in (1, 2, 3, 9, 10, 55, 100, 1_000, 30_000, 45_000):
-            version = told(time_ms) | WIRE_FLAG_DISK_FULL
+            version = reported(time_ms) | WIRE_FLAG_DISK_FULL
             found = flush_time_of(version)
             assert found is not None
             self.assertLess(abs(found / time_ms - 1), 0.1, time_ms)
             self.assertEqual(version & 0xFFFF, WIRE_VERSION | WIRE_FLAG_DISK_FULL)
             self.assertLess(version, 1 << 31)
-        self.assertEqual((flush_time_of(told(0)), flush_time_of(told(10**9))), (1.0, 2 ** 15.5))
+        self.assertEqual((flush_time_of(reported(0)), flush_time_of(reported(10**9))), (1.0, 2 ** 15.5))
         self.assertEqual((flush_time_flags(None), flush_time_of(WIRE_VERSION)), (0, None))
 
     def test_in_answers_to_heartbeats(self) -> None:
@@ -78,7 +78,7 @@ class PaceTests(SynchronousTestCase):
         ):
             pace = FlushPace()
             if theirs is not None:
-                pace.heard("n1", told(theirs), 1_000)
+                pace.heard("n1", reported(theirs), 1_000)
             if ours is not None:
                 flushed(pace, 1_000, ours)
             self.assertIs(pace.is_much_slower("n1", 1_000, least_ms), expected, (theirs, ours, least_ms))
@@ -94,10 +94,10 @@ class PaceTests(SynchronousTestCase):
 
     def test_knowledge_of_a_peer_ages(self) -> None:
         """What a peer reported counts for a while, and until it says nothing."""
-        self.pace.heard("n1", told(8), 1_000)
+        self.pace.heard("n1", reported(8), 1_000)
         self.assertEqual(self.pace.peer_ms("n1", 1_000), 8)
         self.assertIsNone(self.pace.peer_ms("n1", 1_000 + FRESH_MS))
-        self.pace.heard("n1", told(8), 30_000)
+        self.pace.heard("n1", reported(8), 30_000)
         self.pace.heard("n1", WIRE_VERSION, 30_001)
         self.assertIsNone(self.pace.peer_ms("n1", 30_001))
 
@@ -109,7 +109,7 @@ class PaceTests(SynchronousTestCase):
         for second in range(seconds):
             now_ms = began_ms + second * 1_000
             flushed(self.pace, now_ms, ours_ms)
-            self.pace.heard("n1", WIRE_VERSION if theirs_ms is None else told(theirs_ms), now_ms)
+            self.pace.heard("n1", WIRE_VERSION if theirs_ms is None else reported(theirs_ms), now_ms)
             if self.pace.better(["n1"], now_ms, LEAST_MS) is not None:
                 found.append(second)
         return found
@@ -154,7 +154,7 @@ class LeaderTests(SynchronousTestCase):
         for _ in range(seconds * 5):
             for peer_id in ("n1", "n2"):
                 bench.confirm(peer_id)
-                member.heard_of_disk(peer_id, WIRE_VERSION if theirs_ms is None else told(theirs_ms))
+                member.heard_of_disk(peer_id, WIRE_VERSION if theirs_ms is None else reported(theirs_ms))
             flushed(member.pace, bench.now_ms, 400)
             effects = bench.run(200)
             self.events = events(effects)
@@ -184,5 +184,5 @@ class LeaderTests(SynchronousTestCase):
             bench = leader("n1", "n2", preferred_leader_ids=("n1",))
             member = bench.core.member
             flushed(member.pace, bench.now_ms, 20)
-            member.heard_of_disk("n1", told(time_ms))
+            member.heard_of_disk("n1", reported(time_ms))
             self.assertEqual(asks(bench.run(PREFERRED_CHECK_INTERVAL_MS)), expected)

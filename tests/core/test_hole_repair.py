@@ -140,12 +140,12 @@ class AskTests(SynchronousTestCase):
     def test_entries_deleted_everywhere_are_reported(self) -> None:
         """All others have deleted the missing entries: up to where, once each has said so."""
         one = HoleBench()
-        for begin_index, told in ((4, -1), (3, 2)):
+        for begin_index, reported in ((4, -1), (3, 2)):
             self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
             question = one.asked()
             gone = one.pulled(code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
             one.bench.answer(question, attrs.evolve(gone, ledger_begin_index=begin_index))
-            self.assertEqual(one.bench.core.gone_elsewhere_index, told)
+            self.assertEqual(one.bench.core.gone_elsewhere_index, reported)
         one.ledger.holes = ()
         one.tick()
         self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
@@ -213,7 +213,7 @@ class AskTests(SynchronousTestCase):
         one.bench.answer(one.asked(), one.pulled())
         asked = one.bench.core.status().hole_asked
         self.assertEqual(sorted(asked), ["n1", "n2"])
-        self.assertIn("told to refuse", asked["n2"])
+        self.assertIn("reported to refuse", asked["n2"])
         self.assertTrue(one.bench.core.status().is_repairing)
 
     def test_a_late_answer_fills_nothing(self) -> None:
@@ -258,16 +258,16 @@ class AskTests(SynchronousTestCase):
 
     def test_a_json_follower_must_know_the_commit(self) -> None:
         """The entry of a member that does not lead is committed if that member says so."""
-        for told in (0, 1):
+        for reported in (0, 1):
             one = HoleBench()
             one.bench.answer(one.asked(), one.pulled(code=ResponseCode.DISK_ERROR))
             one.bench.answer(one.asked(), one.pulled(code=ResponseCode.UNSUPPORTED))
             one.tick()
             metadata = of_type(one.bench.seen, fx.SendRequest)[-1]
             self.assertEqual((metadata.peer_id, type(metadata.request)), ("n2", MetadataRequest))
-            one.bench.answer(metadata, MetadataResponse(group="g", committed_index=told))
+            one.bench.answer(metadata, MetadataResponse(group="g", committed_index=reported))
             one.bench.answer(one.asked(), GetResponse(group="g", entries=batch(1, 1)))
-            self.assertEqual(one.ledger.filled, [(batch(1, 1), told == 1)])
+            self.assertEqual(one.ledger.filled, [(batch(1, 1), reported == 1)])
 
     def test_only_a_java_leader_is_asked(self) -> None:
         """Only the leader of Java's kind is asked, by GET; its word counts in the term that it led."""

@@ -58,10 +58,10 @@ class FollowerTests(SynchronousTestCase):
     def test_a_follower_reports_that_its_machine_runs(self) -> None:
         """That its machine runs, in each answer to a heartbeat."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        for runs, is_unfit, told in ((False, False, False), (True, False, True), (True, True, False)):
+        for runs, is_unfit, reported in ((False, False, False), (True, False, True), (True, True, False)):
             bench.step(ev.MachineChecked(runs=runs, is_unfit=is_unfit))
             answer = bench.ask(heart_beat("n1", 2))
-            self.assertEqual(bool(answer.wire_version & WIRE_FLAG_MACHINE_RUNS), told)
+            self.assertEqual(bool(answer.wire_version & WIRE_FLAG_MACHINE_RUNS), reported)
 
     def waited(self, *, is_unfit: bool = False, knows: bool = True) -> int:
         """For how long a member waits before it is a candidate. @param knows: the state of the group."""

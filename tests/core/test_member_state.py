@@ -229,25 +229,25 @@ class PastTests(SynchronousTestCase):
         ledger.entries.append((1, body))
         member.refresh_end()
 
-    def told(self, teller_id: str, index: int, voters: str) -> MembersIntroduced:
+    def reported(self, reporter_id: str, index: int, voters: str) -> MembersIntroduced:
         """A member reports a list."""
         membership = Membership(voters=dict.fromkeys(voters.split(), "h:1"), index=index, term=1)
-        return MembersIntroduced(teller_id=teller_id, membership=membership)
+        return MembersIntroduced(reporter_id=reporter_id, membership=membership)
 
     def test_all_of_the_past_are_gone(self) -> None:
         """A member that joins knows those that were named at its start, and those whom they name."""
-        for is_told in (True, False):
+        for is_reported in (True, False):
             ledger = JoiningLedger()
             member = make_member(ledger)
-            if is_told:
-                member.on_introduced(self.told("n1", 2, "n1 n2 n7"))
+            if is_reported:
+                member.on_introduced(self.reported("n1", 2, "n1 n2 n7"))
             for past in ("p0 p1 p2", "p1 p2 n1"):
                 self.reach(member, ledger, past)
                 self.assertTrue(member.knows("n1") and member.knows("n2") and member.knows("p1"))
-                self.assertEqual(member.knows("n7"), is_told)
+                self.assertEqual(member.knows("n7"), is_reported)
             again = make_member(ledger)  # after a restart in the middle
             self.assertTrue(again.knows("n1") and again.knows("n2"))
-            again.on_introduced(self.told("n2", 2, "n1 n2 n7 n0"))
+            again.on_introduced(self.reported("n2", 2, "n1 n2 n7 n0"))
             self.assertTrue(again.knows("n7"))
             self.reach(again, ledger, "n1 n7 n0")
             self.assertTrue(again.knows("p1"))  # in the list before, which may count again
@@ -271,14 +271,14 @@ class PastTests(SynchronousTestCase):
             member.committed_index = member.ledger_end_index
             self.assertFalse(member.knows(gone) or gone in member.speakers)
 
-    def test_teller_leaves_and_comes_back(self) -> None:
+    def test_reporter_leaves_and_comes_back(self) -> None:
         """Its word counts, though a list in between lacks it."""
         ledger = ListLedger()
         member = make_member(ledger)
-        member.on_introduced(self.told("n1", 1, "n0 n1 n7"))
+        member.on_introduced(self.reported("n1", 1, "n0 n1 n7"))
         self.reach(member, ledger, "n0 n2")
         self.assertTrue(member.knows("n7") and member.knows("n1"))
-        member.on_introduced(self.told("n9", 1, "n0 n8"))
+        member.on_introduced(self.reported("n9", 1, "n0 n8"))
         self.assertFalse(member.knows("n8"))
         self.reach(member, ledger, "n0 n1")
         self.assertFalse(member.knows("n7"))
@@ -298,9 +298,9 @@ class SettledTests(SynchronousTestCase):
     def test_a_follower_is_settled_by_a_commit_of_its_leader(self) -> None:
         """Not once its leader has committed an entry of its own term, and says so."""
         member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
-        for told in (-1, 1, 2):
-            member.leader_committed_index = told
-            self.assertFalse(member.is_settled, told)
+        for reported in (-1, 1, 2):
+            member.leader_committed_index = reported
+            self.assertFalse(member.is_settled, reported)
         member.committed_index = 2
         self.assertTrue(member.is_settled)
         member.leader_committed_index = 3

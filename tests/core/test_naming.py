@@ -188,7 +188,7 @@ class GuardTests(SynchronousTestCase):
         part.tick()
         return member, part
 
-    def tell(self, part: GroupNaming, peer_id: str = "n1", **facts: Any) -> None:
+    def notify(self, part: GroupNaming, peer_id: str = "n1", **facts: Any) -> None:
         """A peer answers, twice."""
         for _ in range(2):
             part.on_response(peer_id, 0, MetadataResponse(**{**self.good, **facts}))
@@ -197,31 +197,31 @@ class GuardTests(SynchronousTestCase):
         """An answer of this term counts for the quorum; no other does."""
         for facts in ({"term": 2}, {"term": 4}, {"code": ResponseCode.UNKNOWN_GROUP}):
             member, part = self.member("n0")
-            self.tell(part, **facts)
+            self.notify(part, **facts)
             part.tick()
             self.assertEqual(member.writes, 0, facts)
         member, part = self.member("n0")
-        self.tell(part, group_term=2)
+        self.notify(part, group_term=2)
         part.tick()
         self.assertEqual(member.writes, 0, "one of three has an id, and not all have answered")
-        self.tell(part, "n2", group_id="", group_term=-1)
+        self.notify(part, "n2", group_id="", group_term=-1)
         part.tick()
         self.assertEqual((member.writes, member.group_name), (1, GroupName("a" * 32, 3, False)))
 
     def test_without_an_id(self) -> None:
         """Such a member may have lost one: it counts only where all have answered."""
         member, part = self.member("n0")
-        self.tell(part, group_id="", group_term=-1)
+        self.notify(part, group_id="", group_term=-1)
         part.tick()
         self.assertEqual(member.writes, 0)
-        self.tell(part, "n2", group_id="", group_term=-1)
+        self.notify(part, "n2", group_id="", group_term=-1)
         part.tick()
         self.assertEqual((member.writes, member.group_name.term), (1, 3))
 
     def test_known_at_once(self) -> None:
         """An id that one knows is that of the group, whoever else has answered."""
         member, part = self.member("n0")
-        self.tell(part, group_term=1, is_group_known=True)
+        self.notify(part, group_term=1, is_group_known=True)
         part.tick()
         self.assertEqual(member.known, ["a" * 32])
 
@@ -232,7 +232,7 @@ class GuardTests(SynchronousTestCase):
         ):
             member, part = self.member("n0")
             for peer_id, (letter, term, is_known) in (("n1", first), ("n2", second)):
-                self.tell(part, peer_id, group_id=letter * 32, group_term=term, is_group_known=is_known)
+                self.notify(part, peer_id, group_id=letter * 32, group_term=term, is_group_known=is_known)
             part.tick()
             self.assertEqual(member.group_name.id, expected * 32)
             self.assertEqual(member.known, ["b" * 32] if first[2] else [])
@@ -244,11 +244,11 @@ class GuardTests(SynchronousTestCase):
             {"group_id": "", "group_term": -1}, {"code": ResponseCode.UNKNOWN_GROUP}, {"group_term": 2},
         ):
             member, part = self.member("n1")
-            self.tell(part, **facts)
+            self.notify(part, **facts)
             self.assertEqual((member.writes, member.group_name), (0, GroupName()), facts)
         member, part = self.member("n1")
         for _ in range(3):
-            self.tell(part)
+            self.notify(part)
         self.assertEqual((member.writes, member.group_name), (1, GroupName("a" * 32, 3, False)))
 
     def test_an_id_needs_two_equal_answers(self) -> None:
@@ -264,14 +264,14 @@ class GuardTests(SynchronousTestCase):
         """A text that no member of ours makes is not taken: no file would have room for a longer one."""
         for text in ("x", "a" * 500, "A" * 32, "a" * 31 + "g"):
             member, part = self.member("n1")
-            self.tell(part, group_id=text)
+            self.notify(part, group_id=text)
             self.assertEqual((member.writes, member.group_name), (0, GroupName()), text)
 
     def test_a_known_id_never_changes(self) -> None:
         """It never changes, and nothing is asked any more; without a leader nothing is asked either."""
         member, part = self.member("n1")
-        self.tell(part, is_group_known=True)
-        self.tell(part, group_id="b" * 32, group_term=9, is_group_known=True)
+        self.notify(part, is_group_known=True)
+        self.notify(part, group_id="b" * 32, group_term=9, is_group_known=True)
         self.assertEqual((member.group_name.id, member.known), ("a" * 32, ["a" * 32]))
         for leader_id in ("n1", "n0"):
             member.asked.clear()

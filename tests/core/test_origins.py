@@ -111,8 +111,8 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(decode_session_entry(self.written[0]), (Session(1, "p"),))
         self.assertEqual((self.written[1:], self.channels), ((b"a", b"b"), (SESSION_CHANNEL, 0x100, 0x101)))
         (answer,) = self.commit()
-        told = answer.code, answer.first_index, answer.count, answer.pos, answer.is_repeated
-        self.assertEqual(told, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
+        reported = answer.code, answer.first_index, answer.count, answer.pos, answer.is_repeated
+        self.assertEqual(reported, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
         self.propose(self.proposal("p", 2, b"c"))
         self.assertEqual((self.written, self.channels), ((b"c",), (0x102,)))
 
@@ -155,8 +155,8 @@ class OriginTests(SynchronousTestCase):
         self.assertIs(self.refused(self.proposal("p", 0, b"a", b"b"))[0], ResponseCode.LEADER_NOT_READY)
         self.commit()
         (answer,) = self.propose(self.proposal("p", 1, b"b", b"c"))
-        told = answer.code, answer.first_index, answer.count, answer.pos, answer.term, answer.is_repeated
-        self.assertEqual(told, (ResponseCode.SUCCESS, 5, 1, 5 * 1024, 1, True))
+        reported = answer.code, answer.first_index, answer.count, answer.pos, answer.term, answer.is_repeated
+        self.assertEqual(reported, (ResponseCode.SUCCESS, 5, 1, 5 * 1024, 1, True))
 
     def test_another_body_is_refused(self) -> None:
         """

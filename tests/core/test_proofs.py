@@ -147,11 +147,11 @@ class DivergedTests(SynchronousTestCase):
     def test_refused_truncates_in_a_row_are_reported(self) -> None:
         """In a row; it is reported once, and over when an entry of the leader is taken."""
         bench = self.follower()
-        told = []
+        reported = []
         for times in range(1, 6):
-            told += [event for event in events(bench.request(truncate(0))) if event == "diverged"]
+            reported += [event for event in events(bench.request(truncate(0))) if event == "diverged"]
             self.assertEqual(bench.core.status().is_diverged, times >= DIVERGED_AFTER)
-        self.assertEqual(told, ["diverged"])
+        self.assertEqual(reported, ["diverged"])
         bench.request(push(PushType.COMPARE, batch(1, 1), term=3))
         self.assertTrue(bench.core.status().is_diverged)
         effects = bench.request(push(PushType.APPEND, batch(2, 3), term=3))

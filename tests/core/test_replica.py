@@ -135,7 +135,7 @@ class TermGateTests(SynchronousTestCase):
         )), ())
         self.assertEqual(bench.term, 3)
 
-    def test_leader_tells_readers_first(self) -> None:
+    def test_leader_notifies_readers_first(self) -> None:
         """Reads end before the new term is entered; appends wait for their outcome."""
         bench = Bench.make(ListLedger.of(1)).lead()
         propose(bench, 1)
@@ -461,11 +461,11 @@ class FailureTests(SynchronousTestCase):
 class StatusTests(SynchronousTestCase):
     """What a member says of itself."""
 
-    def test_damage_is_told_at_the_start(self) -> None:
+    def test_damage_is_reported_at_the_start(self) -> None:
         """An operator hears that a member is not whole; a whole one says nothing of it."""
-        for repair_end_index, told in ((-1, ["started"]), (9, ["started", "repairing"])):
+        for repair_end_index, reported in ((-1, ["started"]), (9, ["started", "repairing"])):
             bench = Bench.make(ListLedger.of(1, 1), term=3, repair_end_index=repair_end_index)
-            self.assertEqual(events(bench.seen)[:2], told)
+            self.assertEqual(events(bench.seen)[:2], reported)
 
     def test_metadata_changes_nothing(self) -> None:
         """In any role, at any time, without changing anything."""

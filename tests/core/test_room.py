@@ -65,7 +65,7 @@ class FullTests(SynchronousTestCase):
         bench.now_ms += PREFERRED_CHECK_INTERVAL_MS
         self.assertEqual(asks(bench.step(ev.Ticked())), [])
 
-    def test_told_by_heartbeats(self) -> None:
+    def test_reported_by_heartbeats(self) -> None:
         """The answer to a heartbeat says whether the disk is full; the advertised version is unchanged."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
         for is_full, version in ((True, WIRE_VERSION | WIRE_FLAG_DISK_FULL), (False, WIRE_VERSION)):

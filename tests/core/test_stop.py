@@ -118,7 +118,7 @@ class StopTests(SynchronousTestCase):
         bench.step(ev.StopRequested())
         self.assertEqual(kinds(bench.step(ev.StopRequested())), [])
 
-    def test_everybody_who_waits_is_told(self) -> None:
+    def test_everybody_who_waits_is_reported(self) -> None:
         """Appends, reads, pushes, transfers: each once, and before the stop."""
         bench = leader("n1", "n2")
         (appended,), _ = propose(bench, 1)

@@ -66,7 +66,7 @@ def asks(effects: tuple[fx.Effect, ...]) -> list[tuple[str, int]]:
     ]
 
 
-def told(effects: tuple[fx.Effect, ...]) -> list[tuple[str, str | None]]:
+def reported(effects: tuple[fx.Effect, ...]) -> list[tuple[str, str | None]]:
     """The members that know who takes over."""
     return [
         (peer_id, request.transferee_id)
@@ -168,7 +168,7 @@ class GivingTests(SynchronousTestCase):
         """With the index that it must hold."""
         bench = leader("n1", "n2")
         effects = bench.request(ask_leader())
-        self.assertEqual((asks(effects), told(effects)), ([("n1", 1)], [("n2", "n1")]))
+        self.assertEqual((asks(effects), reported(effects)), ([("n1", 1)], [("n2", "n1")]))
         self.assertEqual(quiet(effects)[1:], (fx.SendRequest(
             peer_id="n1", request_id=sent(bench.seen, LeadershipTransferRequest)[-1][1],
             request=LeadershipTransferRequest(
@@ -397,7 +397,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual(of_type(effects, fx.PersistTermVote), [fx.PersistTermVote(term=4, voted_for="n0")])
         self.assertTrue(all(vote.transfer and not vote.pre_vote for _, _, vote in self.votes(bench)))
 
-    def test_success_is_told_when_it_leads(self) -> None:
+    def test_success_is_reported_when_it_leads(self) -> None:
         """200 with the new term."""
         bench = self.follower()
         bench.request(ask_taker(0))
@@ -408,7 +408,7 @@ class TakingTests(SynchronousTestCase):
         (answer,) = bench.replies(token)
         self.assertEqual((answer.code, answer.term, bench.role), (ResponseCode.SUCCESS, 4, "leader"))
 
-    def test_success_is_told_even_if_the_disk_is_full(self) -> None:
+    def test_success_is_reported_even_if_the_disk_is_full(self) -> None:
         """The answer is before the write of the term's first entry, which may be refused."""
         bench = self.follower()
         bench.request(ask_taker(0))

@@ -31,7 +31,7 @@ def unsure(*terms: int, **options: Any) -> Bench:
 class LostDirectoryTests(SynchronousTestCase):
     """A member with an empty directory: it has forgotten its terms, too."""
 
-    def told(self, bench: Bench, end_index: int) -> None:
+    def reported(self, bench: Bench, end_index: int) -> None:
         """The leader says where its ledger ends."""
         (asked,) = [one for one in of_type(bench.run(300), fx.SendRequest)
                     if isinstance(one.request, MetadataRequest)][:1]
@@ -50,7 +50,7 @@ class LostDirectoryTests(SynchronousTestCase):
         """With sync it is sure when it has all that the leader had, and not before that is flushed."""
         bench = Bench.make(term=0, is_unsure=True, forgot_terms=True, flush_disk_type="sync")
         bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
-        self.told(bench, 1)
+        self.reported(bench, 1)
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertTrue(bench.core.member.is_unsure)
         (flush,) = of_type(effects, fx.FlushLedger)
@@ -132,7 +132,7 @@ class WordTests(SynchronousTestCase):
         bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
         return bench
 
-    def tell(self, bench: Bench, end_index: int, **facts: Any) -> tuple[fx.Effect, ...]:
+    def notify(self, bench: Bench, end_index: int, **facts: Any) -> tuple[fx.Effect, ...]:
         """The leader answers the question for its end."""
         (asked,) = [one for one in sent(bench.seen, MetadataRequest)][-1:]
         answer: dict[str, Any] = {"group": "g", "leader_id": "n1", "term": 2, "wire_version": 1, **facts}
@@ -144,7 +144,7 @@ class WordTests(SynchronousTestCase):
         """The leader ends at 2: holding 1 is not enough."""
         bench = self.follower()
         bench.tick()
-        self.tell(bench, 2)
+        self.notify(bench, 2)
         bench.request(push(PushType.APPEND, batch(1, 2), term=2))
         # An entry of a term that began before the start proves nothing.
         self.assertTrue(bench.core.status().is_unsure)
@@ -156,7 +156,7 @@ class WordTests(SynchronousTestCase):
         """The entries were there before the answer: no further push is needed."""
         bench = self.follower()
         bench.tick()
-        effects = self.tell(bench, 0)
+        effects = self.notify(bench, 0)
         self.assertIn("EndUnsure", kinds(effects))
 
     def test_a_lost_question_is_repeated(self) -> None:
@@ -168,7 +168,7 @@ class WordTests(SynchronousTestCase):
         bench.fail(asked)
         self.assertEqual(sent(bench.tick(50), MetadataRequest), [])
         self.assertEqual(len(sent(bench.tick(50), MetadataRequest)), 1)
-        self.tell(bench, 2)
+        self.notify(bench, 2)
         self.assertEqual(sent(bench.run(1000), MetadataRequest), [])
 
     def test_only_the_leader_makes_a_member_sure(self) -> None:
@@ -176,7 +176,7 @@ class WordTests(SynchronousTestCase):
         for facts in ({"leader_id": "n2"}, {"term": 1}, {"leader_id": None}):
             bench = self.follower()
             bench.tick()
-            self.tell(bench, 0, **facts)
+            self.notify(bench, 0, **facts)
             bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
             self.assertTrue(bench.core.status().is_unsure, facts)
 
@@ -217,7 +217,7 @@ class WordTests(SynchronousTestCase):
         """A leader of ours answers 410 for uncommitted entries, too."""
         bench = unsure().follow("n1", 2)
         bench.tick()
-        self.tell(bench, -2, wire_version=1)
+        self.notify(bench, -2, wire_version=1)
         self.assertEqual(sent(bench.seen, GetRequest), [])
 
     def java_gets(self, bench: Bench, end_index: Callable[[], int], begin_index: int = 0) -> list[int]:
@@ -265,7 +265,7 @@ class WordTests(SynchronousTestCase):
         for is_lost in (False, True):
             bench = self.follower()
             bench.tick()
-            self.tell(bench, -2, wire_version=0, term=-1)
+            self.notify(bench, -2, wire_version=0, term=-1)
             (asked,) = [one for one in of_type(bench.seen, fx.SendRequest)
                         if isinstance(one.request, GetRequest)]
             if is_lost:
@@ -280,7 +280,7 @@ class WordTests(SynchronousTestCase):
         """What was asked in an earlier term does not count in the next one."""
         bench = self.follower()
         bench.tick()
-        self.tell(bench, -2, wire_version=0, term=-1)
+        self.notify(bench, -2, wire_version=0, term=-1)
         ((_, request_id, _),) = sent(bench.seen, GetRequest)
         bench.follow("n1", 4)
         bench.request(push(PushType.COMPARE, batch(0, 1), term=4))
@@ -291,7 +291,7 @@ class WordTests(SynchronousTestCase):
         """A follower without an entry that has asked its Java leader for index 0."""
         bench = unsure().follow("n1", 2)
         bench.tick()
-        self.tell(bench, -2, wire_version=0, term=-1)
+        self.notify(bench, -2, wire_version=0, term=-1)
         ((peer_id, request_id, request),) = sent(bench.seen, GetRequest)
         self.assertEqual((peer_id, request.begin_index), ("n1", 0))
         return bench, request_id

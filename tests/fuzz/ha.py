@@ -54,8 +54,8 @@ def fuzz_ha(rng: random.Random) -> None:
         reader, found = ReportReader(), None
         try:
             for at in range(0, len(reports), size):
-                told = reader.feed(reports[at : at + size])
-                found = told if told is not None else found
+                reported = reader.feed(reports[at : at + size])
+                found = reported if reported is not None else found
                 assert len(reader._kept) < 8
         except WireError:
             break  # of several reports in one read only the last is checked

@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 ROUNDS = 3
 
 
-def tell(text: str) -> None:
+def notify(text: str) -> None:
     """Write a measured figure beside the test's result."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -123,11 +123,11 @@ class GoodClient:
         child.start()
         seen = Seen()
         try:
-            asked, told = child.pipes
-            assert told.readline() == b"ready\n", child.log_tail()
+            asked, reported = child.pipes
+            assert reported.readline() == b"ready\n", child.log_tail()
             yield seen
             asked.close()
-            found = json.loads(told.read())
+            found = json.loads(reported.read())
         finally:
             child.kill()
         bodies = {int(index): body.encode() for index, body in found.pop("acknowledged").items()}
@@ -151,17 +151,17 @@ def serve_through(
             time.sleep(calm_s)
         with client.working() as seen:
             attack()
-        told = (
+        reported = (
             f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
             f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
         )
-        tell(f"{case.id().rpartition('.')[2]}: {told}")
-        case.assertEqual((seen.unknown, seen.failed), ([], []), told)
+        notify(f"{case.id().rpartition('.')[2]}: {reported}")
+        case.assertEqual((seen.unknown, seen.failed), ([], []), reported)
         is_served = (
             seen.rate > share * calm.rate and seen.quantile_ms(0.99) < p99_ms
             and seen.quantile_ms(1.0) < longest_ms
         )
-        case.assertTrue(is_served or left, told)
+        case.assertTrue(is_served or left, reported)
         if is_served:
             return
 

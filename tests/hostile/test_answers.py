@@ -35,9 +35,9 @@ from tests.hostile.target import (
     Seen,
     frames,
     highest_resident_mib,
+    notify,
     resident_mib,
     send_slowly,
-    tell,
 )
 from tests.hostile.test_brokers import UPDATE_AND_CREATE_TOPIC, BrokerCase
 from tests.processes.brokers import Remoting
@@ -109,7 +109,7 @@ def stay_small(
     L{ROUNDS}: other programs slow this machine, too.
     """
     before = resident_mib(pid)
-    told = []
+    reported = []
     for _ in range(ROUNDS):
         with working() as calm:
             time.sleep(calm_s)
@@ -119,16 +119,16 @@ def stay_small(
         for connection in held:
             connection.close()
         case.assertEqual((seen.unknown, seen.failed), ([], []))
-        told.append(
+        reported.append(
             f"p99 {calm.quantile_ms(0.99):.0f} -> {seen.quantile_ms(0.99):.0f} ms, longest "
             f"{seen.quantile_ms(1.0):.0f} ms, {len(held)} connections, "
             f"+{highest_resident_mib(pid) - before:.0f} MiB of {before:.0f}"
         )
-        tell(f"{case.id().rpartition('.')[2]}: {told[-1]}")
-        case.assertLess(highest_resident_mib(pid) - before, ALLOWED_MIB, told)
+        notify(f"{case.id().rpartition('.')[2]}: {reported[-1]}")
+        case.assertLess(highest_resident_mib(pid) - before, ALLOWED_MIB, reported)
         if seen.quantile_ms(0.99) <= max(2 * calm.quantile_ms(0.99), P99_FLOOR_MS):
             return
-    case.fail(f"the client was slow: {told}")
+    case.fail(f"the client was slow: {reported}")
 
 
 class BrokerAnswersTests(BrokerCase):
@@ -164,7 +164,7 @@ class BrokerAnswersTests(BrokerCase):
         """All of them beside each other, and those with large answers twelve times more."""
         fields = self.fill()
         codes = known_codes(self.broker.address)
-        tell(f"{len(codes)} codes: {codes}")
+        notify(f"{len(codes)} codes: {codes}")
         self.assertLessEqual(set(LARGE_CODES), set(codes))
         floods = [
             commands(code, {**fields, "topic": "Nothing"} if code in DELETING else fields)
@@ -221,7 +221,7 @@ class NameServerAnswersTests(SynchronousTestCase):
     def test_every_code(self) -> None:
         """All of them beside each other, and some twenty times."""
         codes = known_codes(self.address)
-        tell(f"{len(codes)} codes: {codes}")
+        notify(f"{len(codes)} codes: {codes}")
         self.assertLessEqual({REGISTER_BROKER, ROUTE_OF_TOPIC, 106, ALL_TOPICS}, set(codes))
         fields = {"topic": "Topic-000001", "cluster": "c", "namespace": "N", "key": "k", "value": "v"}
         floods = [

@@ -20,9 +20,9 @@ from tests.hostile.target import (
     MIB,
     GoodClient,
     highest_resident_mib,
+    notify,
     send_slowly,
     serve_through,
-    tell,
     until,
 )
 from tests.processes.brokers import PULL_MESSAGE, Broker, Remoting
@@ -166,7 +166,7 @@ class MemoryTests(BrokerCase):
 
         self.serve_through(attack, share=0.2)
         highest = highest_resident_mib(self.broker.pid)
-        tell(f"at most {highest:.0f} MiB resident")
+        notify(f"at most {highest:.0f} MiB resident")
         self.assertLess(highest, 300)
         self.assert_whole()
 
@@ -194,7 +194,7 @@ class MemoryTests(BrokerCase):
 
         self.serve_through(attack, share=0.2)
         highest = highest_resident_mib(self.broker.pid)
-        tell(f"at most {highest:.0f} MiB resident")
+        notify(f"at most {highest:.0f} MiB resident")
         self.assertLess(highest, 500)
         self.assert_whole()
 
@@ -310,7 +310,7 @@ class NoiseTests(BrokerCase):
                     time.sleep(0.1)
 
         self.serve_through(attack, share=0.1)
-        tell(f"the log grew by {self.log_bytes() - before} bytes")
+        notify(f"the log grew by {self.log_bytes() - before} bytes")
         self.assertLess(self.log_bytes() - before, 100_000)
         self.assertTrue(self.broker.is_running, self.broker.log_tail())
         self.assert_whole()

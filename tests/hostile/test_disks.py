@@ -18,7 +18,7 @@ from dledger.storage.start.identity import IDENTITY_NAME, IdentityFile, read_ide
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, GetRequest, GetResponse
-from tests.hostile.target import MIB, HostileCase, tell
+from tests.hostile.target import MIB, HostileCase, notify
 from tests.processes.asking import NoAnswer, ask
 from tests.processes.children import Child, peers_text, wait_until
 from tests.processes.members import Member
@@ -150,7 +150,7 @@ class FullDiskTests(HostileCase):
             disk.free()
         began = time.monotonic()
         self.soon(ResponseCode.SUCCESS, lambda: self.append(b"small"))
-        tell(f"elected on full disks in {took:.1f} s, appended {time.monotonic() - began:.1f} s after room")
+        notify(f"elected on full disks in {took:.1f} s, appended {time.monotonic() - began:.1f} s after room")
         self.assert_all_alive()
         self.assert_read()
 
@@ -168,7 +168,7 @@ class FullDiskTests(HostileCase):
                 return False
 
         wait_until(is_taken, seconds=60, what="an append at another leader")
-        tell(f"{time.monotonic() - began:.1f} s")
+        notify(f"{time.monotonic() - began:.1f} s")
         with self.client.working() as seen:
             time.sleep(1.0)
         self.assertEqual((seen.unknown, seen.failed), ([], []))
@@ -290,7 +290,7 @@ class LostDirectoryTests(HostileCase):
             shutil.rmtree(member.ledger_path)
             time.sleep(4.0)
         self.assertEqual((seen.unknown, seen.failed), ([], []))
-        tell(f"the member {'runs' if member.is_running else 'has ended'}: {member.log_tail(3)}")
+        notify(f"the member {'runs' if member.is_running else 'has ended'}: {member.log_tail(3)}")
         self.assertNotIn("Traceback", member.log_path.read_text())
         member.kill()
         shutil.rmtree(member.ledger_path, ignore_errors=True)
@@ -305,7 +305,7 @@ class LostDirectoryTests(HostileCase):
         with self.client.working():
             shutil.rmtree(self.members[leader].ledger_path)
             time.sleep(5.0)
-        tell(f"the leader {'runs' if self.members[leader].is_running else 'has ended'}: "
+        notify(f"the leader {'runs' if self.members[leader].is_running else 'has ended'}: "
              f"{self.members[leader].log_tail(3)}")
         self.members[leader].kill()
         shutil.rmtree(self.members[leader].ledger_path, ignore_errors=True)

@@ -13,7 +13,7 @@ from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import Consistency, RequestCode
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.hostile.target import MIB, HostileCase, frames, send_slowly, tell
+from tests.hostile.target import MIB, HostileCase, frames, notify, send_slowly
 from tests.processes.children import peers_text
 
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -202,7 +202,7 @@ class ConnectionTests(HostileCase):
                     except OSError:
                         pass
         grown = self.log_bytes() - before
-        tell(f"logs grew by {grown} bytes")
+        notify(f"logs grew by {grown} bytes")
         self.assertLess(grown, 20_000)
         self.assert_all_alive()
 

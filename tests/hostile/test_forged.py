@@ -27,7 +27,7 @@ from tests.hostile.forger import (
     transfer,
     vote,
 )
-from tests.hostile.target import HostileCase, frames, tell, until
+from tests.hostile.target import HostileCase, frames, notify, until
 from tests.processes.asking import ask
 from tests.processes.children import wait_until
 from tests.processes.members import ended_well
@@ -185,7 +185,7 @@ class FloodTests(ForgedCase):
                     (calm if repeater.is_paused else busy).append((began, time.monotonic()))
             self.assertEqual((seen.unknown, seen.failed), ([], []))
             rates = seen.rate_in(calm), seen.rate_in(busy)
-            tell(f"{self.id().rpartition('.')[2]}: {repeater.calls / (SPANS * SPAN_S):.0f} a second, "
+            notify(f"{self.id().rpartition('.')[2]}: {repeater.calls / (SPANS * SPAN_S):.0f} a second, "
                  f"{rates[1]:.0f}/s beside {rates[0]:.0f}/s, longest pause {seen.longest_pause_s:.2f} s, "
                  f"logs grew by {self.log_bytes() - log_bytes} bytes, terms {terms} -> {self.terms()}")
             self.assertGreater(repeater.calls, 0.3 * RATE * SPANS * SPAN_S)
@@ -349,7 +349,7 @@ class FuzzTests(ForgedCase):
         with self.client.working() as seen:
             began = time.monotonic()
             answered = fuzz(self.peers, requests, rng, count=CLIENT_MESSAGES)
-            tell(f"{CLIENT_MESSAGES} in {time.monotonic() - began:.1f} s, {answered} bytes of answers")
+            notify(f"{CLIENT_MESSAGES} in {time.monotonic() - began:.1f} s, {answered} bytes of answers")
         self.assertTrue(seen.latencies_s and calm.latencies_s)
         self.assert_serving()
         self.assert_nothing_lost()
@@ -372,7 +372,7 @@ class FuzzTests(ForgedCase):
                 rng=rng, ids=tuple(others), speaker=away, known=known, terms=range(max(now - 3, 0), now + 3)
             )
             fuzz(others, requests, rng, count=MEMBER_MESSAGES // 10)
-        tell(f"{MEMBER_MESSAGES} in {time.monotonic() - began:.1f} s, terms {self.terms()}")
+        notify(f"{MEMBER_MESSAGES} in {time.monotonic() - began:.1f} s, terms {self.terms()}")
         self.members[away].start()
         self.assert_serving()
         self.restart_all()

@@ -18,9 +18,9 @@ from tests.hostile.target import (
     HostileCase,
     frames,
     highest_resident_mib,
+    notify,
     resident_mib,
     send_slowly,
-    tell,
 )
 from tests.processes.children import peers_text
 
@@ -66,7 +66,7 @@ class UnreadAnswerTests(HostileCase):
 
         self.serve_through(attack)
         grown = highest_resident_mib(self.members[leader].pid) - before
-        tell(f"resident memory grew by {grown:.0f} MiB")
+        notify(f"resident memory grew by {grown:.0f} MiB")
         self.assertLess(grown, ALLOWED_MIB)
         self.assert_all_alive()
         self.assertEqual(self.wait_for_leader(), leader)
@@ -87,7 +87,7 @@ class UnreadAnswerTests(HostileCase):
             self.assertTrue(data, "the member ended the connection")
             answers += len(buffer.feed(data))
         grown = highest_resident_mib(self.members[leader].pid) - before
-        tell(f"resident memory grew by {grown:.0f} MiB for 300 MiB of answers")
+        notify(f"resident memory grew by {grown:.0f} MiB for 300 MiB of answers")
         self.assertLess(grown, 100)
 
 
@@ -107,7 +107,7 @@ class HalfFrameTests(HostileCase):
 
         self.serve_through(attack, share=0.3)
         grown = highest_resident_mib(self.members[leader].pid) - before
-        tell(f"resident memory grew by {grown:.0f} MiB")
+        notify(f"resident memory grew by {grown:.0f} MiB")
         self.assertLess(grown, 150)
         self.assert_all_alive()
 

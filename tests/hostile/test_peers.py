@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.hostile.target import HostileCase, tell
+from tests.hostile.target import HostileCase, notify
 from tests.processes.members import ended_well
 from tests.slowness import patient
 
@@ -42,7 +42,7 @@ class FrozenTests(HostileCase):
                     self.wait_in_step(peer_id, seconds=IN_STEP_S)
                 took = time.monotonic() - thawed
                 time.sleep(0.5)
-            tell(f"{role} frozen: in step {took:.1f} s after the thaw, worst pause "
+            notify(f"{role} frozen: in step {took:.1f} s after the thaw, worst pause "
                  f"{seen.longest_pause_s:.2f} s")
             self.assertEqual(seen.failed, [])
             self.assertLess(seen.longest_pause_s, patient(12.0))
@@ -82,7 +82,7 @@ class RollingTests(HostileCase):
                     self.assertTrue(ended_well(member.stop()), member.log_tail())
                     member.start()
                     self.wait_in_step(peer_id, seconds=30)
-        tell(f"{ROLLS} rolling restarts in {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, "
+        notify(f"{ROLLS} rolling restarts in {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, "
              f"worst pause {seen.longest_pause_s:.2f} s")
         self.assertEqual((seen.unknown, seen.failed), ([], []))
         self.assertLess(seen.longest_pause_s, patient(1.0))
@@ -107,7 +107,7 @@ class StarvedTests(HostileCase):
                     process.kill()
                 for process in busy:
                     process.wait()
-        tell(f"starved for {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, worst pause "
+        notify(f"starved for {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, worst pause "
              f"{seen.longest_pause_s:.2f} s")
         self.assertEqual(self.known_terms(), terms)
         self.assertEqual((seen.unknown, seen.failed), ([], []))

@@ -30,7 +30,7 @@ from protocols.wire.ledger.messages import AppendRequest, GetRequest, Request
 from protocols.wire.ledger.push import encode_request_frame
 from tests.base.keys import KeyRoom
 from tests.hostile.forger import base, batch, beat, push, transfer, vote
-from tests.hostile.target import MIB, resident_mib, tell
+from tests.hostile.target import MIB, notify, resident_mib
 from tests.processes.brokers import Broker
 from tests.processes.children import free_ports, free_triple, wait_until
 from tests.processes.members import Member
@@ -144,7 +144,7 @@ class SecuredGroupTests(TlsCase):
                 before_mib = resident_mib(pid)
             self.assertEqual(log.append(b"under attack").term, term, "an election was caused")
         growth_mib = resident_mib(pid) - before_mib
-        tell(f"{forged} forged messages of strangers; memory grew {growth_mib:.1f} MiB")
+        notify(f"{forged} forged messages of strangers; memory grew {growth_mib:.1f} MiB")
         self.assertLess(growth_mib, GROWTH_MIB)
         self.group.members[away].start()
         self.assertEqual(self.settled(log), leader)

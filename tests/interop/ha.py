@@ -354,7 +354,7 @@ class OurBroker(Broker):
                 return False
             return True
 
-        wait_until(answers, seconds=seconds, what=f"{self.name} runs", every=0.1, tell=self.log_tail)
+        wait_until(answers, seconds=seconds, what=f"{self.name} runs", every=0.1, notify=self.log_tail)
 
 
 def pause(child: Child) -> None:
@@ -406,22 +406,23 @@ def _essence(document: Mapping[str, object]) -> object:
     return document.get("offsetTable")
 
 
-def differing(told: Mapping[str, object], kept: Mapping[str, object]) -> list[tuple[str, object, object]]:
+def differing(reported: Mapping[str, object], kept: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """
     The differences between a master's tables and its slave's: table, the master's value, the slave's.
 
     A slave of 5.x writes the defaults of fields that a master does not mention.
     """
-    return [(name, told[name], _as_told(told[name], kept[name])) for name in told
-            if told[name] != _as_told(told[name], kept[name])]
+    return [(name, reported[name], _as_reported(reported[name], kept[name])) for name in reported
+            if reported[name] != _as_reported(reported[name], kept[name])]
 
 
-def _as_told(told: object, kept: object) -> object:
-    if not (isinstance(told, dict) and isinstance(kept, dict)):
+def _as_reported(reported: object, kept: object) -> object:
+    if not (isinstance(reported, dict) and isinstance(kept, dict)):
         return kept
     return {
-        name: {field: value for field, value in entry.items() if field in told[name]}
-        if isinstance(entry, dict) and isinstance(told.get(name), dict) and "groupName" in entry else entry
+        name: {field: value for field, value in entry.items() if field in reported[name]}
+        if isinstance(entry, dict) and isinstance(reported.get(name),
+                                                  dict) and "groupName" in entry else entry
         for name, entry in kept.items()
     }
 

@@ -218,18 +218,18 @@ class Story(SynchronousTestCase):
                 leave_unmade_file(victim.store)
             if victim is pair.master:
                 time.sleep(0.3)  # answers on their way to the producer arrive
-                told = [one for one in outcomes(path) if one.status == "SEND_OK"]
-                self.check_holds(pair.slave, told)
+                reported = [one for one in outcomes(path) if one.status == "SEND_OK"]
+                self.check_holds(pair.slave, reported)
             victim.start()
             victim.wait_started()
         self.wait_acknowledged(path)
         last = pair.client.quiet()
-        told = outcomes(path)
-        self.assertEqual(len(told), last - pair.next_number)
-        pair.sent |= {one.number: one for one in told}
+        reported = outcomes(path)
+        self.assertEqual(len(reported), last - pair.next_number)
+        pair.sent |= {one.number: one for one in reported}
         self.check_equal()
         for broker in (pair.master, pair.slave):
-            self.check_holds(broker, [one for one in told if one.status in STORED])
+            self.check_holds(broker, [one for one in reported if one.status in STORED])
 
     def wait_acknowledged(self, path: Path) -> None:
         """Wait for acknowledgements: the slave follows, and the producer has found the master."""
@@ -246,14 +246,14 @@ class Story(SynchronousTestCase):
         wrong: list[object] = []
 
         def same() -> bool:
-            told = ask_tables(self.pair.master.address)
+            reported = ask_tables(self.pair.master.address)
             try:
                 kept = read_tables(self.pair.slave.store)
             except BodyError as error:  # RocketMQ writes its files in place
                 wrong[:] = [str(error)]
                 return False
-            wrong[:] = differing(told, kept)
-            offsets = told["consumerOffset"]
+            wrong[:] = differing(reported, kept)
+            offsets = reported["consumerOffset"]
             assert isinstance(offsets, dict)
             if sum(offsets.get(f"{TOPIC}@early", {}).values()) < stored:
                 wrong.append(f"of {stored} messages not all are consumed: {offsets}")
@@ -293,8 +293,8 @@ class Story(SynchronousTestCase):
         pair.client.kill()
         if pair.slave.stop(seconds=PATIENCE) not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
             self.fail(f"the slave did not end well\n{pair.slave.log_tail()}")
-        told = [one for one in pair.sent.values() if one.status in STORED and one.number != self.late]
-        held = {store: list(told) for store in (pair.master.store, pair.slave.store)}
+        reported = [one for one in pair.sent.values() if one.status in STORED and one.number != self.late]
+        held = {store: list(reported) for store in (pair.master.store, pair.slave.store)}
         ends = dict.fromkeys(held, self.everything)
         for turn, kinds in enumerate(((self.slave, self.master), (self.master, self.slave))):
             readers = [

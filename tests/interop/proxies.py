@@ -72,7 +72,7 @@ class Proxy(StartedChild):
                 raise ChildError(f"the proxy ended at its start\n{self.log_tail(30)}")
             return "startup successfully" in self.log_path.read_text(errors="replace")
 
-        wait_until(is_up, seconds=PATIENCE, what="the proxy runs", every=0.1, tell=self.stuck)
+        wait_until(is_up, seconds=PATIENCE, what="the proxy runs", every=0.1, notify=self.stuck)
 
 
 class GrpcClient(TalkingChild):
@@ -126,13 +126,13 @@ class GrpcClient(TalkingChild):
 
     def acknowledge(self, *bodies: str) -> None:
         """@raise ChildError: it is refused."""
-        self._told("acknowledged", f"ack {' '.join(bodies)}")
+        self._reported("acknowledged", f"ack {' '.join(bodies)}")
 
     def change(self, body: str, seconds: int) -> None:
         """Make a message invisible for so long from now. @raise ChildError: it is refused."""
-        self._told("changed", f"change {body} {seconds}")
+        self._reported("changed", f"change {body} {seconds}")
 
-    def _told(self, wanted: str, line: str) -> None:
+    def _reported(self, wanted: str, line: str) -> None:
         said = self.ask(line, seconds=PATIENCE)
         if said != wanted:
             raise ChildError(f"{line}: {said}")

@@ -73,7 +73,7 @@ class RaftBroker(StartedChild):
                 raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
             return self._boots() >= self._lives
 
-        wait_until(is_up, seconds=PATIENCE, what=f"{self.name} runs", every=0.1, tell=self.log_tail)
+        wait_until(is_up, seconds=PATIENCE, what=f"{self.name} runs", every=0.1, notify=self.log_tail)
 
 
 class RaftBrokers:

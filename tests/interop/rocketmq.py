@@ -236,7 +236,7 @@ class Server(StartedChild):
                 raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
             return self._boots() >= self._lives
 
-        wait_until(is_up, seconds=seconds, what=f"{self.name} runs", every=0.1, tell=self.stuck)
+        wait_until(is_up, seconds=seconds, what=f"{self.name} runs", every=0.1, notify=self.stuck)
 
 
 class Messages(TalkingChild):

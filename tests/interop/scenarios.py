@@ -200,7 +200,7 @@ class Stage:
         self.load.wait_acknowledged()
         if self.plan.preferred is None:
             self._wait_led_by(kind)  # leadership may have been lost meanwhile
-        told = []
+        reported = []
         for act in acts:
             leader_id = self.group.leader()
             led_by = self.group.kinds[leader_id]
@@ -209,12 +209,12 @@ class Stage:
             who = self.act(act, leader_id)
             self.load.wait_acknowledged()
             took = time.monotonic() - began
-            told.append(f"{act.fault} {who} (leader {led_by}): {took:.1f} s")
+            reported.append(f"{act.fault} {who} (leader {led_by}): {took:.1f} s")
         if self.plan.preferred is not None:
             had_lost = self._was_handed_over or self.group.leader() != self.plan.preferred
             self._was_handed_over = False
             self._wait_preferred()
-            told.append(f"preferred {self.plan.preferred} leads{' again' if had_lost else ''}")
+            reported.append(f"preferred {self.plan.preferred} leads{' again' if had_lost else ''}")
             self.tally.add("preferred leader leads again", had_lost)
             self.load.wait_acknowledged()
         self.load.pause()
@@ -222,7 +222,7 @@ class Stage:
         if self.load.twice:
             raise ChildError(f"acknowledged twice: {self.load.twice[:10]}")
         self._wait_committed(end_index)
-        return f"{'; '.join(told)}; {end_index + 1} entries, {len(self.group.acknowledged)} acknowledged"
+        return f"{'; '.join(reported)}; {end_index + 1} entries, {len(self.group.acknowledged)} acknowledged"
 
     def _wait_led_by(self, kind: str) -> None:
         if self.group.kinds[self.group.leader()] != kind:
@@ -332,14 +332,14 @@ def play_group(
             name = f"group {number}.{scenario} {'+'.join(plan.kinds)}, {push}, led by {kind}"
             try:
                 stage = stage or Stage(directory, plan, tally, seed=number)
-                told = stage.play(kind, acts)
+                reported = stage.play(kind, acts)
                 if scenario == last:
                     stage.end()
             except (ChildError, LedgerFault, NoAnswer, OSError) as error:
                 faults = ", ".join(act.fault for act in acts)
                 yield False, f"FAILED {name}: {faults}: {error}"
                 return
-            yield True, f"ok {time.monotonic() - began:5.1f} s {name}: {told}"
+            yield True, f"ok {time.monotonic() - began:5.1f} s {name}: {reported}"
     finally:
         if stage is not None:
             stage.close()

@@ -119,7 +119,7 @@ class AccessCase(SynchronousTestCase):
             return [path.read_bytes() for path in sorted((broker.store / "commitlog").glob("[0-9]*"))]
 
         wait_until(lambda: files(self.master) == files(self.slave) != [], seconds=PATIENCE,
-                   what="equal logs", every=0.2, tell=self.slave.log_tail)
+                   what="equal logs", every=0.2, notify=self.slave.log_tail)
 
 
 class AccessTests(AccessCase):
@@ -168,7 +168,7 @@ class AccessTests(AccessCase):
         # The slave asks its master for the metadata with its own account.
         topics = self.slave.store / "config" / "topics.json"
         wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), seconds=PATIENCE,
-                   what="the slave's topics", every=0.2, tell=self.slave.log_tail)
+                   what="the slave's topics", every=0.2, notify=self.slave.log_tail)
 
     def own_clients(self) -> None:
         """Our producer and reader, and the command line."""

@@ -152,10 +152,10 @@ class CopyTests(SynchronousTestCase):
     def test_store(self) -> None:
         """The log opens as cleanly closed, and ends as returned."""
         directory = Path(self.mktemp())
-        told: list[int] = []
-        end = write_store(directory, log_bytes=1 << 18, body_bytes=1000, told=told.append)
+        reported: list[int] = []
+        end = write_store(directory, log_bytes=1 << 18, body_bytes=1000, reported=reported.append)
         self.assertGreaterEqual(end, 1 << 18)
-        self.assertEqual(told[-1], end)
+        self.assertEqual(reported[-1], end)
         config, disk = StoreConfig(store_path_root_dir=str(directory)), OsDisk()
         seen = inspect_log(config, disk, checkpoint=None, is_aborted=False)
         log = CommitLog.open(

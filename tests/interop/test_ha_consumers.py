@@ -40,7 +40,7 @@ class Consumers(TalkingChild):
         command = java_command(version, directory, "192m", "Consumers", name_server)
         super().__init__("consumers", command, log_path=directory / "consumers.log")
 
-    def told(self, line: str, seconds: int = PATIENCE) -> str:
+    def reported(self, line: str, seconds: int = PATIENCE) -> str:
         """Its answer, which must not be a failure."""
         said = self.ask(line, seconds=seconds)
         assert not said.startswith("failed"), f"{line}: {said}\n{self.log_tail()}"
@@ -60,16 +60,16 @@ class Consumers(TalkingChild):
 
     def produce(self, topic: str, *bodies: str, tag: str = "A", level: int = 0, queue: int = -1) -> list[str]:
         """@return: the offsetMsgId of each."""
-        return self.told(f"send {topic} {tag} {level} {queue} {' '.join(bodies)}").split(" ")[1:]
+        return self.reported(f"send {topic} {tag} {level} {queue} {' '.join(bodies)}").split(" ")[1:]
 
     def push(self, name: str, topic: str, *, group: str = "", way: str = "ok", tags: str = "*") -> str:
         """Start a push consumer. @return: its answer."""
-        return self.told(f"push {name} {group or name} {topic} {way} {tags}")
+        return self.reported(f"push {name} {group or name} {topic} {way} {tags}")
 
     def seen(self, name: str, count: int, *, seconds: int = PATIENCE) -> list[Given]:
         """Its messages since the last call, when there are C{count} of them, or the time is over."""
         found = []
-        for word in filter(None, self.told(f"seen {name} {count} {seconds}", PATIENCE + 30).split(" ")):
+        for word in filter(None, self.reported(f"seen {name} {count} {seconds}", PATIENCE + 30).split(" ")):
             body, tags, times, topic, queue, age = word.split("/")
             found.append(Given(body, tags, int(times), topic, int(queue), int(age)))
         return found
@@ -153,7 +153,7 @@ class ConsumerTests(SynchronousTestCase):
             if shares == (2, 2):
                 break
         self.assertEqual(shares, (2, 2))
-        java.told("stop two")
+        java.reported("stop two")
         java.seen("one", 100, seconds=1)
         for _attempt in range(30):
             java.produce("tagged", *[f"t{sent}-{queue}" for queue in range(QUEUES)])
@@ -162,7 +162,7 @@ class ConsumerTests(SynchronousTestCase):
                 break
         else:
             self.fail("one consumer has not taken over all queues")
-        java.told("stop one")
+        java.reported("stop one")
 
     def check_delays(self) -> None:
         """Delayed messages do not come before their time."""
@@ -174,7 +174,7 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(set(given), {"first", "a", "b", "c"})
         for body, least_ms in (("a", 1_000), ("b", 1_000), ("c", 5_000)):
             self.assertGreaterEqual(given[body].age_ms, least_ms - 10)
-        java.told("stop delayed")
+        java.reported("stop delayed")
 
     def check_retries(self) -> None:
         """A message that a consumer fails on comes twice more, each time later; then it is dead."""
@@ -187,7 +187,7 @@ class ConsumerTests(SynchronousTestCase):
         (dead,) = java.seen("dead", 1)
         self.assertEqual((dead.body, dead.times), ("first", 3))
         for name in ("later", "dead"):
-            java.told(f"stop {name}")
+            java.reported(f"stop {name}")
 
     def check_order(self) -> None:
         """A locked queue is consumed in the order in which it was written."""
@@ -199,7 +199,7 @@ class ConsumerTests(SynchronousTestCase):
         for queue in range(2):
             bodies = [one.body for one in given if one.queue == queue and one.body != "first"]
             self.assertEqual(bodies, [f"{queue}-{number:02}" for number in range(30)])
-        java.told("stop ordered")
+        java.reported("stop ordered")
 
     def check_pulls(self) -> None:
         """Pulls from the beginning and from a time on; stored offsets; one message by its id."""
@@ -211,7 +211,7 @@ class ConsumerTests(SynchronousTestCase):
         everything = ["early", *[f"p{number}" for number in range(6)]]
         self.assertEqual(java.pulled("lite pulled 0 7"), ["7", *everything])
         self.assertEqual(java.pulled(f"lite pulled {since} 6"), ["7", *everything[1:]])
-        self.assertEqual(java.told(f"view pulled {name}"), "p0")
+        self.assertEqual(java.reported(f"view pulled {name}"), "p0")
 
     def check_expressions(self) -> None:
         """A consumer gets the messages that match an expression; one that is none is refused at its start."""
@@ -220,7 +220,7 @@ class ConsumerTests(SynchronousTestCase):
             java.produce("filtered", f"{tag}0", f"{tag}1", tag=tag)
         java.push("sql", "filtered", tags="TAGS = 'B' AND 2 > 1")
         self.assertEqual({one.body for one in java.seen("sql", 2)}, {"B0", "B1"})
-        java.told("stop sql")
+        java.reported("stop sql")
         self.assertIn("at character 7", java.push("wrong", "filtered", tags="TAGS >"))
 
     def check_requests(self) -> None:
@@ -251,7 +251,7 @@ class ConsumerTests(SynchronousTestCase):
             java.produce("made", *[f"{queue}{number}" for number in range(queue + 1)], queue=queue)
         java.push("again", "made")
         self.assertEqual(len(java.seen("again", 6)), 6)
-        java.told("stop again")
+        java.reported("stop again")
         ends = sorted(row[1:4] for row in admin("topicStatus", "-t", "made") if row[:1] == ["broker-a"])
         self.assertEqual(ends, [["0", "0", "1"], ["1", "0", "2"], ["2", "0", "3"]])
         progress = admin("consumerProgress", "-g", "again")

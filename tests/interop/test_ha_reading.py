@@ -69,16 +69,16 @@ class ReadingTests(SynchronousTestCase):
 
     def test_metadata(self) -> None:
         """A wrong value, a missing entry and an extra one differ; fields that the master omits may differ."""
-        told = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0}}, "delayOffset": {"1": 4}}
+        reported = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0}}, "delayOffset": {"1": 4}}
         kept = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0, "groupSysFlag": 0}},
                 "delayOffset": {"1": 4}}
-        self.assertEqual(differing(told, kept), [])
+        self.assertEqual(differing(reported, kept), [])
         for name, value in (
             ("delayOffset", {"1": 3}), ("delayOffset", {}), ("delayOffset", "no file"),
             ("subscriptionGroup", {}), ("subscriptionGroup", {"g": {"groupName": "g", "brokerId": 1}}),
             ("subscriptionGroup", {**kept["subscriptionGroup"], "h": {"groupName": "h"}}),
         ):
-            self.assertEqual([one[0] for one in differing(told, {**kept, name: value})], [name])
+            self.assertEqual([one[0] for one in differing(reported, {**kept, name: value})], [name])
 
     def test_status(self) -> None:
         """mqadmin's log lines and the speed are ignored, the rest is not."""

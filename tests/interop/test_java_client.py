@@ -98,22 +98,22 @@ class JavaClientTests(SynchronousTestCase):
         """The answers of a group of this kind to Java's client; member ids are replaced by roles."""
         group = self.group_of(kind)
         client = self.client_of(group)
-        told: dict[str, object] = {}
+        reported: dict[str, object] = {}
         for text in ("", "a", "x" * 20_000, "Grüße"):
             body = text.encode()
             index = self.append_at_last(client, body)
             group.acknowledged[index] = body
-            told[f"append {text[:5]}"] = self.get(client, index) == (ResponseCode.SUCCESS, body)
-        told["envelope"] = self.enveloped(group, client)
+            reported[f"append {text[:5]}"] = self.get(client, index) == (ResponseCode.SUCCESS, body)
+        reported["envelope"] = self.enveloped(group, client)
         term, end_index = group.append(b"last"), group.wait_equal()
         leader_id = group.leader()
         follower_id = next(peer_id for peer_id in group.peers if peer_id != leader_id)
         names = {leader_id: "leader", follower_id: "follower"}
         for text, index in (("end", end_index), ("end + 1", end_index + 1), ("-1", -1), ("2**40", 1 << 40)):
-            told[f"get {text}"] = self.get(client, index)
+            reported[f"get {text}"] = self.get(client, index)
         for peer_id, address in group.peers.items():
             code, named, count = client.metadata(peer_id, address)
-            told[f"metadata {names.get(peer_id, 'other')}"] = code, names.get(named), count
+            reported[f"metadata {names.get(peer_id, 'other')}"] = code, names.get(named), count
         word = base64.b64encode(b"not for me").decode()
         for text, name, peer_id, words in (
             ("append to a follower", group.name, follower_id, f"append {word}"),
@@ -129,16 +129,16 @@ class JavaClientTests(SynchronousTestCase):
         ):
             to = group.peers.get(peer_id, group.peers[leader_id])
             code, named = client.at(name, peer_id, to, words)
-            told[text] = code, names.get(named, named)
+            reported[text] = code, names.get(named, named)
         # On a slow machine the request may fail and yet take effect.
         wait_until(
             lambda: client.transfer(leader_id, follower_id, term) == ResponseCode.SUCCESS
             or group.leader() != leader_id, seconds=DEADLINE_S, what="a transfer by Java's client", every=0.5,
         )
-        told["who leads"] = names.get(group.leader())
+        reported["who leads"] = names.get(group.leader())
         group.acknowledged[self.append_at_last(client, b"after the transfer")] = b"after the transfer"
         group.check()
-        return told
+        return reported
 
     def enveloped(self, group: MixedGroup, client: JavaClient) -> bool:
         """Append with time and headers. @return: whether Java's client has envelope and body as one body."""
@@ -191,7 +191,7 @@ class JavaClientTests(SynchronousTestCase):
 
     # -- redirects ----------------------------------------------------------------------------------
 
-    def test_told_of_a_follower_only(self) -> None:
+    def test_reported_of_a_follower_only(self) -> None:
         """A client that knows one follower only, any of them, learns the leader and is served by it."""
         group = self.group_of(OURS)
         leader_id = group.leader()

@@ -78,10 +78,10 @@ class AdminTests(SynchronousTestCase):
         except ChildError as error:  # the names of a client's options have the word Exception in them
             running = str(error)
         self.assertIn("#Consumer RT&TPS#", running)
-        told = self.tool(
+        reported = self.tool(
             "queryMsgById", "-t", TOPIC, "-i", sent[0].message_id, "-g", consumers, "-d", client_id
         )
-        self.assertIn("CR_SUCCESS", told)
+        self.assertIn("CR_SUCCESS", reported)
         self.assertIn(consumers, self.tool("brokerConsumeStats", "-b", self.address))
         queue = self.tool("queryCq", "-t", TOPIC, "-q", str(sent[0].queue_id), "-i", "0", "-b", self.address)
         self.assertIn("tagsCode", queue)

@@ -68,7 +68,7 @@ class QueryCase(NameServerCase):
                     found.append(one.number)
             return found
 
-        wait_until(lambda: not missing(), seconds=PATIENCE, every=0.5, tell=lambda: f"missing: {missing()}",
+        wait_until(lambda: not missing(), seconds=PATIENCE, every=0.5, notify=lambda: f"missing: {missing()}",
                    what=f"{address} finds all of {len(self.sent)} messages")
         of_all = hits("all")
         self.assertGreaterEqual(len(of_all), min(len(self.sent), MOST))

@@ -64,7 +64,7 @@ def dirty_kib(path: Path) -> int:
         return sum(int(found) for found in re.findall(r"_Dirty:\s+(\d+) kB", own)[:2])
 
 
-def tells_dirty(directory: Path) -> bool:
+def notifies_dirty(directory: Path) -> bool:
     """Whether the kernel counts that on this file system (not on one in memory)."""
     path = directory / "probe"
     with open(path, "wb", buffering=0) as file:
@@ -196,7 +196,7 @@ class DiskTests(SideBySide):
     def test_w06_acknowledged_before_the_disk_has_it(self) -> None:
         """W6: the part of the file that is not on the disk yet when the append is acknowledged."""
         with tempfile.TemporaryDirectory() as name:
-            if not tells_dirty(Path(name)):
+            if not notifies_dirty(Path(name)):
                 raise SkipTest("this file system does not show what is not written yet")
 
         def play(stage: Stage) -> bool:

@@ -119,9 +119,9 @@ class ThreadTests(SynchronousTestCase):
         with capturedLogs() as events:
             for _ in range(60):
                 self.rig.clock.advance(0.1)
-        told = [event for event in events if "is in {call}" in str(event["log_format"])]
-        self.assertEqual(len(told), 3)
-        self.assertEqual(told[0]["call"], "apply() at the entry 1")
+        reported = [event for event in events if "is in {call}" in str(event["log_format"])]
+        self.assertEqual(len(reported), 3)
+        self.assertEqual(reported[0]["call"], "apply() at the entry 1")
         status = self.rig.node.status()
         assert status.machine is not None
         self.assertGreater(status.machine.busy_s, MACHINE_HANGS_S)

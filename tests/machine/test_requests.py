@@ -20,11 +20,11 @@ from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import (
     QueryRequest,
     QueryResponse,
+    ReportedMachine,
     SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
-    ToldMachine,
-    encode_told_machine,
+    encode_reported_machine,
 )
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.machine.machines import MovedJournal
@@ -108,8 +108,8 @@ class SubmitTests(DeskCase):
 
     def test_metadata_reports_the_machine(self) -> None:
         """METADATA says that a machine runs here."""
-        told = self.rig.client().ask(MetadataRequest(**self.rig.base()))
-        self.assertEqual(told.wire_version & WIRE_FLAG_MACHINE, WIRE_FLAG_MACHINE)
+        reported = self.rig.client().ask(MetadataRequest(**self.rig.base()))
+        self.assertEqual(reported.wire_version & WIRE_FLAG_MACHINE, WIRE_FLAG_MACHINE)
 
 
 class OnceTests(DeskCase):
@@ -195,10 +195,10 @@ class WordTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
         self.word = self.rig.node.members.machine
-        self.told = ToldMachine(name="journal", version=2, state="running")
-        self.rig.node.desks.snapshots.told = lambda peer_id: MetadataResponse(  # type: ignore[method-assign]
-            machine=encode_told_machine(self.told)
-        )
+        self.reported = ReportedMachine(name="journal", version=2, state="running")
+        self.patch(self.rig.node.desks.snapshots, "reported", lambda peer_id: MetadataResponse(
+            machine=encode_reported_machine(self.reported)
+        ))
         self.rig.node.start()
         self.rig.runner.start()
 
@@ -210,7 +210,7 @@ class WordTests(SynchronousTestCase):
     def test_the_machine_judges_who_may_lead(self) -> None:
         """It runs; another member has a higher version; it has failed."""
         self.assertEqual(self.look(), (True, False))
-        self.told = attrs.evolve(self.told, version=3)
+        self.reported = attrs.evolve(self.reported, version=3)
         self.assertEqual(self.look(), (True, True))
         status = self.rig.node.status().machine
         assert status is not None
@@ -219,9 +219,9 @@ class WordTests(SynchronousTestCase):
         self.assertEqual((answer.code, answer.reason), (
             ResponseCode.LEADER_NOT_READY, "this member runs the version 2 of 'journal', n1 the version 3"
         ))
-        self.told = attrs.evolve(self.told, version=1)
+        self.reported = attrs.evolve(self.reported, version=1)
         self.assertEqual(self.look(), (True, False))
-        self.told = attrs.evolve(self.told, version=2, digests={0: "01"})
+        self.reported = attrs.evolve(self.reported, version=2, digests={0: "01"})
         self.rig.runner.digests = {0: "02"}
         self.assertEqual(self.look(), (True, True))
         problem = health_problem(self.rig.node.status())

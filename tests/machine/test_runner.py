@@ -485,7 +485,7 @@ class SnapshotTests(SynchronousTestCase):
         rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
         rig.append(*[b"%d" % number for number in range(8)])
         self.assertEqual(rig.runner.digests, self.rig.runner.digests)
-        self.assertEqual(sorted(rig.runner.told().digests), [2, 5, 8])
+        self.assertEqual(sorted(rig.runner.reported().digests), [2, 5, 8])
         other = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
         other.append(b"0", b"1", b"2", b"3", b"x", b"5")
         self.assertEqual(other.runner.digests[2], rig.runner.digests[2])
@@ -493,11 +493,11 @@ class SnapshotTests(SynchronousTestCase):
 
     def test_a_machine_may_offer_its_digest(self) -> None:
         """A machine may offer one, or none; if it raises, no snapshot is written."""
-        for given, told in ((b"abc", {2: "616263"}), (b"", {})):
+        for given, reported in ((b"abc", {2: "616263"}), (b"", {})):
             self.patch(Journal, "digest", lambda machine, given=given: given)
             rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
             rig.append(b"0", b"1")
-            self.assertEqual((rig.runner.digests, len(rig.snapshots.heads)), (told, 1))
+            self.assertEqual((rig.runner.digests, len(rig.snapshots.heads)), (reported, 1))
         self.patch(Journal, "digest", lambda machine: bytes(33))
         rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
         rig.append(b"0", b"1")

@@ -9,28 +9,28 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.machine.watch import MachineWatch
-from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
+from protocols.wire.ledger.machines import ReportedMachine, encode_reported_machine
 
-MINE = ToldMachine(name="kv", version=2, state="running")
+MINE = ReportedMachine(name="kv", version=2, state="running")
 
 
 class WatchTests(SynchronousTestCase):
     """The machines that they run, and the judgement here."""
 
     def setUp(self) -> None:
-        self.told: dict[str, str | None] = {}
+        self.reported: dict[str, str | None] = {}
         self.noted: list[str] = []
-        self.watch = MachineWatch("n0", self.told.get, self.note)
+        self.watch = MachineWatch("n0", self.reported.get, self.note)
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """An event."""
         self.noted.append(f"{event} {facts['reason']}")
 
-    def look(self, mine: ToldMachine = MINE, **others: ToldMachine | str) -> None:
+    def look(self, mine: ReportedMachine = MINE, **others: ReportedMachine | str) -> None:
         """They report, and are compared."""
-        self.told.clear()
+        self.reported.clear()
         for peer_id, one in others.items():
-            self.told[peer_id] = encode_told_machine(one) if isinstance(one, ToldMachine) else one
+            self.reported[peer_id] = encode_reported_machine(one) if isinstance(one, ReportedMachine) else one
         self.watch.look(mine, ["n1", "n2", "n3"])
 
     def test_equal_machines_do_not_differ(self) -> None:
@@ -55,17 +55,18 @@ class WatchTests(SynchronousTestCase):
         """
         Of the newest entry that both report; who is not with the majority is in doubt, and so are equals.
         """
-        def tells(**digests: str) -> ToldMachine:
+        def notifies(**digests: str) -> ReportedMachine:
             return attrs.evolve(MINE, digests={int(index[2:]): one for index, one in digests.items()})
 
-        mine = tells(at5="aa", at9="bb")
+        mine = notifies(at5="aa", at9="bb")
         for others, doubt in (
-            ({"n1": tells(at9="bb")}, ""), ({"n1": tells(at5="aa")}, ""), ({"n1": tells(at7="cc")}, ""),
-            ({"n1": tells(at9="cc"), "n2": tells(at9="bb")}, ""),
-            ({"n1": tells(at9="cc"), "n2": tells(at9="cc")}, "n0 against n1, n2"),
-            ({"n1": tells(at9="cc")}, "n0 against n1"),
-            ({"n1": tells(at9="cc"), "n2": tells(at9="dd")}, "n0 against n1 against n2"),
-            ({"n1": attrs.evolve(tells(at9="cc"), version=3)}, ""),
+            ({"n1": notifies(at9="bb")}, ""), ({"n1": notifies(at5="aa")}, ""),
+            ({"n1": notifies(at7="cc")}, ""),
+            ({"n1": notifies(at9="cc"), "n2": notifies(at9="bb")}, ""),
+            ({"n1": notifies(at9="cc"), "n2": notifies(at9="cc")}, "n0 against n1, n2"),
+            ({"n1": notifies(at9="cc")}, "n0 against n1"),
+            ({"n1": notifies(at9="cc"), "n2": notifies(at9="dd")}, "n0 against n1 against n2"),
+            ({"n1": attrs.evolve(notifies(at9="cc"), version=3)}, ""),
         ):
             self.look(mine, **others)
             text = f"after the entry 9 the states differ: {doubt}" if doubt else ""

@@ -49,7 +49,7 @@ def _play(chosen: Sequence[Mutant], play: Play, jobs: int, within: float | None)
             if judged is not None:
                 word, verdict = judged
                 words[word] += 1
-                click.echo(f"{verdict.name:28} {word:12} {verdict.seconds:5.1f} s  {verdict.told}")
+                click.echo(f"{verdict.name:28} {word:12} {verdict.seconds:5.1f} s  {verdict.reported}")
     unpinned = [one.name for one in chosen if not one.is_certain and pins.get(one.name) is None]
     if unpinned:
         click.echo(f"{len(unpinned)} without a pin: {', '.join(unpinned)}")

@@ -348,10 +348,10 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("offsets-of-a-stale-answer", "a slave takes the offsets of a deleted topic over after the deletion", (
         Patch(OFFSET_TABLE, "            if life >= ours:\n", "            if True:\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
-    ("offsets-before-the-log", "a slave takes offsets over before its log has what they tell of", (
+    ("offsets-before-the-log", "a slave takes offsets over before its log has what they notify of", (
         Patch(COPY, "            await self._own_log.reached()\n", "            pass\n"),
     ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
-    ("table-before-the-log", "a table is on the disk before the messages that it tells of", (
+    ("table-before-the-log", "a table is on the disk before the messages that it notifies of", (
         Patch(FILES, "            await self.flush_log()\n", ""),
     ), {"test": "tests.broker.metadata.test_files"}),
     ("cut-offsets-stay", "a slave keeps offsets in a part of its log that it gave up", (

@@ -177,7 +177,7 @@ _ELECTIONS = (
               "if False:"),
     ), test="tests.core.test_naming"),
     Mutant("group-id-at-once", "an id of the group is believed when it is reported once", (
-        Patch("dledger.core.election.naming", "if self._heard.get(peer_id) != told:", "if False:"),
+        Patch("dledger.core.election.naming", "if self._heard.get(peer_id) != reported:", "if False:"),
     ), test="tests.core.test_naming"),
     Mutant("lone-term", "a leader never raises its term for a peer far above it", (
         Patch("dledger.core.election.admission", "if member.is_leader and not isinstance(message, Response):",

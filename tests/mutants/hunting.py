@@ -66,28 +66,28 @@ def hunt(mutant: Mutant, how: Hunt) -> int:
         return OUT_OF_DATE
     if not how.sound:
         patching.install(mutant.patches)
-    told = _told_of(mutant, how)
-    click.echo(told or "survived")
-    return NOTICED if told else SURVIVED
+    reported = _reported_of(mutant, how)
+    click.echo(reported or "survived")
+    return NOTICED if reported else SURVIVED
 
 
-def _told_of(mutant: Mutant, how: Hunt) -> str:
+def _reported_of(mutant: Mutant, how: Hunt) -> str:
     """What is noticed, in a line; empty: nothing."""
     if how.unfocused:
         from tests.mutants.random_run import failure_of_schedules
 
         return failure_of_schedules(mutant.patches[0].module, how.seconds)
     if how.pin.isdecimal():
-        return _told_by_schedules(mutant, int(how.pin), 0.0)
+        return _reported_by_schedules(mutant, int(how.pin), 0.0)
     if how.pin or mutant.test:
         return failure_of_tests([how.pin or mutant.test])
     if mutant.is_certain:
-        told = _scenario_of(mutant) if mutant.script else _search_of(mutant)
-        return told.strip().splitlines()[0][:150] if told else ""
-    return _told_by_schedules(mutant, how.first_seed, how.seconds)
+        reported = _scenario_of(mutant) if mutant.script else _search_of(mutant)
+        return reported.strip().splitlines()[0][:150] if reported else ""
+    return _reported_by_schedules(mutant, how.first_seed, how.seconds)
 
 
-def _told_by_schedules(mutant: Mutant, first_seed: int, seconds: float) -> str:
+def _reported_by_schedules(mutant: Mutant, first_seed: int, seconds: float) -> str:
     """By one schedule at least. @param seconds: of the processor, after which no further one begins."""
     run = _runs_of(mutant)(mutant)
     began, seed = time.process_time(), first_seed

@@ -40,18 +40,18 @@ class Verdict:
 
     @ivar status: of the process; see L{hunting}.
     @ivar seconds: of the processor.
-    @ivar told: its last line.
+    @ivar reported: its last line.
     """
 
     name: str
     status: int
     seconds: float
-    told: str
+    reported: str
 
     @property
     def pin(self) -> str:
         """The schedule or the test that noticed."""
-        return self.told.partition(":")[0].removeprefix("schedule ")
+        return self.reported.partition(":")[0].removeprefix("schedule ")
 
 
 def judge(mutant: Mutant, how: Hunt) -> Verdict:
@@ -65,10 +65,10 @@ def judge(mutant: Mutant, how: Hunt) -> Verdict:
             process.join()
         output = Path(folder, OUTPUT)
         said = output.read_text(errors="replace").strip() if output.exists() else ""
-    told, _, took = said.rpartition(TOOK)
-    if not told or process.exitcode is None:
+    reported, _, took = said.rpartition(TOOK)
+    if not reported or process.exitcode is None:
         return Verdict(mutant.name, -1, 0.0, said[-300:])
-    return Verdict(mutant.name, process.exitcode, float(took), told.strip().splitlines()[-1])
+    return Verdict(mutant.name, process.exitcode, float(took), reported.strip().splitlines()[-1])
 
 
 @attrs.frozen(kw_only=True)

@@ -49,7 +49,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_FILE, "        file.datasync()\n", ""),
     ), {"test": "tests.machine.test_snapshots.CrashTests"}),
     ("snapshot-end-not-checked", "a snapshot that is cut between two pieces is taken for a whole one", (
-        Patch(_FILE, "    if (told, all_bytes) != (crc, total):", "    if False:"),
+        Patch(_FILE, "    if (reported, all_bytes) != (crc, total):", "    if False:"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_every_cut_and_bit"}),
     ("snapshot-of-any-log", "a snapshot of another log is taken up", (
         Patch(_REACH, "    if (entry.term, chain_crc) != (", "    if False and (entry.term, chain_crc) != ("),
@@ -238,7 +238,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
               "        if False:\n            raise DLedgerError("),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_a_failure_answers_no_query"}),
-    ("hang-not-told", "nobody is informed of a call that lasts", (
+    ("hang-not-reported", "nobody is informed of a call that lasts", (
         Patch(_RUNNER, "        self.calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_a_long_call_is_reported"}),
     ("digests-not-compared", "members with different states do not notice", (
@@ -249,7 +249,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
         Patch("dledger.machine.watch",
-              "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
+              "        if 2 * len(mine) <= len(reported):\n", "        if True:\n"),
     ), {"test": "tests.machine.test_watch.WatchTests.test_different_digests_raise_doubt"}),
     ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
         Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),

@@ -186,7 +186,7 @@ RAFT_MUTANTS: tuple[Row, ...] = (
     ("raft-offset-not-committed", "a change of metadata is answered before it is committed", (
         Patch(METADATA_LOG, """        waiter = _Waiter(self._written, failures, Deferred())
         self._waiters.append(waiter)
-        self._tell()
+        self._notify()
         return waiter.done
 """, "        return succeed(None)\n"),
     ), {}, ("cut_off", "kill", "hand_over")),

@@ -41,7 +41,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch("dledger.core.replication.appends", "            self._begun_bytes += cost\n", ""),
         Patch("dledger.core.replication.appends", "self._begun.get(origin.owner, 0) + cost\n", "0\n"),
     ), {"test": "tests.core.test_origins.OriginTests.test_a_share_of_the_table"}),
-    ("sequence-of-another-account", "an account is told the sequences of another one", (
+    ("sequence-of-another-account", "an account is reported the sequences of another one", (
         Patch("dledger.node.work.reads", "        if known is not None and not may_use(",
               "        if False and not may_use("),
     ), {"test": "tests.node.test_reads.SequenceTests.test_of_another_account"}),
@@ -63,7 +63,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_RECORDS, "        if channel and chain_crc:\n            add_mark(marked, ",
               "        if False:\n            add_mark(marked, "),
     ), {"load": _EXACT, "faults": ("cut_client", "transfer", "break_late")}),
-    ("repeat-told-before-commit", "an entry that is not committed is the answer to a repeated append", (
+    ("repeat-reported-before-commit", "an entry that is not committed is the answer to a repeated append", (
         Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill")}),
     ("repeats-taken-as-new", "a leader does not look for the body of a producer in its log", (

@@ -56,7 +56,7 @@ class Finding:
 
     splice: Splice
     by: str
-    told: str = ""
+    reported: str = ""
 
 
 def equivalents() -> dict[str, str]:
@@ -149,14 +149,15 @@ def child(splice: Splice, by: str, seconds: float, folder: str) -> NoReturn:
     patching.install([splice])
     try:
         if by == SCHEDULES:
-            told = failure_of_schedules(splice.module, seconds)
+            reported = failure_of_schedules(splice.module, seconds)
         else:
-            told = failure_of_tests(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
+            reported = failure_of_tests(tests_of(splice.module) if by == UNITS
+                                        else package_tests(splice.module))
     except BaseException as error:
-        told = f"{type(error).__name__}: {error}"[:150]
-    click.echo(told)
+        reported = f"{type(error).__name__}: {error}"[:150]
+    click.echo(reported)
     sys.stdout.flush()
-    os._exit(NOTICED if told else SURVIVED)
+    os._exit(NOTICED if reported else SURVIVED)
 
 
 def _judged(splice: Splice, by: str, seconds: float) -> str:
@@ -181,9 +182,9 @@ def _judged(splice: Splice, by: str, seconds: float) -> str:
 def judge(splice: Splice, seconds: float, judges: Sequence[str] = JUDGES) -> Finding:
     """Who notices a mutant first. @param judges: those that are asked, of L{JUDGES}."""
     for by in judges:
-        told = _judged(splice, by, {SCHEDULES: seconds, UNITS: _MODULE_S, PACKAGE: _UNIT_S}[by])
-        if told:
-            return Finding(splice, by, told)
+        reported = _judged(splice, by, {SCHEDULES: seconds, UNITS: _MODULE_S, PACKAGE: _UNIT_S}[by])
+        if reported:
+            return Finding(splice, by, reported)
     return Finding(splice, EQUAL if splice.key in equivalents() else NOBODY)
 
 
@@ -213,8 +214,8 @@ def main(
         for number, finding in enumerate(pool.map(lambda one: judge(one, seconds, judges), chosen), 1):
             found[finding.by] += 1
             click.echo(f"{number:4} {finding.by:14} {finding.splice.key[:150]}")
-            if finding.told:
-                click.echo(f"     {'':14} {finding.told[:150]}")
+            if finding.reported:
+                click.echo(f"     {'':14} {finding.reported[:150]}")
     total = sum(found.values())
     shares = (f"{number} {by} ({100 * number / total:.0f} %)" for by, number in found.most_common())
     click.echo(", ".join(shares))

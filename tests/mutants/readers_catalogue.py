@@ -51,7 +51,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ), {"test": f"{_REQUESTS}.RefusalTests.test_damaged_everywhere_gone"}),
     ("reader-renewed-while-given", "a lease is renewed whose entries are being given to another process", (
         Patch(_DESK, "            return await self._alone(request.name, lambda: self._renew(request))\n",
-              "            return self._told(*self._leased(request))\n"),
+              "            return self._reported(*self._leased(request))\n"),
     ), {"readers": {"names": 1, "processes": 3, "lease_s": 0.5, "share": 0},
         "group": {"hides_wire_version": False}}),
     ("deposed-leader-renews", "a leader that has been deposed renews leases", (

@@ -27,8 +27,9 @@ TIME_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
     ), {"test": "tests.client.test_values.TimeTests.test_times_count_in_their_term"}),
     ("names-of-the-wiped", "a member that lost the id of the group counts for another one", (
         Patch("dledger.core.election.naming",
-              "best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)",
-              "best.is_known or member.membership.is_quorum(told)"),
+              "best.is_known or member.membership.is_quorum(named)\n"
+              "                    or member.membership.is_all(reported)",
+              "best.is_known or member.membership.is_quorum(reported)"),
     ), {"test": "tests.core.test_naming.NamingTests.test_a_lost_directory_makes_no_second_id"}),
     ("start-list-of-a-joined-group", "a member that joined refuses one that comes back with the start list", (
         Patch("dledger.core.state.member_state", "bool(known) and known[0].may_follow(ids.split(\";\"))",

@@ -49,11 +49,12 @@ WORD_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ..
               "starts=max(self._now.starts, 1))"),
     ), {"group": _OURS}),
     ("proposal-of-an-earlier-term", "a follower takes up an id that a leader of an earlier term proposed", (
-        Patch("dledger.core.election.naming", "told.term == member.term)", "told.term <= member.term)"),
+        Patch("dledger.core.election.naming", "reported.term == member.term)",
+              "reported.term <= member.term)"),
     ), {"group": _OURS}),
     ("holders-of-any-term", "a leader counts who took up the id in an earlier term", (
-        Patch("dledger.core.election.naming", "if (told.id, told.term) == (name.id, name.term)}",
-              "if told.id}"),
+        Patch("dledger.core.election.naming", "if (reported.id, reported.term) == (name.id, name.term)}",
+              "if reported.id}"),
     ), {"group": _OURS}),
     ("first-list-for-the-former", "while its list may be cut, a member believes those of the first list", (
         Patch("dledger.core.state.member_state", "return before[-1] if before", "return before[0] if before"),

@@ -70,7 +70,7 @@ class RouteTests(NameServerCase):
             b'"cluster":"C","enableActingMaster":false}},"clusterAddrTable":{"C":["bk"]}}'
         ))
 
-    def test_slave_is_told(self) -> None:
+    def test_slave_is_reported(self) -> None:
         """A slave learns its master; a one-way registration is not answered."""
         fields = self.ask(103, header_of(address="127.0.0.1:2", broker_id=2), topics("A", "B")).ext_fields
         self.assertEqual(fields, {"haServerAddr": "127.0.0.1:9", "masterAddr": "127.0.0.1:1"})

@@ -141,16 +141,17 @@ class BrokersTests(RightsCase):
 
     def test_overtaking(self) -> None:
         """The last registration counts, as in Java; from another host the log warns, once."""
-        (told,) = self.register("10.0.0.7", address="10.0.0.7:1")
+        (reported,) = self.register("10.0.0.7", address="10.0.0.7:1")
         self.assertEqual(
-            (told["name"], told["broker_id"], told["address"], told["host"], told["before"],
-             told["before_host"]),
+            (reported["name"], reported["broker_id"], reported["address"], reported["host"],
+             reported["before"],
+             reported["before_host"]),
             ("bk", 0, "10.0.0.7:1", "10.0.0.7", "127.0.0.1:1", "10.0.0.1"),
         )
         self.assertEqual(self.route(), {0: "10.0.0.7:1"})
         self.assertEqual(self.register("10.0.0.8", address="10.0.0.8:1"), [])  # folded
 
-    def test_told(self) -> None:
+    def test_reported(self) -> None:
         """Who takes a place hears whose it was, and it is counted; so the true one hears of the other."""
         found = self.ask(103, header_of(address="10.0.0.7:1"), BODY, over=self.connect_from("10.0.0.7"))
         self.assertEqual(found.ext_fields.get("otherBrokerAddr"), "127.0.0.1:1")
@@ -180,8 +181,8 @@ class BrokersTests(RightsCase):
         With one name, as it is that of the host by default: each hears of the other, which lives. The next
         registration of one alone says nothing, nor does one over another connection.
         """
-        (told,) = self.register("10.0.0.1", address="127.0.0.1:3")
-        self.assertEqual((told["address"], told["before"]), ("127.0.0.1:3", "127.0.0.1:1"))
+        (reported,) = self.register("10.0.0.1", address="127.0.0.1:3")
+        self.assertEqual((reported["address"], reported["before"]), ("127.0.0.1:3", "127.0.0.1:1"))
         again = self.ask(103, header_of(), BODY, over=self.broker)
         self.assertEqual(again.ext_fields.get("otherBrokerAddr"), "127.0.0.1:3")
         self.assertNotIn("otherBrokerAddr", self.ask(103, header_of(), BODY, over=self.broker).ext_fields)

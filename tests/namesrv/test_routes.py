@@ -63,8 +63,8 @@ class RegistrationTests(RouteCase):
     def test_slave_learns_master(self) -> None:
         """A slave gets both addresses of its master, a master none."""
         self.assertEqual(self.table.register(header(), body("A", "B"), 1, 0.0), MasterAddresses())
-        told = self.table.register(header(broker_id=1, address="s:1"), body("A", "B"), 2, 0.0)
-        self.assertEqual(told, MasterAddresses(address="m:1", ha_address="m:2"))
+        reported = self.table.register(header(broker_id=1, address="s:1"), body("A", "B"), 2, 0.0)
+        self.assertEqual(reported, MasterAddresses(address="m:1", ha_address="m:2"))
         self.check(self.table)
 
     def test_only_the_masters_topics(self) -> None:

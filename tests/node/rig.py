@@ -203,7 +203,7 @@ class FakePeers(Peers):
 
     def answer(self, peer_id: str, response: MetadataResponse) -> None:
         """The member says so at its own address."""
-        self._tell(peer_id, response)
+        self._notify(peer_id, response)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Remember."""

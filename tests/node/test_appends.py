@@ -284,8 +284,8 @@ class CommandTests(GateTestCase):
         commands = [self.gate.append_command(b"c", None), self.gate.append_command(b"d", Origin("p", 3))]
         self.end_turn()
         (proposed,) = self.proposed
-        told = [(one.bodies, one.origin) for one in proposed.proposals]
-        self.assertEqual(told, [((b"a",), None), ((b"c",), None), ((b"d",), Origin("p", 3))])
+        reported = [(one.bodies, one.origin) for one in proposed.proposals]
+        self.assertEqual(reported, [((b"a",), None), ((b"c",), None), ((b"d",), Origin("p", 3))])
         for token, waiter in zip((1, 2), (first, commands[0]), strict=True):
             self.answer(token, ResponseCode.SUCCESS, 1, index=token)
             self.assertEqual(self.successResultOf(waiter).index, token)
@@ -340,8 +340,8 @@ class ConnectionTests(SynchronousTestCase):
         taken = ask(end, b"x")
         self.assertEqual((taken.code, taken.index, taken.end_index), (200, end + 1, -2))
         refused = ask(end, b"y")
-        told = refused.code, refused.index, refused.end_index
-        self.assertEqual(told, (ResponseCode.CONFLICT, -1, end + 1))
+        reported = refused.code, refused.index, refused.end_index
+        self.assertEqual(reported, (ResponseCode.CONFLICT, -1, end + 1))
         self.assertIs(ask(end + 1, None).code, ResponseCode.UNEXPECTED_ARGUMENT)
         self.assertIs(ask(end + 1, b"x" * 5_000_000).code, ResponseCode.UNEXPECTED_ARGUMENT)
         self.assertIs(ask(end + 1, b"z").code, ResponseCode.SUCCESS)

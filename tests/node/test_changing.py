@@ -21,8 +21,8 @@ class ChangeTests(SynchronousTestCase):
         fields = {field.name for field in attrs.fields(DLedgerConfig)}
         self.assertLessEqual(RUN_TIME_OPTIONS, fields)
         text = (DOCS / "operations.md").read_text("utf-8")
-        (told,) = [line for line in text.splitlines() if line.startswith("* a member: ")]
-        self.assertEqual([name for name in sorted(RUN_TIME_OPTIONS) if f"`{name}`" not in told], [])
+        (reported,) = [line for line in text.splitlines() if line.startswith("* a member: ")]
+        self.assertEqual([name for name in sorted(RUN_TIME_OPTIONS) if f"`{name}`" not in reported], [])
 
     def test_changeable_options_are_taken(self) -> None:
         """Those that may change; others stay as they were."""

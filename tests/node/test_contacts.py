@@ -12,7 +12,7 @@ from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
+from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig
 from tests.node.test_greeting import OURS, THEIRS, Known
@@ -34,9 +34,9 @@ class ContactsTests(SynchronousTestCase):
         def changed() -> None:
             self.changes += 1
 
-        def feed(told: MembersIntroduced) -> None:
-            self.fed.append(told)
-            introduced.update(told.membership.addresses)
+        def feed(reported: MembersIntroduced) -> None:
+            self.fed.append(reported)
+            introduced.update(reported.membership.addresses)
 
         return Contacts(DLedgerConfig(peers=START), known, greeting, feed, changed)
 
@@ -44,14 +44,16 @@ class ContactsTests(SynchronousTestCase):
         self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS, *, is_known: bool = True
     ) -> None:
         """Another member says, at its own address, who belongs to the group."""
-        told = encode_told([ToldMembership(index, 1, MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
+        reported = encode_reported([ReportedMembership(index, 1,
+                                                       MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
         contacts.answered(sender_id, MetadataResponse(
-            group_id=group_id, is_group_known=is_known, configuration=told))
+            group_id=group_id, is_group_known=is_known, configuration=reported))
 
     def called(self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS) -> None:
         """Somebody says so in the name of another member."""
-        told = encode_told([ToldMembership(index, 1, MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
-        contacts.greeted(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=told))
+        reported = encode_reported([ReportedMembership(index, 1,
+                                                       MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
+        contacts.greeted(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=reported))
 
     def test_the_start_list_counts_before_the_log(self) -> None:
         """Until the log reports something; a member that joins shows people the same."""
@@ -79,8 +81,8 @@ class ContactsTests(SynchronousTestCase):
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.answered(contacts, "n1", 9)
         self.assertEqual(contacts.addresses, {"n1": "h:2", "n5": "h:6"})
-        told = Membership(voters={"n5": "h:6", "n1": "h:9"}, index=9, term=1)
-        self.assertEqual(self.fed, [MembersIntroduced(teller_id="n1", membership=told)])
+        reported = Membership(voters={"n5": "h:6", "n1": "h:9"}, index=9, term=1)
+        self.assertEqual(self.fed, [MembersIntroduced(reporter_id="n1", membership=reported)])
         self.answered(contacts, "n1", 9)
         self.assertEqual(self.changes, 1)
 
@@ -93,7 +95,7 @@ class ContactsTests(SynchronousTestCase):
         self.answered(contacts, "n0", 9)
         self.answered(contacts, "n1", 9, is_known=False)
         contacts.answered("n1", MetadataResponse(group_id=OURS, is_group_known=True, configuration="{"))
-        nowhere = encode_told([ToldMembership(9, 1, MemberLists({"n5": "junk"}, {}))])
+        nowhere = encode_reported([ReportedMembership(9, 1, MemberLists({"n5": "junk"}, {}))])
         contacts.answered("n1", MetadataResponse(group_id=OURS, is_group_known=True, configuration=nowhere))
         self.assertEqual((contacts.addresses, self.fed, self.changes), ({"n1": "h:2"}, [], 0))
 
@@ -118,9 +120,10 @@ class ForgedTests(SynchronousTestCase):
         rig = Rig(peers=START)
         node = rig.node
         node.start()
-        told = encode_told([ToldMembership(1_000_000, 1, MemberLists({"n2": "h:3", "n9": "h:9"}, {}))])
+        reported = encode_reported([ReportedMembership(1_000_000, 1,
+                                                       MemberLists({"n2": "h:3", "n9": "h:9"}, {}))])
         caller = rig.client()
-        forged = MetadataRequest(**rig.base(local_id="n2"), members="n0;n1;n2", configuration=told)
+        forged = MetadataRequest(**rig.base(local_id="n2"), members="n0;n1;n2", configuration=reported)
         self.assertIs(caller.ask(forged, native=False).code, ResponseCode.SUCCESS)
         self.assertEqual((caller.connection.peer_id, rig.peers.asked_again), ("n2", ["n2"]))
         self.assertNotIn("n9", node.contacts.ids)
@@ -128,5 +131,5 @@ class ForgedTests(SynchronousTestCase):
         ninth.send(HeartBeatRequest(local_id="n9", leader_id="n9", term=7, **rig.base()))
         self.assertNotIn(ResponseCode.SUCCESS, [answer.code for answer in ninth.answers()])
         self.assertEqual(node.status().member.term, 0)
-        rig.peers.answer("n2", MetadataResponse(configuration=told))
+        rig.peers.answer("n2", MetadataResponse(configuration=reported))
         self.assertIn("n9", node.contacts.ids)

@@ -389,6 +389,6 @@ class AddressTests(SynchronousTestCase):
             for request in (remove, remove, attrs.evolve(remove, member_id="n8"),
                             attrs.evolve(remove, member_id="n9", is_dry=True)):
                 client.ask(request)
-        told = [event for event in logs if event.get("event") == "change-asked"]
-        self.assertEqual([event["log_level"] for event in told], [LogLevel.warn] * 2)
-        self.assertIn("address=127.0.0.1:4711 change=remove member_id=n7", told[0]["facts"])
+        reported = [event for event in logs if event.get("event") == "change-asked"]
+        self.assertEqual([event["log_level"] for event in reported], [LogLevel.warn] * 2)
+        self.assertIn("address=127.0.0.1:4711 change=remove member_id=n7", reported[0]["facts"])

@@ -123,7 +123,7 @@ def fails(error: Exception) -> Callable[[], None]:
     return fail
 
 
-def told(token: int) -> fx.AnswerAppend:
+def reported(token: int) -> fx.AnswerAppend:
     """An effect that is easy to see."""
     return fx.AnswerAppend(token=token, code=ResponseCode.SUCCESS, term=1, count=1)
 
@@ -175,7 +175,7 @@ class MuteTests(DriverCase):
         ):
             self.core.seen.clear()
             self.world.diary.clear()
-            self.script((told(9), fx.SendRequest(peer_id="n2", request_id=5, request=request), effect))
+            self.script((reported(9), fx.SendRequest(peer_id="n2", request_id=5, request=request), effect))
             self.driver.feed(ev.TurnCame())
             self.assertEqual(self.world.diary, [("append", 9)])
             self.assertEqual([type(one) for one in self.core.seen],
@@ -225,7 +225,7 @@ class EffectTests(DriverCase):
             fx.SendRequest(peer_id="n2", request_id=8, request=request),
             fx.Reply(token=4, response=response),
             fx.RecordCommit(committed_index=-1),
-            told(1),
+            reported(1),
             fx.AnswerRead(token=2, code=ResponseCode.SUCCESS),
             fx.FlushLedger(flush_id=6, end_index=9),
             fx.Report(event="x"),
@@ -293,12 +293,12 @@ class OutcomeTests(DriverCase):
             for code in (ResponseCode.DISK_FULL, ResponseCode.INCONSISTENT_STATE):
                 self.setUp()
                 self.ledger.refuse = code
-                self.script((told(1), effect, told(2)))
+                self.script((reported(1), effect, reported(2)))
                 self.driver.feed(ev.Ticked(), ev.StopRequested())
                 refused = self.core.seen[1]
                 assert isinstance(refused, ev.WriteRefused)
                 self.assertIs(refused.code, code)
-                self.assertIn("told to refuse", refused.reason)
+                self.assertIn("reported to refuse", refused.reason)
                 self.assertEqual(self.world.diary, [("append", 1)])
 
     def test_refused_for_another_reason(self) -> None:
@@ -333,7 +333,7 @@ class FailureTests(DriverCase):
         ):
             self.setUp()
             self.ledger.broken = True
-            self.script((effect, told(2)))
+            self.script((effect, reported(2)))
             self.driver.feed(ev.Ticked())
             self.assertIsInstance(self.core.seen[1], ev.StoreFailed)
             self.assertEqual(self.world.diary, [])
@@ -350,7 +350,7 @@ class FailureTests(DriverCase):
         """An earlier outcome of the same tuple is taken after it, by a core that has stopped."""
         self.ledger.refuse = None
         self.world.on["append"] = fails(StoreError("EIO"))
-        self.script((fx.WriteEntries(entries=batch(0, 1)), told(1)))
+        self.script((fx.WriteEntries(entries=batch(0, 1)), reported(1)))
         self.driver.feed(ev.Ticked())
         self.assertEqual([type(one) for one in self.core.seen],
                          [ev.Ticked, ev.StoreFailed, ev.EntriesWritten])
@@ -374,7 +374,7 @@ class OrderTests(DriverCase):
     def test_feeding_from_within_an_effect_only_queues(self) -> None:
         """The tuple under way is finished first."""
         self.world.on["report"] = lambda: self.driver.feed(ev.StopRequested())
-        self.script((fx.Report(event="x"), told(1)), (told(2),))
+        self.script((fx.Report(event="x"), reported(1)), (reported(2),))
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.world.diary, [("report", "x"), ("append", 1), ("append", 2)])
         self.assertEqual(self.core.seen, [ev.Ticked(), ev.StopRequested()])
@@ -400,7 +400,7 @@ class StopTests(DriverCase):
 
     def test_by_the_core(self) -> None:
         """Queued inputs are dropped, later ones too, and they do not pile up."""
-        self.script((fx.StopMember(reason="x"), told(1)))
+        self.script((fx.StopMember(reason="x"), reported(1)))
         self.driver.feed(ev.Ticked(), ev.StopRequested())
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.core.seen, [ev.Ticked()])
@@ -411,7 +411,7 @@ class StopTests(DriverCase):
     def test_from_within_an_effect(self) -> None:
         """The rest of the tuple does not run."""
         self.world.on["report"] = self.driver.stop
-        self.script((fx.Report(event="x"), told(1)))
+        self.script((fx.Report(event="x"), reported(1)))
         self.driver.feed(ev.Ticked(), ev.StopRequested())
         self.assertEqual((self.world.diary, self.core.seen), ([("report", "x")], [ev.Ticked()]))
 

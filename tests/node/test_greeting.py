@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.connections.greeting import Greeting
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig
 
@@ -105,7 +105,7 @@ class JudgingTests(SynchronousTestCase):
             ours = Greeting(known=changed, group_name=lambda name=name: name)  # type: ignore[misc]
             problem = ours.problem_of_call(MetadataRequest(group_id=theirs, members=members))
             self.assertEqual(problem == "", is_fine, (own, theirs, members, problem))
-        self.assertEqual(decode_told(ours.configuration)[0].index, 7)
+        self.assertEqual(decode_reported(ours.configuration)[0].index, 7)
 
     def test_a_list_that_may_be_cut(self) -> None:
         """
@@ -113,7 +113,7 @@ class JudgingTests(SynchronousTestCase):
         have never had that entry, take it in and cut it.
         """
         cut = Known(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=0, term=1), former=MEMBERS)
-        lineages = mock.Mock(told="", told_of=lambda *_: "", is_rival=lambda *_: False)
+        lineages = mock.Mock(reported="", reported_of=lambda *_: "", is_rival=lambda *_: False)
         theirs = Greeting(known=cut, group_name=GroupName, lineages=lineages)
         call = theirs.call(MetadataRequest(remote_id="n2", local_id="n0"))
         asked = MetadataRequest(remote_id="n0", local_id="n2", lineage="x")
@@ -135,11 +135,11 @@ class JudgingTests(SynchronousTestCase):
     def test_member_that_was_away(self) -> None:
         """It has the old list. Without the id of its group it believes a later list, with it only its own."""
         changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
-        told = Greeting(known=changed, group_name=GroupName).configuration
+        reported = Greeting(known=changed, group_name=GroupName).configuration
         for own, theirs, is_fine in ((OURS, OURS, True), ("", OURS, True), (OURS, "", False)):
             name = GroupName(own, 1, bool(own))
             away = Greeting(known=Known(), group_name=lambda name=name: name)  # type: ignore[misc]
-            call = MetadataRequest(group_id=theirs, members="n0;n3", configuration=told)
+            call = MetadataRequest(group_id=theirs, members="n0;n3", configuration=reported)
             self.assertEqual(away.problem_of_call(call) == "", is_fine, (own, theirs))
 
     def test_a_joining_member_judges_none(self) -> None:

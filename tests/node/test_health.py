@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.reporting.health import (
     READY_SHARE,
-    TOLD_CHARACTERS_MAX,
+    REPORTED_CHARACTERS_MAX,
     health_problem,
     readiness_problems,
-    told_health,
+    reported_health,
 )
 from tests.admin.fakes import MACHINE, picture
 
@@ -25,7 +25,7 @@ class HealthTests(SynchronousTestCase):
         """A leader, and a follower that keeps up."""
         self.assertIsNone(health_problem(picture()))
         self.assertIsNone(health_problem(picture(role="follower", leader_id="n1")))
-        self.assertEqual(told_health(picture()), "")
+        self.assertEqual(reported_health(picture()), "")
 
     def test_problems_begin_with_documented_words(self) -> None:
         """Each begins with the word that docs/operations.md explains."""
@@ -59,20 +59,21 @@ class HealthTests(SynchronousTestCase):
     def test_who_serves_is_ready(self) -> None:
         """Who serves is ready, except a leader that hands over, and who lacks more than a share."""
         self.assertEqual(readiness_problems(picture()), ())
-        (told,) = readiness_problems(picture(transferee_id="n1"))
-        self.assertTrue(told.startswith("handing over: leadership goes to n1"), told)
+        (reported,) = readiness_problems(picture(transferee_id="n1"))
+        self.assertTrue(reported.startswith("handing over: leadership goes to n1"), reported)
         self.assertEqual(readiness_problems(picture(role="follower", leader_id="n1", transferee_id="n1")), ())
         behind: dict[str, Any] = {"role": "follower", "leader_id": "n1", "healthy_lag_entries": 1000}
         most = 1000 // READY_SHARE
         own = picture(**behind).member.committed_index
         for lag, is_ready in ((most, True), (most + 1, False), (1000, False)):
-            told_of = readiness_problems(picture(**behind, leader_committed_index=own + lag))
-            self.assertEqual(not told_of, is_ready, lag)
+            reported_of = readiness_problems(picture(**behind, leader_committed_index=own + lag))
+            self.assertEqual(not reported_of, is_ready, lag)
         for state, words in (("starting", "is starting"), ("installing", "waits for a snapshot")):
-            (told,) = readiness_problems(picture(machine=attrs.evolve(MACHINE, state=state)))
-            self.assertIn(f"its state machine {words}", told)
+            (reported,) = readiness_problems(picture(machine=attrs.evolve(MACHINE, state=state)))
+            self.assertIn(f"its state machine {words}", reported)
 
     def test_health_is_one_bounded_line(self) -> None:
         """One bounded line."""
-        told = told_health(picture(state="failed", reason="a\nb " + "x" * 1000))
-        self.assertEqual((told[:26], len(told)), ("the member is failed: a b ", TOLD_CHARACTERS_MAX))
+        reported = reported_health(picture(state="failed", reason="a\nb " + "x" * 1000))
+        self.assertEqual((reported[:26], len(reported)),
+                         ("the member is failed: a b ", REPORTED_CHARACTERS_MAX))

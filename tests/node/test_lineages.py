@@ -75,10 +75,10 @@ class JudgingTests(LineagesCase):
         """Only at its address; a later start and an orderly joiner are fine, and the latter is reported."""
         lineages = self.make()
         self.assertEqual(lineages.problem_of_call("n1", N1.encode()), "")
-        self.assertEqual(lineages.told_of("n1"), "")
-        for told in (N1, attrs.evolve(N1, starts=6, run=21)):
-            self.assertEqual(lineages.problem_of_answer("n1", told.encode()), "")
-            self.assertEqual(lineages.told_of("n1"), told.encode())
+        self.assertEqual(lineages.reported_of("n1"), "")
+        for reported in (N1, attrs.evolve(N1, starts=6, run=21)):
+            self.assertEqual(lineages.problem_of_answer("n1", reported.encode()), "")
+            self.assertEqual(lineages.reported_of("n1"), reported.encode())
             self.assertEqual(self.notes, [])
             lineages.lost("n1")
         for standing in (Standing.JOINING, Standing.PROVEN):
@@ -88,12 +88,13 @@ class JudgingTests(LineagesCase):
 
     def test_a_remade_directory_is_not_believed(self) -> None:
         """Until it joins; both are named, and what was met stays."""
-        for told in (attrs.evolve(N1, incarnation=8, starts=1, run=21), attrs.evolve(N1, starts=4, run=21),
+        for reported in (attrs.evolve(N1, incarnation=8, starts=1, run=21),
+                         attrs.evolve(N1, starts=4, run=21),
                      attrs.evolve(N1, run=21)):
             lineages = self.make(n1=N1)
-            for problem in (lineages.problem_of_call("n1", told.encode()),
-                            lineages.problem_of_answer("n1", told.encode())):
-                self.assertIn(f"{told.incarnation:016x} with {told.starts} starts", problem)
+            for problem in (lineages.problem_of_call("n1", reported.encode()),
+                            lineages.problem_of_answer("n1", reported.encode())):
+                self.assertIn(f"{reported.incarnation:016x} with {reported.starts} starts", problem)
                 self.assertIn("met it as 0000000000000007 with 5", problem)
             self.assertEqual(self.directory.others.met, {"n1": N1})
 
@@ -142,7 +143,8 @@ class JudgingTests(LineagesCase):
         for text in ("", "x", N1.encode()[:-1]):
             self.assertEqual(lineages.problem_of_call("n1", text), "")
             self.assertEqual(lineages.problem_of_answer("n1", text), "")
-        self.assertEqual((lineages.told, lineages.told_of("n2"), lineages.told_of(None)), ("", "", ""))
+        self.assertEqual((lineages.reported, lineages.reported_of("n2"), lineages.reported_of(None)),
+                         ("", "", ""))
         lineages.heed("n1", OWN.encode(), "a" * 32)
         self.assertEqual(self.doubts, [])
 
@@ -206,8 +208,8 @@ class NodeTests(SynchronousTestCase):
         remembered = Lineage(incarnation=9, starts=1, run=1, standing=Standing.TRUSTED)
         self.client.send(
             self.greeting(lineage=N1.encode(), met_lineage=remembered.encode()), self.vote(), native=False)
-        told, voted = self.client.answers()
-        self.assertEqual(told.met_lineage, "")
+        reported, voted = self.client.answers()
+        self.assertEqual(reported.met_lineage, "")
         self.assertNotEqual(voted.vote_result, VoteResult.ACCEPT)
         self.assertTrue(self.rig.store.identity.is_unsure)
         self.assertTrue(self.rig.node.status().member.is_unsure)
@@ -216,9 +218,9 @@ class NodeTests(SynchronousTestCase):
     def test_a_member_is_not_doubted_without_memory(self) -> None:
         """The same without that memory."""
         self.client.send(self.greeting(lineage=N1.encode()), self.vote(), native=False)
-        told, voted = self.client.answers()
+        reported, voted = self.client.answers()
         self.assertIs(voted.vote_result, VoteResult.ACCEPT)
-        self.assertEqual(Lineage.decode(told.lineage), self.rig.store.identity.lineage)
+        self.assertEqual(Lineage.decode(reported.lineage), self.rig.store.identity.lineage)
 
     def test_strangers_make_nobody_unsure(self) -> None:
         """Nobody becomes unsure by the word of one that is not a member; nor is it remembered."""
@@ -245,8 +247,8 @@ class NodeTests(SynchronousTestCase):
         self.rig.store.identity.others.meet("n1", N1)
         older = attrs.evolve(N1, starts=2, run=2)
         self.client.send(self.greeting(lineage=older.encode()), self.vote(), native=False)
-        (told,) = self.client.answers()
-        self.assertEqual(told.met_lineage, N1.encode())
+        (reported,) = self.client.answers()
+        self.assertEqual(reported.met_lineage, N1.encode())
         self.assertTrue(self.client.transport.disconnecting)
         self.assertEqual(self.rig.node.status().counts.reports["foreign-member"], 1)
 
@@ -259,18 +261,18 @@ class NodeTests(SynchronousTestCase):
             others.meet("n1", back)
             others.meet("n1", attrs.evolve(N1, incarnation=8, starts=1, run=3, standing=Standing.PROVEN))
             client.send(self.greeting(lineage=attrs.evolve(back, starts=6, run=30).encode()), native=False)
-            (told,) = client.answers()
-            met = Lineage.decode(told.met_lineage)
+            (reported,) = client.answers()
+            met = Lineage.decode(reported.met_lineage)
             self.assertIs(attrs.evolve(back, starts=6, run=30).fault(met), Fault.OLDER)
             self.assertTrue(client.transport.disconnecting)
             lineages = self.rig.node.greeting.lineages
             assert lineages is not None
             self.assertIn("an older copy", lineages.problem_of_answer("n1", back.encode()))
 
-    def test_clients_are_told_nothing(self) -> None:
+    def test_clients_are_reported_nothing(self) -> None:
         """They are no members."""
-        told = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
-        self.assertEqual((told.lineage, told.met_lineage, told.is_rival), ("", "", False))
+        reported = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
+        self.assertEqual((reported.lineage, reported.met_lineage, reported.is_rival), ("", "", False))
 
     def test_a_suspects_vote(self) -> None:
         """It asks for one in the read of its greeting: another process answers at the address."""

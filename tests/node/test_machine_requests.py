@@ -33,7 +33,7 @@ class FakeMachineDesk:
         self.answers.append(Deferred())
         return self.answers[-1]
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """What METADATA says."""
         return "a machine"
 
@@ -73,8 +73,8 @@ class NoMachineTests(RequestsCase):
         self.assertEqual({answer.reason for answer in answers}, {"this member runs no state machine"})
         self.assertEqual({answer.leader_id for answer in answers}, {"n0"})
         self.assertEqual(self.rig.node.counters.refusals, {"UNSUPPORTED": 2, "UNEXPECTED_ARGUMENT": 1})
-        told = self.client.ask(MetadataRequest(**self.rig.base()))
-        self.assertEqual((told.wire_version & WIRE_FLAG_MACHINE, told.machine), (0, ""))
+        reported = self.client.ask(MetadataRequest(**self.rig.base()))
+        self.assertEqual((reported.wire_version & WIRE_FLAG_MACHINE, reported.machine), (0, ""))
 
     def test_an_operator_here_gets_the_same_answer(self) -> None:
         """An operator in this process gets the same answer."""

@@ -30,9 +30,9 @@ class LinkTests(PeersTestCase):
     def test_one_peer_or_all_are_greeted(self) -> None:
         """One peer, or all of them, hear of this member again."""
         transports = {peer_id: self.connect(peer_id)[1] for peer_id in ("n1", "n2")}
-        for asked, told in (("n1", ["n1"]), ("n2", ["n2"]), ("n9", []), (None, ["n1", "n2"])):
+        for asked, reported in (("n1", ["n1"]), ("n2", ["n2"]), ("n9", []), (None, ["n1", "n2"])):
             self.peers.greet(asked)
-            self.assertEqual([one for one, transport in transports.items() if self.sent(transport)], told)
+            self.assertEqual([one for one, transport in transports.items() if self.sent(transport)], reported)
 
     def test_any_question_is_a_sign(self) -> None:
         """One of another part than the core, too."""

@@ -173,14 +173,14 @@ class SendTests(PeersTestCase):
 
     def test_beside_the_core(self) -> None:
         """A request of another part: its answer comes there, and so does its failure."""
-        self.assertIsNone(self.peers.told("n1"))
+        self.assertIsNone(self.peers.reported("n1"))
         for peer_id in ("n1", "n9"):
             self.failureResultOf(self.peers.ask(peer_id, SnapshotRequest()), DLedgerError)
         connection, transport = self.connect()
         connection.dataReceived(remoting_response(MetadataResponse(begin_index=7), 1))
-        told = self.peers.told("n1")
-        assert told is not None
-        self.assertEqual(told.begin_index, 7)
+        reported = self.peers.reported("n1")
+        assert reported is not None
+        self.assertEqual(reported.begin_index, 7)
         first, second, third = (self.peers.ask("n1", SnapshotRequest(offset=at)) for at in range(3))
         first.addErrback(lambda _: None)
         first.cancel()
@@ -310,8 +310,8 @@ class ConnectionTests(PeersTestCase):
 
     def test_a_greeting_is_passed_on(self) -> None:
         """What a member answers to a greeting at its own address is passed on, after the other answers."""
-        told: list[tuple[str, object, int]] = []
-        self.peers.tell_with(lambda peer_id, said: told.append((peer_id, said, len(self.answered))))
+        reported: list[tuple[str, object, int]] = []
+        self.peers.notify_with(lambda peer_id, said: reported.append((peer_id, said, len(self.answered))))
         connection, transport = self.endpoints["n1"].succeed()
         ((probe, _),) = self.sent(transport)
         self.peers.send("n1", 5, BEAT)
@@ -319,17 +319,17 @@ class ConnectionTests(PeersTestCase):
         said = MetadataResponse(wire_version=1, configuration="x")
         connection.dataReceived(
             remoting_response(said, probe) + remoting_response(HeartBeatResponse(term=1), beat))
-        self.assertEqual(told, [("n1", said, 1)])
+        self.assertEqual(reported, [("n1", said, 1)])
 
-    def test_told_by_others(self) -> None:
+    def test_reported_by_others(self) -> None:
         """That is not what one of another group says."""
-        told: list[str] = []
-        self.peers.tell_with(lambda peer_id, said: told.append(peer_id))
+        reported: list[str] = []
+        self.peers.notify_with(lambda peer_id, said: reported.append(peer_id))
         connection, transport = self.endpoints["n1"].succeed()
         ((probe, _),) = self.sent(transport)
         facts = {"group_id": "b" * 32, "is_group_known": True}
         connection.dataReceived(remoting_response(MetadataResponse(wire_version=1, **facts), probe))
-        self.assertEqual(told, [])
+        self.assertEqual(reported, [])
 
     def test_a_question_is_asked_again(self) -> None:
         """At once, then once in a fifth of a second, and none of the questions is forgotten."""
@@ -371,7 +371,7 @@ class ConnectionTests(PeersTestCase):
         ((_, command),) = self.sent(transport)
         self.assertEqual(command.code, RequestCode.HEART_BEAT)
 
-    def test_each_connection_is_told_of(self) -> None:
+    def test_each_connection_is_reported_of(self) -> None:
         """As it is made; failed attempts and lost connections are not."""
         self.endpoints["n1"].fail()
         self.clock.advance(RETRY_MAX_S)
@@ -413,8 +413,8 @@ class ConnectionTests(PeersTestCase):
             unplug(connection)
             self.clock.advance(RETRY_MAX_S)
             self.endpoints["n1"].fail()
-        told = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertEqual([event["peer_id"] for event in told], ["n1", "n1"])
+        reported = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertEqual([event["peer_id"] for event in reported], ["n1", "n1"])
         self.assertEqual([event for event in events if "Scheduling" in event["log_format"]], [])
 
     def test_connected_but_never_heard(self) -> None:

@@ -68,8 +68,8 @@ class RepetitionTests(SynchronousTestCase):
         """While it goes on, with a number."""
         lines = self.said(REFUSED, seconds=10 * AGAIN_S)
         self.assertEqual(len(lines), 10)
-        told = [line.partition("times=")[2] for line in lines[1:3]]
-        self.assertEqual(told, ["61 since_s=60", "121 since_s=120"])
+        reported = [line.partition("times=")[2] for line in lines[1:3]]
+        self.assertEqual(reported, ["61 since_s=60", "121 since_s=120"])
         self.assertIn("reason=expected pos=7", lines[1])
 
     def test_names_of_strangers(self) -> None:

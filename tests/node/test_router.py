@@ -84,17 +84,17 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
         self.assertEqual(answer.peers, {"n0": "127.0.0.1:20911"})
-        told = WIRE_VERSION
-        self.assertEqual((answer.wire_version, answer.role, answer.end_index), (told, "leader", -1))
+        reported = WIRE_VERSION
+        self.assertEqual((answer.wire_version, answer.role, answer.end_index), (reported, "leader", -1))
         follower = Rig(peers=PEERS)
         follower.node.start()
         answer = follower.client().ask(MetadataRequest(**follower.base()), native=False)
         self.assertEqual((answer.code, answer.leader_id, answer.role), (200, None, "follower"))
 
-    def test_metadata_tells_health(self) -> None:
+    def test_metadata_notifies_health(self) -> None:
         """And where the administration is: in JSON only."""
         follower = Rig(peers=PEERS)
-        follower.node.about.told_admin = "0.0.0.0:8080"
+        follower.node.about.reported_admin = "0.0.0.0:8080"
         follower.node.start()
         follower.clock.advance(0.3)
         client = follower.client()
@@ -105,7 +105,7 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.admin, answer.health, answer.code), ("", "", 200))
 
-    def test_health_is_told_afresh(self) -> None:
+    def test_health_is_reported_afresh(self) -> None:
         """It is worked out once between two sweeps, if METADATA is asked for, however often."""
         follower = Rig(peers=PEERS)
         follower.node.start()
@@ -364,14 +364,14 @@ class CoreTests(SynchronousTestCase):
 
     def test_push_of_another_version(self) -> None:
         """The core is informed which member sent it; a connection that spoke for no member says nothing."""
-        for beat, told in ((True, [ev.PeerIncompatible(peer_id="n1")]), (False, [])):
+        for beat, reported in ((True, [ev.PeerIncompatible(peer_id="n1")]), (False, [])):
             client = self.rig.client()
             if beat:
                 client.send(MetadataRequest(group="default", remote_id="n0", local_id="n1"))
             client.connection.dataReceived(encode_command(
                 RemotingCommand(code=int(RequestCode.PUSH), opaque=9, body=PUSHES_0_4[0])
             ))
-            self.assertEqual([one for one in self.fed if isinstance(one, ev.PeerIncompatible)], told)
+            self.assertEqual([one for one in self.fed if isinstance(one, ev.PeerIncompatible)], reported)
             self.fed.clear()
             client.connection.abort("done")
 

@@ -100,8 +100,9 @@ class ScrubbingTests(SynchronousTestCase):
         ]
         for _ in range(6):
             self.scrubbing.step()
-        told = [event["log_format"].split("{")[0] for event in self.events]
-        self.assertEqual(told, ["", "a part of a closed segment cannot be read: ", "the scrub of the closed "
+        reported = [event["log_format"].split("{")[0] for event in self.events]
+        self.assertEqual(reported,
+                         ["", "a part of a closed segment cannot be read: ", "the scrub of the closed "
                                 "segments has found damage at "])
         self.assertEqual((self.events[0]["mended"], self.events[2]["found"]), (2, 5))
         self.clock.advance(TROUBLE_S)

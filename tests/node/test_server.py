@@ -107,7 +107,7 @@ class ConnectionTests(ServerTestCase):
         self.server.sweep(self.clock.seconds())
         self.assertEqual([one.is_lost for one in connections], [False, True, False])
 
-    def test_places_are_told(self) -> None:
+    def test_places_are_reported(self) -> None:
         """The log has the reason once, and the number is counted."""
         self.server.clients = ClientPlaces(3, share_percent=100)
         connections = [self.connect()[0] for _ in range(3)]

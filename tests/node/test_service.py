@@ -236,8 +236,9 @@ class UpTests(ServiceTestCase):
             self.patch(service_module, "secured", lambda files, group, keys=keys: keys)
             service = self.make(**{} if file is None else {"client_token_file": file})
             service.startService()
-            told = keys.listen.call_args.kwargs
-            self.assertEqual((told["demands_certificate"], told["asks_certificate"]), (demands, not demands))
+            reported = keys.listen.call_args.kwargs
+            self.assertEqual((reported["demands_certificate"], reported["asks_certificate"]),
+                             (demands, not demands))
             service.stopService()
 
     def test_change_hosts_reach_the_member(self) -> None:

@@ -59,8 +59,8 @@ class Peers:
         self.asked.append((peer_id, request))
         return succeed(self.answer)
 
-    def told(self, peer_id: str) -> MetadataResponse | None:
-        """See L{dledger.node.connections.peers.Peers.told}."""
+    def reported(self, peer_id: str) -> MetadataResponse | None:
+        """See L{dledger.node.connections.peers.Peers.reported}."""
         return self.metadata.get(peer_id)
 
 
@@ -209,19 +209,19 @@ class MachinesTests(SnapshotCase):
             self.desk.ask_machines(now_s)
         asked = [(peer_id, type(request), request.local_id) for peer_id, request in self.peers.asked]
         self.assertEqual(asked, [("n1", MetadataRequest, "n0"), ("n2", MetadataRequest, "n0")])
-        told = self.desk.told("n1")
-        assert told is not None
-        self.assertEqual((told.machine, told.wire_version), ("later", ABLE))
-        self.assertIsNone(self.desk.told("n2"))
+        reported = self.desk.reported("n1")
+        assert reported is not None
+        self.assertEqual((reported.machine, reported.wire_version), ("later", ABLE))
+        self.assertIsNone(self.desk.reported("n2"))
         waiting: Deferred[Response] = Deferred()
         self.peers.ask = lambda peer_id, request: waiting  # type: ignore[method-assign]
         self.members.peer_ids = ("n1",)
         self.desk.ask_machines(20.0)
         self.desk.ask_machines(30.0)
         self.assertTrue(waiting.called)
-        told = self.desk.told("n1")
-        assert told is not None
-        self.assertEqual(told.machine, "later")
+        reported = self.desk.reported("n1")
+        assert reported is not None
+        self.assertEqual(reported.machine, "later")
 
 
 class DropTests(SnapshotCase):

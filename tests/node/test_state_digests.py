@@ -84,7 +84,7 @@ class GroupCase(SynchronousTestCase):
         """What a member says."""
         if peer_id in self.silent:
             return fail(DLedgerError(ResponseCode.NETWORK_ERROR))
-        return succeed(MetadataResponse(state_digest=self.members[peer_id].digests.told))
+        return succeed(MetadataResponse(state_digest=self.members[peer_id].digests.reported))
 
     def write(self, body: bytes) -> int:
         """A state entry, at all members that fold."""
@@ -119,8 +119,8 @@ class LeaderTests(GroupCase):
         self.assertEqual(self.written, [])
         self.pass_time(20 * FIRST_S)
         self.assertEqual(self.words(), [StateWord.TAKE_DIGEST, StateWord.DIGEST])
-        told = {member.digests.told for member in self.members.values()}
-        self.assertEqual(told, {f"11:3:{self.written[1].digest:016x}"})
+        reported = {member.digests.reported for member in self.members.values()}
+        self.assertEqual(reported, {f"11:3:{self.written[1].digest:016x}"})
         self.assertEqual([member.voided for member in self.members.values()], [[], [], []])
 
     def test_the_next_one_when_the_log_has_grown(self) -> None:
@@ -156,11 +156,11 @@ class LeaderTests(GroupCase):
         leader.digests.sweep(1.0)
         turns = 0
         while leader.later:
-            self.assertEqual(leader.digests.told, "")
+            self.assertEqual(leader.digests.reported, "")
             leader.later.pop(0)()  # type: ignore[operator]
             turns += 1
         self.assertEqual(turns, 3)
-        self.assertTrue(leader.digests.told.startswith("11:3:"))
+        self.assertTrue(leader.digests.reported.startswith("11:3:"))
 
     def test_a_minority_confirms_nothing(self) -> None:
         """The digest waits for a majority."""
@@ -190,7 +190,7 @@ class MemberTests(GroupCase):
         self.assertEqual([len(member.voided) for member in self.members.values()], [0, 0, 1])
         self.assertEqual(self.members["n2"].reports, ["state-differs"])
         self.assertIn(f"that of a majority {self.written[1].digest:016x}", self.members["n2"].voided[0])
-        self.assertEqual(self.members["n2"].digests.told, "")
+        self.assertEqual(self.members["n2"].digests.reported, "")
 
     def test_a_leader_that_differs(self) -> None:
         """It writes the digest of the others, drops its own state, and hands over to one of them."""

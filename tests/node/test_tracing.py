@@ -21,7 +21,7 @@ from dledger.node.requests.machine_requests import Hosting
 from dledger.node.work.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
-from tests.base.told_spans import ToldSpans
+from tests.base.reported_spans import ReportedSpans
 from tests.core.helpers import batch
 from tests.machine.machines import Journal
 from tests.node.rig import Rig
@@ -33,7 +33,7 @@ class ScriptedCase(DriverCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.spans = ToldSpans()
+        self.spans = ReportedSpans()
         self.use(OpenSpans(self.spans))
 
     def use(self, trace: OpenSpans) -> None:
@@ -193,7 +193,7 @@ class MemberTests(DriverCase):
 
     def test_a_whole_append_is_traced(self) -> None:
         """From the append of a caller to the machine; everything ends with the member."""
-        spans = ToldSpans()
+        spans = ReportedSpans()
         trace = OpenSpans(spans, has_machine=True)
         rig = Rig(make_driver=partial(TracedDriver, trace=trace))
         runner = MachineRunner(
@@ -236,7 +236,7 @@ class MachineTests(DriverCase):
 
     def test_the_traced_machine_passes_everything_on(self) -> None:
         """Everything; failures are reported in the span, and stay failures."""
-        spans, journal = ToldSpans(), Journal()
+        spans, journal = ReportedSpans(), Journal()
         machine = TracedMachine(journal, OpenSpans(spans))
         entries = [Entry(index=index, term=2, pos=0, body=b"%d" % index) for index in (4, 5)]
         self.assertEqual((machine.name, machine.version), ("journal", 1))

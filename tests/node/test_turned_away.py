@@ -44,9 +44,9 @@ class StoppedTests(SynchronousTestCase):
         client = rig.client()
         rig.node.stop()
         rig.clock.advance(0)
-        told = client.ask(MetadataRequest(**rig.base()))
-        assert isinstance(told, MetadataResponse)
-        self.assertEqual((told.code, dict(told.peers)), (404, dict(rig.node.config.peers)))
+        reported = client.ask(MetadataRequest(**rig.base()))
+        assert isinstance(reported, MetadataResponse)
+        self.assertEqual((reported.code, dict(reported.peers)), (404, dict(rig.node.config.peers)))
         self.assertEqual(client.ask(MetadataRequest(group="other", remote_id="n0")).peers, {})
 
     def test_at_the_stop(self) -> None:

@@ -70,10 +70,11 @@ class Remoting:
 
     def put(self, topic: str, queue_id: int, body: bytes, **properties: str) -> int:
         """Send a message with further properties without waiting. @return: the number of the request."""
-        told = {"KEYS": str(queue_id), "WAIT": "true", **properties}
+        reported = {"KEYS": str(queue_id), "WAIT": "true", **properties}
         return self.send(SEND_MESSAGE_V2, {
             "a": "P", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
-            "g": "1700000000000", "h": "0", "i": "\x02".join(f"{name}\x01{told[name]}" for name in told),
+            "g": "1700000000000", "h": "0",
+            "i": "\x02".join(f"{name}\x01{reported[name]}" for name in reported),
             "j": "0", "k": "false",
         }, body)
 

@@ -290,12 +290,12 @@ def plan_rounds(rounds: int, seed: int) -> list[str]:
 
 def run(
     directory: Path, *, rounds: list[str], flush: str, seed: int, rate: float = 1500.0, wire: str = "auto",
-    tell: object = None,
+    notify: object = None,
 ) -> Report:
     """
     A whole run. Every process has ended when it returns.
 
-    @param tell: called with a line of progress.
+    @param notify: called with a line of progress.
     """
     chaos = Chaos(directory, flush=flush, seed=seed, rate=rate, wire=wire)
     with contextlib.ExitStack() as stack:
@@ -304,8 +304,8 @@ def run(
         for number, action in enumerate(rounds):
             begin_s = time.monotonic()
             chaos.play(action)
-            if callable(tell):
-                tell(f"round {number + 1}/{len(rounds)} {action}: {time.monotonic() - begin_s:.1f} s")
+            if callable(notify):
+                notify(f"round {number + 1}/{len(rounds)} {action}: {time.monotonic() - begin_s:.1f} s")
         return chaos.finish()
 
 
@@ -324,7 +324,7 @@ def main(rounds: int, flush: str, seed: int, rate: float, wire: str, keep: str |
             keep = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         report = run(
             Path(keep), rounds=plan_rounds(rounds, seed), flush=flush, seed=seed, rate=rate, wire=wire,
-            tell=click.echo,
+            notify=click.echo,
         )
     for line in report.lines():
         click.echo(line)

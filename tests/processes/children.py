@@ -117,20 +117,20 @@ def peers_text(peers: Mapping[str, str]) -> str:
 
 def wait_until(
     condition: Callable[[], object], *, seconds: float, what: str, every: float = 0.02,
-    tell: Callable[[], str] | None = None,
+    notify: Callable[[], str] | None = None,
 ) -> None:
     """
     Poll until C{condition()} is true.
 
     @param seconds: on an idle machine, see L{patient}; so it is for all time limits here.
-    @param tell: more text for the message, made when it is too late.
+    @param notify: more text for the message, made when it is too late.
     @raise ChildError: it was not true within C{seconds}; the message names C{what}.
     """
     seconds = patient(seconds)
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise ChildError(f"not within {seconds:g} s: {what}" + (f"\n{tell()}" if tell else ""))
+            raise ChildError(f"not within {seconds:g} s: {what}" + (f"\n{notify()}" if notify else ""))
         time.sleep(every)
 
 

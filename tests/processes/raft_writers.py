@@ -27,7 +27,7 @@ SILENCE_S = 3.0
 STORED, UNKNOWN, REFUSED = 0, 1, 14
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """The place of an acknowledged message."""
 
     queue_id: int
@@ -60,7 +60,7 @@ class RaftWriter(threading.Thread):
         self._ends = threading.Event()
         self._next = 0
         self.codes: collections.Counter[int] = collections.Counter()
-        self.acknowledged: dict[int, Told] = {}
+        self.acknowledged: dict[int, Reported] = {}
         self.last_ok_s = 0.0
         self.refused: list[int] = []
         self.unknown: list[int] = []
@@ -103,7 +103,7 @@ class RaftWriter(threading.Thread):
         self.codes[answer.code] += 1
         if answer.code == STORED:
             fields = answer.ext_fields
-            self.acknowledged[number] = Told(
+            self.acknowledged[number] = Reported(
                 int(fields["queueId"]), int(fields["queueOffset"]), int(fields["msgId"][-16:], 16)
             )
             self.last_ok_s = max(self.last_ok_s, sent_s)
@@ -123,11 +123,11 @@ class RaftWriter(threading.Thread):
             f"writer {self._writer}: {count} answers with code {code}" for code, count in self.codes.items()
             if code not in (STORED, UNKNOWN, REFUSED)
         ]
-        for number, told in self.acknowledged.items():
+        for number, reported in self.acknowledged.items():
             found = places.get(body_of(self._writer, number), [])
-            there = [Told(queue_id, kept.queue_offset, kept.physical_offset) for queue_id, kept in found]
-            if there != [told]:
-                wrong.append(f"acknowledged {self._writer}/{number} at {told}, is at {there}")
+            there = [Reported(queue_id, kept.queue_offset, kept.physical_offset) for queue_id, kept in found]
+            if there != [reported]:
+                wrong.append(f"acknowledged {self._writer}/{number} at {reported}, is at {there}")
         for number in self.refused:
             if body_of(self._writer, number) in places:
                 wrong.append(f"refused {self._writer}/{number} is stored")

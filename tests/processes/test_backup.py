@@ -78,7 +78,7 @@ class InterruptedTests(SynchronousTestCase):
 class RestoredTests(SynchronousTestCase):
     """A group is restored at the addresses of the old one, while programs follow its log."""
 
-    def test_readers_are_told(self) -> None:
+    def test_readers_are_reported(self) -> None:
         """A tail, a named reader and C{dledger tail} end with an error; a new one reads the new log."""
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)

@@ -218,6 +218,6 @@ class PortTests(SynchronousTestCase):
         error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle")
         self.assertIn("a miracle", str(error))
         error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle",
-                                  tell=lambda: "none were seen")
+                                  notify=lambda: "none were seen")
         self.assertTrue(str(error).endswith("a miracle\nnone were seen"), error)
         wait_until(lambda: os.getpid(), seconds=0.0, what="nothing")

@@ -54,7 +54,7 @@ class ServicesTests(SynchronousTestCase):
             children[name].start()
         for name, child in children.items():
             wait_until(lambda port=pages[name]: health_check(port) == 0, seconds=60, every=0.2,
-                       what=f"{name} is healthy", tell=child.log_tail)
+                       what=f"{name} is healthy", notify=child.log_tail)
             self.assertTrue(child.is_running)
         for name, child in children.items():
             self.assertTrue(ended_well(child.stop(seconds=float(unit(name, "x")["TimeoutStopSec"][0]))))

@@ -79,7 +79,7 @@ class EnvelopeProcessTests(SynchronousTestCase):
         self.assertEqual(bodies[last], envelope_head(None, {}) + ENVELOPE_MAGIC + b"raw")
         first = entries[0]
         self.assertEqual(bodies[first.index], envelope_head(first.timestamp, HEADERS) + b"0")
-        told = dict(scanned(
+        reported = dict(scanned(
             {"path": path, "envelopes": "true"}, [("index", "bigint"), ("body", "binary")]
         ))
-        self.assertEqual([told[one.index] for one in entries], [one.body for one in entries])
+        self.assertEqual([reported[one.index] for one in entries], [one.body for one in entries])

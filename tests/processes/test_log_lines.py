@@ -51,8 +51,9 @@ class MemberLogTests(TestCase):
     def wait_for(self, **facts: object) -> dict[str, Any]:
         """The first line with these members."""
         def found() -> list[dict[str, Any]]:
-            told = ((line, {**line, **line.get("facts", {})}) for line in self.lines())
-            return [line for line, values in told if all(values.get(name) == facts[name] for name in facts)]
+            reported = ((line, {**line, **line.get("facts", {})}) for line in self.lines())
+            return [line for line, values in reported
+                    if all(values.get(name) == facts[name] for name in facts)]
 
         wait_until(lambda: bool(found()), seconds=LONG_S, what=f"a line with {facts}")
         return found()[0]
@@ -63,8 +64,8 @@ class MemberLogTests(TestCase):
         levels = 'log_level = "warn,dledger.daemons=info"\n'
         self.file.write_text(f"{self.options}{levels}max_heart_beat_leak = 7\n")
         self.child.send(signal.SIGHUP)
-        told = self.wait_for(now="warn,dledger.daemons=info")
-        self.assertEqual(told["facts"]["waiting"], "max_heart_beat_leak")
+        reported = self.wait_for(now="warn,dledger.daemons=info")
+        self.assertEqual(reported["facts"]["waiting"], "max_heart_beat_leak")
         url = f"http://127.0.0.1:{self.admin}/log-level?level=debug&room=dledger.node"
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20)

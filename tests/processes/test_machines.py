@@ -86,8 +86,8 @@ class _Writer(threading.Thread):
                 if does == "set_if":
                     more["expected"] = f"{self.name} {number - 17}"
                 try:
-                    told = json.loads(log.submit(STORE.command(does, key, **more)))
-                    self.acknowledged[number] = told["index"]
+                    reported = json.loads(log.submit(STORE.command(does, key, **more)))
+                    self.acknowledged[number] = reported["index"]
                 except UnknownOutcome:
                     self.unknown.add(number)
                 except AppendError as error:
@@ -231,9 +231,9 @@ class KeyValueTests(SynchronousTestCase):
     async def asked_by_asyncio(self) -> tuple[str, str]:
         """The face for asyncio, too."""
         async with dledger.aio.connect(self.kv.peers_text, timeout=90.0) as log:
-            told = json.loads(await log.submit(STORE.command("put", "size", value="big")))
+            reported = json.loads(await log.submit(STORE.command("put", "size", value="big")))
             found = json.loads(await log.query(b"colour"))
-        return json.dumps(told["done"]), found["value"]
+        return json.dumps(reported["done"]), found["value"]
 
     def test_bad_name(self) -> None:
         """A machine that cannot be found is one line, and what is allowed."""
@@ -272,8 +272,8 @@ class StoreTests(SynchronousTestCase):
 
         put(0, 2500)
         long = ('{"does": "put", "key": "long", "value": "' + "\u00e9" * 2_000_000 + '"}').encode("utf-8")
-        (told,) = store.apply([Entry(index=2499, term=1, pos=0, body=long)])
-        self.assertTrue(json.loads(told)["done"])
+        (reported,) = store.apply([Entry(index=2499, term=1, pos=0, body=long)])
+        self.assertTrue(json.loads(reported)["done"])
         before = store.query(b"")
         pieces = store.snapshot()
         put(2500, 10)

@@ -78,7 +78,7 @@ class DescribedTests(SynchronousTestCase):
             service.start()
         for kind, service in self.services.items():
             wait_until(lambda kind=kind: self.is_ready(kind), seconds=60, every=0.1,
-                       what=f"{kind} is ready", tell=service.log_tail)
+                       what=f"{kind} is ready", notify=service.log_tail)
 
     def is_ready(self, kind: str) -> bool:
         """Whether it says so."""
@@ -97,11 +97,11 @@ class DescribedTests(SynchronousTestCase):
             connection.put("orders", 0, b"body", KEYS=f"key-{number}")
             connection.next()
         connection.close()
-        told = self.play()
-        counts = [tuple(map(int, found)) for found in _COUNTS.findall(told)]
+        reported = self.play()
+        counts = [tuple(map(int, found)) for found in _COUNTS.findall(reported)]
         self.assertEqual([one[:2] for one in counts], [(known, known) for known, _ in _OPERATIONS.values()])
         for (_, _, generated), (_, requests) in zip(counts, _OPERATIONS.values(), strict=True):
-            self.assertGreater(generated, requests, told)
+            self.assertGreater(generated, requests, reported)
         self.assertTrue(all(service.is_running for service in self.services.values()))
 
     def play(self) -> str:
@@ -116,7 +116,7 @@ class DescribedTests(SynchronousTestCase):
              "--suppress-health-check", "all"],
             cwd=self.directory, capture_output=True, text=True, timeout=120,
         )
-        told = done.stdout + done.stderr
+        reported = done.stdout + done.stderr
         logs = "\n".join(service.log_tail() for service in self.services.values())
-        self.assertEqual(done.returncode, 0, f"{told}\n{logs}")
-        return told
+        self.assertEqual(done.returncode, 0, f"{reported}\n{logs}")
+        return reported

@@ -30,7 +30,7 @@ from tests.processes.brokers import Remoting
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.members import Member, ended_well
 from tests.processes.raft_brokers import FILE_BYTES, GROUP, PATIENCE_S, Kept, RaftMember, RaftTrio
-from tests.processes.raft_writers import QUEUES, STORED, UNKNOWN, WINDOW, RaftWriter, Told, body_of
+from tests.processes.raft_writers import QUEUES, STORED, UNKNOWN, WINDOW, RaftWriter, Reported, body_of
 
 ROUNDS = int(os.environ.get("DLEDGER_RAFT_BROKER_ROUNDS", "9"))
 SEED = int(os.environ.get("DLEDGER_RAFT_BROKER_SEED", "1"))
@@ -194,7 +194,7 @@ class JudgeTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Message 0 is acknowledged, 1 refused, 2 unknown; the queues have the first alone."""
         self.writer = RaftWriter(RaftTrio(Path(self.mktemp())), 0, TOPIC)
-        self.writer.acknowledged[0] = Told(0, 0, 48)
+        self.writer.acknowledged[0] = Reported(0, 0, 48)
         self.writer.refused.append(1)
         self.writer.unknown.append(2)
         self.writer.codes.update({STORED: 1, 14: 1, UNKNOWN: 1})

@@ -227,12 +227,12 @@ class PlaceTests(ReaderCase):
         self.group.leader(seconds=LONG_S)
         (info,) = self.log.readers()
         self.assertEqual((info.name, info.next_index), ("billing", place))
-        told = subprocess.run(
+        reported = subprocess.run(
             [sys.executable, "-c", "from dledger.cli.main import main; main()", "--peers",
              self.group.peers_text, "readers", "--json"],
             capture_output=True, text=True, timeout=LONG_S, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        self.assertIn(f'"next_index": {place}', told.stdout, told.stderr)
+        self.assertIn(f'"next_index": {place}', reported.stdout, reported.stderr)
         with self.log.reader("billing", follow=False) as reader:
             bodies = [entry.body for entry in reader if entry.body]
         self.assertEqual(bodies, [b"%d" % number for number in range(12, 20)])

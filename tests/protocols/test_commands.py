@@ -131,10 +131,10 @@ class CommandConnectionTests(SynchronousTestCase):
 
     def test_oneway(self) -> None:
         """Neither counted nor answered, in either direction."""
-        self.connection.tell(RemotingCommand(code=15, opaque=0))
-        (told,) = self.sent()
-        self.assertTrue(told.is_oneway)
-        self.connection.dataReceived(encode_command(told))
+        self.connection.notify(RemotingCommand(code=15, opaque=0))
+        (reported,) = self.sent()
+        self.assertTrue(reported.is_oneway)
+        self.connection.dataReceived(encode_command(reported))
         self.assertEqual(self.connection.unanswered, 0)
         self.connection.answer(self.seen.calls[0][0])
         self.assertEqual(self.sent(), [])
@@ -144,10 +144,10 @@ class CommandConnectionTests(SynchronousTestCase):
         order: list[str] = []
         asked = self.connection.ask(RemotingCommand(code=21, opaque=0))
         asked.addErrback(lambda failure: order.append(str(failure.value)) or failure.trap(NotAsked))
-        self.connection.abort("told to")
-        self.assertEqual((order, self.seen.lost), (["the connection was lost: told to"], ["told to"]))
+        self.connection.abort("reported to")
+        self.assertEqual((order, self.seen.lost), (["the connection was lost: reported to"], ["reported to"]))
         self.failureResultOf(self.connection.ask(RemotingCommand(code=21, opaque=0)), NotAsked)
-        self.connection.tell(RemotingCommand(code=1, opaque=0))
+        self.connection.notify(RemotingCommand(code=1, opaque=0))
         self.connection.answer(RemotingCommand(code=1, opaque=0))
         self.assertEqual(self.sent(), [])
 

@@ -65,7 +65,7 @@ class ServerTestCase(SynchronousTestCase):
 class ServerInputTests(ServerTestCase):
     """Bytes in, requests out."""
 
-    def test_tells_its_owner(self) -> None:
+    def test_notifies_its_owner(self) -> None:
         """That it is there."""
         self.assertEqual(self.sink.connections, [self.connection])
 

@@ -21,7 +21,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
-from tests.base.told_spans import ToldSpans
+from tests.base.reported_spans import ReportedSpans
 from tests.broker.consuming.test_commits import ROAD_FIELDS, ROADS, road_of
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
@@ -100,20 +100,20 @@ class LifeTests(RaftCase):
 
     def test_a_send_is_traced_to_its_consumer(self) -> None:
         """A send waits for the member's majority; its consumer is in the same trace; all spans end."""
-        told = ToldSpans()
-        self.make().trace_with(told)
+        reported = ReportedSpans()
+        self.make().trace_with(reported)
         self.raft.startService()
         self.settle(2.0)
         (answer,) = self.ask(send_of(b"one"))
-        self.assertEqual(told.shown(), ["send - PUT_OK", "store send proposed", "replicate send PUT_OK"])
+        self.assertEqual(reported.shown(), ["send - PUT_OK", "store send proposed", "replicate send PUT_OK"])
         offset = int(answer.ext_fields["msgId"][16:], 16)
-        self.assertEqual(told.all[0].facts["offset"], offset)
+        self.assertEqual(reported.all[0].facts["offset"], offset)
         message = decode_message(self.pull().body)
-        self.assertEqual(message.properties["traceparent"], write_context(told.all[0].context))
-        (deliver,) = told.named("deliver")
-        self.assertEqual(deliver.parent, told.all[0].context)
+        self.assertEqual(message.properties["traceparent"], write_context(reported.all[0].context))
+        (deliver,) = reported.named("deliver")
+        self.assertEqual(deliver.parent, reported.all[0].context)
         self.stop()
-        self.assertEqual({one.ends for one in told.all}, {1})
+        self.assertEqual({one.ends for one in reported.all}, {1})
 
     def test_a_message_is_at_its_offset(self) -> None:
         """A message is at the offset in its producer's answer, and says so itself; its id leads to it."""
@@ -413,11 +413,12 @@ class RoleTests(RaftCase):
     def test_each_role_is_registered(self) -> None:
         """Every change of role is shown to the name servers at once."""
         self.start(namesrv_addr="ns:9876")
-        told: list[str] = []
-        self.patch(self.broker.registrar, "role_changed", lambda: told.append(self.broker.config.role.name))
+        reported: list[str] = []
+        self.patch(self.broker.registrar, "role_changed",
+                   lambda: reported.append(self.broker.config.role.name))
         self.lose()
         self.settle(3.0)
-        self.assertEqual(told, ["SLAVE", "SYNC_MASTER"])
+        self.assertEqual(reported, ["SLAVE", "SYNC_MASTER"])
         self.stop()
 
     def test_topics_of_queues(self) -> None:

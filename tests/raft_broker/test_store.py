@@ -301,7 +301,7 @@ class StoreTests(SynchronousTestCase):
         self.fill(10)
         self.close(self.open())
         self.ledger.store.truncate_to(
-            self.ledger.store.read_range(6, end_index=6, max_bytes=5000), anew=False, told=()
+            self.ledger.store.read_range(6, end_index=6, max_bytes=5000), anew=False, reported=()
         )
         again = self.open()
         self.assertEqual(self.size(again), 7)

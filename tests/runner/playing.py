@@ -35,7 +35,7 @@ _BESIDE_NICE = 15
 #: Seconds after which a thing that is looked at again, alone, is taken to hang.
 AGAIN_S = 400.0
 #: Seconds between two lines about the stages under way.
-TELL_S = 60.0
+NOTIFY_S = 60.0
 #: Letters of the line.
 _COLUMNS = 110
 
@@ -219,7 +219,7 @@ def run_together(together: Sequence[Stage], out: TextIO, logs: Path) -> list[Res
         try:
             for thread in threads.values():
                 thread.start()
-            threads[together[0].name].join(TELL_S)
+            threads[together[0].name].join(NOTIFY_S)
             _watch(threads, kept, out)
         finally:
             end_all()  # this program is interrupted, or there are none
@@ -235,7 +235,7 @@ def _watch(threads: dict[str, threading.Thread], kept: dict[str, LastLine], out:
                 if each.is_alive():
                     out.write(f"     {name}: {kept[name].line}"[:_COLUMNS] + "\n")
             out.flush()
-            thread.join(TELL_S)
+            thread.join(NOTIFY_S)
         if thread is first:
             for process in tuple(_running):
                 _weigh(process.pid, 0)

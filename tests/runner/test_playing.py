@@ -67,21 +67,21 @@ class StageTests(SynchronousTestCase):
 
     def test_progress(self) -> None:
         """Now and then a line has the last one of each stage that runs."""
-        told = Path(self.mktemp())
+        reported = Path(self.mktemp())
 
         class Out(io.StringIO):
             """Lets the stage end once it was reported."""
 
             def write(self, text: str) -> int:
                 if "it: one of two" in text:
-                    told.touch()
+                    reported.touch()
                 return super().write(text)
 
         code = (
             "import pathlib, time\nprint('one of two')\n"
-            f"while not pathlib.Path({str(told.absolute())!r}).exists(): time.sleep(0.01)"
+            f"while not pathlib.Path({str(reported.absolute())!r}).exists(): time.sleep(0.01)"
         )
-        self.patch(playing, "TELL_S", 0.01)
+        self.patch(playing, "NOTIFY_S", 0.01)
         (result,) = run_together([stage(code)], Out(), Path(self.mktemp()))
         self.assertEqual(result.count, Count(passed=1))
 

@@ -106,10 +106,10 @@ class RulesTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """Only rot, or a lie on the way, explains a refusal."""
         answer = PushEntryResponse(code=ResponseCode.UNSUPPORTED)
-        told = self.member, self.push, answer, self.invariants
-        self.assertRaises(InvariantError, self.rules.answers, *told)
+        reported = self.member, self.push, answer, self.invariants
+        self.assertRaises(InvariantError, self.rules.answers, *reported)
         self.rules.is_rotten = True
-        self.rules.answers(*told)
+        self.rules.answers(*reported)
         self.rules.is_rotten, self.invariants.is_wire_sound = False, False
-        self.rules.answers(*told)
+        self.rules.answers(*reported)
         self.assertEqual(self.rules.refused, 3)

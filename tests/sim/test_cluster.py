@@ -31,14 +31,14 @@ class ClusterTestCase(SynchronousTestCase):
         leader = cluster.leader
         assert leader is not None
 
-        def told(result: AppendResult) -> None:
+        def reported(result: AppendResult) -> None:
             answers.append((ResponseCode.SUCCESS, result.index))
 
         def failed(failure: Failure) -> None:
             assert isinstance(failure.value, DLedgerError)
             answers.append((failure.value.code, -1))
 
-        leader.call(lambda node: node.append(bodies).addCallbacks(told, failed))
+        leader.call(lambda node: node.append(bodies).addCallbacks(reported, failed))
         return answers
 
 

@@ -31,7 +31,7 @@ class PlayedLineTests(SynchronousTestCase):
 
     def test_line_that_does_not_parse(self) -> None:
         """A line that is none is an error that says what is wrong."""
-        for text, told in (
+        for text, reported in (
             ("", "is no focus"),
             ("x -", "the seed is 'x'"),
             ("-1 -", "the seed is '-1'"),
@@ -44,7 +44,7 @@ class PlayedLineTests(SynchronousTestCase):
             ("7 - 12:1 12:2", "is not after the one before"),
             ("7 - " + " ".join(f"{at}:1" for at in range(7)), "7 turns, at most 6"),
         ):
-            self.assertIn(told, str(self.assertRaises(CorpusError, PlayedLine.parse, text)))
+            self.assertIn(reported, str(self.assertRaises(CorpusError, PlayedLine.parse, text)))
 
     def test_turn_replaces_later_ones(self) -> None:
         """A turn before others takes their place: they would not come as they came."""
@@ -109,7 +109,7 @@ class CorpusTests(SynchronousTestCase):
     def test_line_that_does_not_parse(self) -> None:
         """A line that is no entry is an error with its number; so is another head."""
         good = CorpusEntry(PlayedLine(1), (5,), frozenset({5}))
-        for line, told in (
+        for line, reported in (
             ("1 -", "line 3: 1 parts"),
             ("1 - | 5 | AA", "line 3: the kinds are not"),
             ("1 - | 5 | AA!", "line 3: the kinds are not"),
@@ -120,7 +120,7 @@ class CorpusTests(SynchronousTestCase):
             ("1 nonsense | 5 | AAA", "line 3: 'nonsense' is no focus"),
         ):
             self.path.write_text(f"{Corpus(40.0).text()}{good}\n{line}\n")
-            self.assertIn(told, str(self.assertRaises(CorpusError, Corpus.load, self.path, 40.0)))
+            self.assertIn(reported, str(self.assertRaises(CorpusError, Corpus.load, self.path, 40.0)))
         self.path.write_text(f"{Corpus(5.0).text()}{good}\n")
         self.assertIn("line 1: ", str(self.assertRaises(CorpusError, Corpus.load, self.path, 40.0)))
         self.path.write_bytes(b"\xff\xfe")

@@ -134,7 +134,7 @@ class ScheduleTests(HACase):
         same = {"slaves": 7, "faults": ("darken",), "slave": focused.slave}
         self.assertEqual(attrs.evolve(seed_options, **same), focused)
 
-    def test_exception_is_told(self) -> None:
+    def test_exception_is_reported(self) -> None:
         """A bug that raises is a failure with its traceback."""
         name = "dledger.rocketmq.replication.master.SlaveView.reported"
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):

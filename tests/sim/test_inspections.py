@@ -28,14 +28,14 @@ class InspectionTests(SynchronousTestCase):
 
         with mock.patch.object(Inspections, "__init__", noted):
             outcome = run_schedule(8, seconds=12.0, focus=FOCUSES["looks-at-damaged-files"][1])
-        return outcome, made[0].told
+        return outcome, made[0].reported
 
     def test_looks_of_each_kind(self) -> None:
         """Damage is found, what starts is right, and copies hold."""
-        outcome, told = self.play()
+        outcome, reported = self.play()
         self.assertEqual(outcome.failure, "")
         for kind in ("found", "opened", "refused", "copied", "copy"):
-            self.assertGreater(told.get(kind, 0), 0, told)
+            self.assertGreater(reported.get(kind, 0), 0, reported)
 
     def test_look_that_finds_nothing(self) -> None:
         """It is noticed."""

@@ -74,8 +74,8 @@ class InvariantTests(SynchronousTestCase):
         """1: one vote in a term."""
         request = VoteRequest(term=self.state.term, leader_id="n9")
         response = VoteResponse(term=self.state.term, vote_result=VoteResult.ACCEPT)
-        told = self.broken(1, lambda: self.invariants.answers(self.follower, request, response))
-        self.assertIn("voted", told)
+        reported = self.broken(1, lambda: self.invariants.answers(self.follower, request, response))
+        self.assertIn("voted", reported)
 
     def test_commit_falls(self) -> None:
         """2: a commit index never falls."""

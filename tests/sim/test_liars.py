@@ -28,7 +28,7 @@ class ScheduleTests(SynchronousTestCase):
         for seed in (103, 100091):
             self.assertEqual(run_lying_schedule(seed, wants_all_lines=True).failure, "", seed)
 
-    def test_lies_are_told(self) -> None:
+    def test_lies_are_reported(self) -> None:
         """The same seed gives the same run, and the liar is heard."""
         first, second = (run_lying_schedule(17, seconds=8, wants_all_lines=True) for _ in range(2))
         self.assertEqual((first.failure, first.digest), ("", second.digest))
@@ -69,16 +69,16 @@ class LiesTests(SynchronousTestCase):
         """Its frame can be decoded, and its numbers are within the bounds."""
         lies = Lies(random.Random(1), group="g", self_id="n0", ids=("n0", "n1"), near=lambda: (5, 20))
         types = tuple(kind for kinds in SUBJECTS.values() for kind in kinds)
-        told: set[type[Request]] = set()
+        reported: set[type[Request]] = set()
         for _ in range(1000):
             request = lies.request("n1", types)
             assert request is not None
-            told.add(type(request))
+            reported.add(type(request))
             check_bounds(request)
             if isinstance(request, PushEntryRequest) and request.entries is not None:
                 check_records(request.entries)
             self.assertEqual(decode_frame(encode_request_frame(request, 1))[0], 1)
-        self.assertEqual(len(told), 5)
+        self.assertEqual(len(reported), 5)
         self.assertIsNone(lies.request("n1", (MetadataResponse,)))
 
 

@@ -174,11 +174,11 @@ class MasterTests(LoggedTablesCase):
     def test_acknowledged_before_the_log_has_it(self) -> None:
         """A change that is acknowledged has a record of the same term, or lies in a range of one."""
         parts = self.parts_of(self.master)
-        self.rig.is_told(parts, "groups", "g1")
-        self.rig.is_told(parts, "groups", "of nobody")  # in a range: there is none
-        self.rig.bugs.tell()
-        self.rig.is_told(parts, "consumerOffsets", "of nobody")
-        self.assertRaises(QueuesBroken, self.rig.bugs.tell)
+        self.rig.is_reported(parts, "groups", "g1")
+        self.rig.is_reported(parts, "groups", "of nobody")  # in a range: there is none
+        self.rig.bugs.notify()
+        self.rig.is_reported(parts, "consumerOffsets", "of nobody")
+        self.assertRaises(QueuesBroken, self.rig.bugs.notify)
 
     def test_topic_after_its_message(self) -> None:
         """A topic whose record follows its first message."""

@@ -43,7 +43,7 @@ class MoodsTests(SynchronousTestCase):
         with mock.patch.object(visits, "Moods", make):
             for seed in SEEDS:
                 self.assertEqual(run_schedule(seed, focus=BAD_MOODS).failure, "")
-                missing -= made[-1].told.keys()
+                missing -= made[-1].reported.keys()
                 if not missing:
                     break
         self.flushLoggedErrors(SnapshotFailed)
@@ -61,7 +61,7 @@ class MoodsTests(SynchronousTestCase):
         with mock.patch.object(visits, "Moods", make):
             for seed in SEEDS:
                 self.assertEqual(run_schedule(seed, focus=DIFFERING).failure, "")
-                missing -= made[-1].told.keys()
+                missing -= made[-1].reported.keys()
                 if not missing:
                     break
         self.assertEqual(missing, set())

@@ -136,8 +136,9 @@ class Hunts:
             last = how.first_seed + int(how.seconds)
             seen = next((str(seed) for seed in range(how.first_seed, last) if str(seed) in self.seconds), "")
             spent = float(int(seen) - how.first_seed + 1 if seen else how.seconds)
-        told = f"schedule {seen}: wrong" if seen.isdecimal() else f"{seen}: wrong"
-        return Verdict(mutant.name, self.status if seen else SURVIVED, spent, told if seen else "survived")
+        reported = f"schedule {seen}: wrong" if seen.isdecimal() else f"{seen}: wrong"
+        return Verdict(mutant.name, self.status if seen else SURVIVED, spent, reported if seen
+                       else "survived")
 
 
 SINGLE = Mutant("single", "one patch", (Patch("dledger.core.election.voter", "a", "b"),))

@@ -107,7 +107,7 @@ class ScheduleTests(PairCase):
         self.assertEqual(run_pair_schedule(3, focus=focus).failure, "")
         self.assertGreater(sum(mended), 30)
 
-    def test_exception_is_told(self) -> None:
+    def test_exception_is_reported(self) -> None:
         """A bug that raises is a failure with its traceback."""
         name = "dledger.rocketmq.broker.consuming.pulls.PullCommands._answer"
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):

@@ -191,16 +191,16 @@ class BugWatchTests(SynchronousTestCase):
         Logger().failure("broken", Failure(ValueError("nobody listens")))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 3)
         with self.assertRaises(ValueError) as caught:
-            watch.tell()
+            watch.notify()
         self.assertEqual(str(caught.exception), "one")
-        watch.tell()
+        watch.notify()
 
     def test_forgotten(self) -> None:
         """A process that died fails in many ways: they do not count."""
         watch = BugWatch()
         watch.note(ValueError())
         watch.forget()
-        watch.tell()
+        watch.notify()
 
     def test_collected_deferreds(self) -> None:
         """Nor do errors of Deferreds that Python collects: when it does so is not a function of the seed."""
@@ -208,4 +208,4 @@ class BugWatchTests(SynchronousTestCase):
         with watch.listening():
             Logger(namespace="twisted.internet.defer").failure("Unhandled", Failure(ValueError()))
         self.flushLoggedErrors(ValueError)
-        watch.tell()
+        watch.notify()

@@ -95,10 +95,10 @@ class StepTests(GroupOfThree):
     def test_a_list_that_a_member_hears_of(self) -> None:
         """Who is in no committed later list takes itself for no voter, if it has asked for lists."""
         peer_id = self.leader.member_id
-        told = '{"memberships":[{"index":90,"term":1,"voters":{"n8":"n8.sim:1"},"learners":{}}]}'
+        reported = '{"memberships":[{"index":90,"term":1,"voters":{"n8":"n8.sim:1"},"learners":{}}]}'
         response = MetadataResponse(
             group="default", code=ResponseCode.SUCCESS, term=self.state.term, committed_index=95,
-            group_id=self.state.group_name.id, is_group_known=True, configuration=told,
+            group_id=self.state.group_name.id, is_group_known=True, configuration=reported,
         )
         heard = ev.ResponseReceived(peer_id=peer_id, request_id=7, response=response)
         self.rules.after(heard)  # (it was no answer to its question)

@@ -54,7 +54,7 @@ class ScheduleTests(SynchronousTestCase):
         here = [run_schedule(seed, seconds=6).digest for seed in (11, 12)]
         self.assertEqual(found, {f"{here}\n"})
 
-    def test_failure_is_told(self) -> None:
+    def test_failure_is_reported(self) -> None:
         """A failed check gives the sentence and the last thirty steps."""
         def fails(*_: object) -> None:
             raise InvariantError(3, "made up")
@@ -65,7 +65,7 @@ class ScheduleTests(SynchronousTestCase):
         self.assertIn("invariant 3: made up", outcome.failure)
         self.assertEqual(len(outcome.lines), 30)
 
-    def test_exception_of_a_member_is_told(self) -> None:
+    def test_exception_of_a_member_is_reported(self) -> None:
         """A bug that raises is a failure with its traceback."""
         with mock.patch.object(EntryHandler, "on_push", side_effect=ZeroDivisionError("made up")):
             outcome = run_schedule(1, seconds=20)

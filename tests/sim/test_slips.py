@@ -37,7 +37,7 @@ class SlipsTests(SynchronousTestCase):
             for seed in (2, 4):
                 self.assertEqual(run_schedule(seed, focus=COPIES).failure, "")
         for kind in ("order", "place", "rot", "survivor"):
-            self.assertGreater(sum(one.told.get(kind, 0) for one in made), 5, kind)
+            self.assertGreater(sum(one.reported.get(kind, 0) for one in made), 5, kind)
 
     def test_dry_order_that_is_obeyed_is_noticed(self) -> None:
         """A change that was only asked about."""

@@ -33,7 +33,7 @@ class HappenTests(SynchronousTestCase):
             for seed in (2, 5, 12):
                 self.assertEqual(run_schedule(seed, focus=FOCUSES["programs-inside-members"][1]).failure, "")
         for kind in ("get", "wait", "batch", "ready", "taken"):
-            self.assertGreater(sum(one.told.get(kind, 0) for one in made), 5, kind)
+            self.assertGreater(sum(one.reported.get(kind, 0) for one in made), 5, kind)
 
     def test_pushes_overtake_each_other(self) -> None:
         """Some come before those that they follow, and wait for them."""

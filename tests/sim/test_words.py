@@ -122,8 +122,8 @@ class MessageTests(GroupOfThree):
             (VoteResult.REJECT_UNKNOWN_LEADER, request),
         ):
             response = VoteResponse(term=term, vote_result=result, pre_vote=True)
-            told = self.broken(18, partial(self.answers, asked, response))
-            self.assertIn(result.name, told)
+            reported = self.broken(18, partial(self.answers, asked, response))
+            self.assertIn(result.name, reported)
         right = VoteResponse(vote_result=VoteResult.REJECT_SMALL_LEDGER_END_INDEX, pre_vote=True)
         self.answers(request, right)
 
@@ -229,8 +229,8 @@ class OutcomeTests(GroupOfThree):
         for code in (ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY):
             self.rules.requested([6])
             answer = fx.AnswerRead(token=6, code=code, leader_id=self.leader.member_id)
-            told = self.broken(19, partial(self.rules.read, answer, is_stopping=False))
-            self.assertIn(code.name, told)
+            reported = self.broken(19, partial(self.rules.read, answer, is_stopping=False))
+            self.assertIn(code.name, reported)
 
     def test_nothing_waits_for_ever(self) -> None:
         """A read that was not answered for many ticks; that the process stood still does not count."""

@@ -51,7 +51,7 @@ class Soak:
     def run(self) -> None:
         """Start, play until the time is over, stop."""
         kinds, bag = self._kinds, list[str]()
-        tell(f"{len(kinds)} kinds of faults: {', '.join(kinds)}")
+        notify(f"{len(kinds)} kinds of faults: {', '.join(kinds)}")
         self._world.start()
         began = time.monotonic()
         try:
@@ -62,7 +62,7 @@ class Soak:
                 name = bag.pop()
                 self._play(name, kinds[name], time.monotonic() - began)
         except KeyboardInterrupt:
-            tell("interrupted: no further faults")
+            notify("interrupted: no further faults")
             self._world.network.heal()
         except ChildError as error:
             self.wrong.append(f"after {[*self.played][-1:]}: {error}")
@@ -75,10 +75,10 @@ class Soak:
         fault()
         self._world.network.heal()
         took_s = self._world.wait_in_step(name, may_end=name in ENDING)
-        tell(f"{at_s:6.0f} s  {name}: in step after {took_s:.1f} s")
+        notify(f"{at_s:6.0f} s  {name}: in step after {took_s:.1f} s")
 
 
-def tell(line: str) -> None:
+def notify(line: str) -> None:
     """A line of progress."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -87,13 +87,13 @@ def tell(line: str) -> None:
 def judge(world: World, wrong: list[str], *, with_porcupine: bool) -> list[str]:
     """Judge the answers to the clients. @return: what is wrong, C{wrong} included."""
     lines = lines_of_workers(path for path in world.histories if path.exists())
-    tell(f"{len(lines)} calls: {summary(lines)}")
+    notify(f"{len(lines)} calls: {summary(lines)}")
     ledgers = [member.ledger_path for member in world.members.values()]
     found = wrong + judged(lines, ledgers) if not wrong or not any(
         member.is_running for member in world.members.values()) else wrong
     if with_porcupine:
         said = porcupine_says(calls_of(lines), ledgers[0])
-        tell(f"porcupine: {said}")
+        notify(f"porcupine: {said}")
         if said.startswith("Illegal"):
             found = [*found, f"porcupine: {said}"]
     return found
@@ -113,9 +113,9 @@ def main() -> int:
         build_porcupine()
     may_cut = enter(sys.argv[1:] + ([] if "--seed" in sys.argv else ["--seed", str(options.seed)]))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    tell(f"seed {options.seed}, {options.minutes:g} minutes")
+    notify(f"seed {options.seed}, {options.minutes:g} minutes")
     if not may_cut:
-        tell("no namespaces can be made here: no link is cut, no disk is full")
+        notify("no namespaces can be made here: no link is cut, no disk is full")
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="dledger-soak-", ignore_cleanup_errors=True) as name:
         world = World(Path(name), may_cut=may_cut, clients=options.clients, seed=options.seed)
@@ -124,12 +124,12 @@ def main() -> int:
             soak = Soak(world, faults.kinds(options.only), chance, seconds=60 * options.minutes)
             soak.run()
             wrong = judge(world, soak.wrong, with_porcupine=options.porcupine)
-            tell(f"{sum(soak.played.values())} faults of {len(soak.played)} kinds")
+            notify(f"{sum(soak.played.values())} faults of {len(soak.played)} kinds")
         finally:
             world.close()
     for one in wrong:
-        tell(f"WRONG: {one}")
-    tell("wrong" if wrong else "all is well")
+        notify(f"WRONG: {one}")
+    notify("wrong" if wrong else "all is well")
     return 1 if wrong else 0
 
 

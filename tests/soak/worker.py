@@ -52,7 +52,7 @@ class Worker:
         self._known = -1
         self._number = 0
 
-    def _tell(self, kind: str, began: int, outcome: str, index: int = -1, body: str = "") -> None:
+    def _notify(self, kind: str, began: int, outcome: str, index: int = -1, body: str = "") -> None:
         self._file.write(json.dumps([kind, began, time.monotonic_ns(), outcome, index, body]) + "\n")
         self._file.flush()
 
@@ -78,7 +78,7 @@ class Worker:
             outcome = "failed"
         except UnknownOutcome:
             pass
-        self._tell("append", began, outcome, index, body)
+        self._notify("append", began, outcome, index, body)
         self._known = max(self._known, index)
 
     def _append_numbered(self) -> None:
@@ -91,7 +91,7 @@ class Worker:
             following = 0 if last is None else last.sequence + 1
             if following < self._number:
                 now, why = time.monotonic_ns(), f"{self._number - 1} is acknowledged"
-                self._tell("wrong", now, "wrong", following, why)
+                self._notify("wrong", now, "wrong", following, why)
             self._number = following
         count = self._chance.choice((1, 1, 5))
         bodies = [numbered_body(self._name, self._number + at) for at in range(count)]
@@ -101,12 +101,12 @@ class Worker:
                 [body.encode() for body in bodies], producer=self._name, sequence=self._number
             )
         except (dledger.OutOfSequence, dledger.SequenceTaken) as error:
-            self._tell("wrong", began, "wrong", self._number, repr(error))
+            self._notify("wrong", began, "wrong", self._number, repr(error))
             return
         except dledger.DLedgerError:
             return  # (The same numbers again.)
         for at, body in enumerate(bodies):
-            self._tell("append", began, "ok", places.index_of(at), body)
+            self._notify("append", began, "ok", places.index_of(at), body)
         self._number += len(bodies)
 
     def _read(self) -> None:
@@ -116,7 +116,7 @@ class Worker:
             with self._log.reader(READER, follow=False, lease_s=_LEASE_S, timeout=TIMEOUT_S) as reader:
                 began = time.monotonic_ns()
                 for number, entry in enumerate(reader, 1):
-                    self._tell("read", began, session, entry.index, entry.body.decode("latin-1"))
+                    self._notify("read", began, session, entry.index, entry.body.decode("latin-1"))
                     if number % self._chance.choice((7, 30)) == 0:
                         self._commit(reader, entry.index)
                     began = time.monotonic_ns()
@@ -125,9 +125,9 @@ class Worker:
 
     def _commit(self, reader: BlockingReader, index: int) -> None:
         began, outcome = time.monotonic_ns(), "unknown"
-        self._tell("commit", began, outcome, index)  # (Before it: the process may be ended meanwhile.)
+        self._notify("commit", began, outcome, index)  # (Before it: the process may be ended meanwhile.)
         reader.commit(index)
-        self._tell("commit", began, "ok", index)
+        self._notify("commit", began, "ok", index)
 
     def _get(self) -> None:
         newest = self._chance.random() < 0.6
@@ -140,7 +140,7 @@ class Worker:
             outcome = "beyond"
         except dledger.DLedgerError:
             pass
-        self._tell("get", began, outcome, index, body)
+        self._notify("get", began, outcome, index, body)
         self._known = max(self._known, index if outcome == "ok" else -1)
 
 

@@ -85,10 +85,10 @@ class Job:
 
     def columnar(self) -> bool:
         """Whether scans go through the extension."""
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
+        reported = io.StringIO()
+        with contextlib.redirect_stdout(reported):
             self._load("path", self.path).select("index").explain()
-        return "ColumnarToRow" in told.getvalue()
+        return "ColumnarToRow" in reported.getvalue()
 
     def gone(self) -> str:
         """The error of tasks that do not find the directory with which the driver planned."""

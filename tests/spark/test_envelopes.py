@@ -63,8 +63,8 @@ class ColumnsTests(LedgerCase):
         given = {"path": self.path, "envelopes": "true"}
         self.assertEqual(Scan.of(given).columns, (*ENTRY_COLUMNS, *ENVELOPE_COLUMNS))
         expected = [
-            (*row[:-1], *told, dict(told[2]).get("key"))
-            for row, (_, told) in zip(plain_rows(self.path), BODIES * 3, strict=True)
+            (*row[:-1], *reported, dict(reported[2]).get("key"))
+            for row, (_, reported) in zip(plain_rows(self.path), BODIES * 3, strict=True)
         ]
         for options in ({}, {"minPartitions": 4}, {"fetchBytes": 1}, {"verifyCrc": "true"}):
             self.assertEqual(scanned({**given, **options}), expected)
@@ -73,13 +73,13 @@ class ColumnsTests(LedgerCase):
         """Each column on its own."""
         given = {"path": self.path, "envelopes": "true"}
         wanted = [("headers", "map<string,binary>"), ("timestamp", "timestamp")]
-        told = [told for _, told in BODIES] * 3
-        self.assertEqual(scanned(given, wanted), [(one[2], one[1]) for one in told])
-        self.assertEqual(scanned(given, wanted[1:]), [(one[1],) for one in told])
-        keys = [(b"u7" if one[0] == b"b" else None,) for one in told]
+        reported = [reported for _, reported in BODIES] * 3
+        self.assertEqual(scanned(given, wanted), [(one[2], one[1]) for one in reported])
+        self.assertEqual(scanned(given, wanted[1:]), [(one[1],) for one in reported])
+        keys = [(b"u7" if one[0] == b"b" else None,) for one in reported]
         self.assertEqual(scanned(given, [("key", "binary")]), keys)
-        self.assertEqual(scanned(given, [("body", "binary")]), [(one[0],) for one in told])
-        self.assertEqual(scanned(given, [("index", "bigint")]), [(index,) for index in range(len(told))])
+        self.assertEqual(scanned(given, [("body", "binary")]), [(one[0],) for one in reported])
+        self.assertEqual(scanned(given, [("index", "bigint")]), [(index,) for index in range(len(reported))])
 
     def test_starting_timestamp(self) -> None:
         """Option C{startingTimestamp}: batches, parts, streams; the times of entries rise from here on."""
@@ -139,9 +139,9 @@ class ColumnsTests(LedgerCase):
         self.ledger.commit()
         given = {"path": self.path, "envelopes": "true", "startingOffsets": first}
         wanted = [("body", "BINARY"), ("timestamp", "TIMESTAMP")]
-        told = [(b"a", NOW), (b"plain", None), (WHOLE, None)]
-        self.assertEqual(scanned(given, wanted), told[:2])
-        self.assertEqual(scanned({**given, "includeControl": "true"}, wanted)[1:], told)
+        reported = [(b"a", NOW), (b"plain", None), (WHOLE, None)]
+        self.assertEqual(scanned(given, wanted), reported[:2])
+        self.assertEqual(scanned({**given, "includeControl": "true"}, wanted)[1:], reported)
 
     def test_errors(self) -> None:
         """Messages have no envelopes; without the option there are no such columns."""
@@ -166,7 +166,7 @@ class ColumnsTests(LedgerCase):
             if style == "parquet":
                 table = pa.concat_tables(pq.read_table(path) for path in files)
                 rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-                self.assertEqual(rows, [told for _, told in BODIES] * 3)
+                self.assertEqual(rows, [reported for _, reported in BODIES] * 3)
             else:
                 lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
                 self.assertEqual(lines[:2], [

@@ -23,7 +23,7 @@ from tests.spark.ledgers import Ledger
 _SECONDS_MAX = 120
 
 
-def _told(script: str, *path: object) -> str:
+def _reported(script: str, *path: object) -> str:
     """What a Python with nothing but C{path} and the installed packages prints, or its last line of error."""
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=_SECONDS_MAX, check=False,
@@ -80,9 +80,9 @@ class ExecutorTests(SynchronousTestCase):
                 for source in (ROOT / top).rglob("*.py"):
                     file.write(source, source.relative_to(ROOT))
         build = "from dledger.spark.scans import executor as e; print(e.__file__, e.build_of_package())"
-        told = _told(build, archive)
-        self.assertIn(str(archive), told)
-        self.assertEqual(told[told.index("(") :], own[own.index("(") :])
+        reported = _reported(build, archive)
+        self.assertIn(str(archive), reported)
+        self.assertEqual(reported[reported.index("(") :], own[own.index("(") :])
 
     def test_parts(self) -> None:
         """A build has the sources of all modules of ours that a task loads."""
@@ -90,7 +90,7 @@ class ExecutorTests(SynchronousTestCase):
             "import sys, dledger.spark.source; print(*(m.__file__ for n, m in sys.modules.items()"
             " if n.partition('.')[0] in ('dledger', 'protocols')))"
         )
-        loaded = [str(Path(name).relative_to(ROOT)) for name in _told(names, ROOT).split()]
+        loaded = [str(Path(name).relative_to(ROOT)) for name in _reported(names, ROOT).split()]
         self.assertGreater(len(loaded), 40)
         outside = [name for name in loaded if not name.startswith(BUILD_PARTS)]
         self.assertEqual(sorted(outside), ["dledger/__init__.py", "protocols/__init__.py"])
@@ -102,12 +102,13 @@ class ExecutorTests(SynchronousTestCase):
         load = f"import pickle; pickle.loads(open({str(packed)!r}, 'rb').read())"
         other = Path(self.mktemp()).absolute()
         (other / "dledger" / "spark" / "scans").mkdir(parents=True)
-        told = [_told(f"import sys; sys.modules['dledger'] = None; {load}")]
+        reported = [_reported(f"import sys; sys.modules['dledger'] = None; {load}")]
         for package in ("dledger", "dledger/spark", "dledger/spark/scans"):
             (other / package / "__init__.py").touch()
-        told.append(_told(load, other))
+        reported.append(_reported(load, other))
         begin = f"ImportError: the driver has dledger {build_of_package()}, but "
-        for line, missing in zip(told, ("'dledger.spark'", "'dledger.spark.scans.executor'"), strict=True):
+        for line, missing in zip(reported, ("'dledger.spark'", "'dledger.spark.scans.executor'"),
+                                 strict=True):
             self.assertTrue(line.startswith(begin), line)
             for part in (sys.executable, socket.gethostname(), missing, "--py-files"):
                 self.assertIn(part, line)

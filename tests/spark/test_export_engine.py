@@ -21,13 +21,13 @@ class OptionTests(SynchronousTestCase):
     def test_faces(self) -> None:
         """Both have every option, with the same default and help; the service none that needs an end."""
         shown = {option.name: option for option in export.params if isinstance(option, click.Option)}
-        told = {name: (default, text) for name, _, default, text in Options.optParameters}
+        reported = {name: (default, text) for name, _, default, text in Options.optParameters}
         for option in EXPORT_OPTIONS:
             self.assertEqual(shown[option.key].help, option.help)
             if option.once:
-                self.assertNotIn(option.name, told)
+                self.assertNotIn(option.name, reported)
             elif option.name != "option":  # (a method of the service)
-                self.assertEqual(told[option.name], (option.default, option.help))
+                self.assertEqual(reported[option.name], (option.default, option.help))
 
     def test_values(self) -> None:
         """Defaults, several texts of one option, and numbers."""

@@ -162,12 +162,12 @@ class QueryTests(SparkCase):
         heard: dict[str, list[list[GroupLag]]] = {}
         is_heard = Event()
 
-        def tell(name: str, lag: list[GroupLag]) -> None:
+        def notify(name: str, lag: list[GroupLag]) -> None:
             heard.setdefault(name, []).append(lag)
             if not lag[0].entries:
                 is_heard.set()
 
-        listener = LagListener(tell)
+        listener = LagListener(notify)
         self.spark.streams.addListener(listener)
         self.addCleanup(self.spark.streams.removeListener, listener)
         found = patiently(self.run_query)

@@ -80,10 +80,10 @@ class HiddenTests(LedgerCase):
     def test_shown(self) -> None:
         """C{includeControl} shows all, with a column for their kind; C{includeMarkers} markers."""
         names = [("index", "BIGINT"), ("control", "STRING")]
-        told = [(row[0], kind and str(kind)) for row, kind in zip(self.all, self.kinds, strict=True)]
+        reported = [(row[0], kind and str(kind)) for row, kind in zip(self.all, self.kinds, strict=True)]
         given = {"path": self.path, "includeControl": "true"}
-        self.assertEqual(scanned(given, names), told)
-        self.assertEqual(scanned({**given, "maxRecordsPerPartition": 1}, names), told)
+        self.assertEqual(scanned(given, names), reported)
+        self.assertEqual(scanned({**given, "maxRecordsPerPartition": 1}, names), reported)
         self.assertEqual(scanned(given, INDEX), [(row[0],) for row in self.all])
         self.assertEqual([row[:8] for row in scanned(given)], self.all)
         self.assertEqual(Scan.of({k: str(v) for k, v in given.items()}).schema.names[-1], "control")

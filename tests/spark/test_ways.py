@@ -344,6 +344,6 @@ class CountTests(SparkCase):
         rows = self.read(self.path, includeControl=True).groupBy("control").count().collect()
         counts = {row["control"]: row["count"] for row in rows}
         self.assertEqual(counts.pop(None), len(self.bodies))
-        told = dict.fromkeys(("age", "reader", "machine", "configuration", "state", "time"), 5)
-        self.assertEqual(counts, {**told, "session": 6, "term start": 6, "sink marker": 10})
+        reported = dict.fromkeys(("age", "reader", "machine", "configuration", "state", "time"), 5)
+        self.assertEqual(counts, {**reported, "session": 6, "term start": 6, "sink marker": 10})
         self.assertEqual(sum(counts.values()) + len(self.bodies), len(plain_rows(self.path)))

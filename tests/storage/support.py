@@ -100,21 +100,21 @@ class HookedFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """Report, then read."""
-        self._disk.tell("pread", self.path)
+        self._disk.notify("pread", self.path)
         return self._file.pread(size, position)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Report, then write."""
-        self._disk.tell("pwrite", self.path)
+        self._disk.notify("pwrite", self.path)
         self._file.pwrite(data, position)
 
     def reserve(self, position: int, size: int) -> None:
         """Report."""
-        self._disk.tell("reserve", self.path)
+        self._disk.notify("reserve", self.path)
 
     def datasync(self) -> None:
         """Report."""
-        self._disk.tell("datasync", self.path)
+        self._disk.notify("datasync", self.path)
 
     def size(self) -> int:
         """Length in bytes."""
@@ -126,7 +126,7 @@ class HookedFile:
 
     def close(self) -> None:
         """Report, then close."""
-        self._disk.tell("close", self.path)
+        self._disk.notify("close", self.path)
         self._file.close()
 
 
@@ -146,7 +146,7 @@ class HookedDisk(MemoryDisk):
         self.fails_at = -1
         self.modified_s: dict[str, float] = {}
 
-    def tell(self, operation: str, path: str) -> None:
+    def notify(self, operation: str, path: str) -> None:
         """Note a call, or fail it."""
         self.calls.append((operation, path))
         if len(self.calls) - 1 == self.fails_at:
@@ -161,36 +161,36 @@ class HookedDisk(MemoryDisk):
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """Report, then open."""
-        self.tell("create" if create else "open", path)
+        self.notify("create" if create else "open", path)
         return HookedFile(self, super().open(path, create=create, size=size))
 
     def read_file(self, path: str) -> bytes:
         """Report, then read."""
-        self.tell("read_file", path)
+        self.notify("read_file", path)
         return super().read_file(path)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Report, then write."""
-        self.tell("write_file", path)
+        self.notify("write_file", path)
         super().write_file(path, data)
 
     def rename(self, path: str, to: str) -> None:
         """Report, then rename."""
-        self.tell("rename", path)
+        self.notify("rename", path)
         super().rename(path, to)
 
     def unlink(self, path: str) -> None:
         """Report, then remove."""
-        self.tell("unlink", path)
+        self.notify("unlink", path)
         super().unlink(path)
 
     def sync_directory(self, path: str) -> None:
         """Report."""
-        self.tell("sync_directory", path)
+        self.notify("sync_directory", path)
 
     def lock(self, path: str) -> File:
         """Report, then lock."""
-        self.tell("lock", path)
+        self.notify("lock", path)
         return super().lock(path)
 
     def contents(self) -> dict[str, bytes]:

@@ -80,9 +80,9 @@ class ShipTests(ArchiveCase):
         """All entries of closed segments, and no other; the manifest says whose they are, and their chain."""
         self.append(40)
         self.append(3, commits=False)
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         paced: list[int] = []
-        summary = self.ship(progress=lambda *now: told.append(now), pace=paced.append)
+        summary = self.ship(progress=lambda *now: reported.append(now), pace=paced.append)
         closed = self.manifest().end_index
         ends = summary.begin_index, summary.end_index, summary.new_entries
         self.assertEqual(ends, (0, closed, closed + 1))
@@ -90,7 +90,7 @@ class ShipTests(ArchiveCase):
         self.assertEqual(self.bodies(), list(map(body_of, range(closed + 1))))
         manifest = self.manifest()
         self.assertEqual((manifest.group, manifest.group_id, manifest.member_id), ("default", GROUP.id, "n0"))
-        self.assertEqual((sum(paced), told[-1]), (summary.new_bytes, (summary.new_bytes,) * 2))
+        self.assertEqual((sum(paced), reported[-1]), (summary.new_bytes, (summary.new_bytes,) * 2))
         self.assertEqual((summary.segments, manifest.generation), (len(manifest.pieces),
                                                                    len(manifest.pieces) + 1))
         self.assertGreater(len(manifest.pieces), 3)

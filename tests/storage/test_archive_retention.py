@@ -99,10 +99,10 @@ class ExpireTests(RetentionCase):
         """Says what a run would do, and changes nothing."""
         files = self.begun(3)
         before = files.contents()
-        told = self.expire(files, deletes=False)
+        reported = self.expire(files, deletes=False)
         self.assertEqual(files.contents(), before)
         done = self.expire(files)
-        self.assertEqual(attrs.evolve(told, is_dry_run=False), done)
+        self.assertEqual(attrs.evolve(reported, is_dry_run=False), done)
         self.assertEqual((done.segments, done.end_index), (1, self.whole[3] - 1))
         self.assertEqual(len([path for path in files.contents() if "/data/" in path]), 1)
 

@@ -131,15 +131,15 @@ class TakeTests(BackupCase):
         """Every committed entry of a running member, and who it is of."""
         self.append(40)
         self.append(3, commits=False)
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         paced: list[int] = []
-        summary = self.backup(progress=lambda *now: told.append(now), pace=paced.append)
+        summary = self.backup(progress=lambda *now: reported.append(now), pace=paced.append)
         self.assertEqual((summary.begin_index, summary.end_index, summary.new_entries), (0, 39, 40))
         self.assertEqual(self.bodies(), list(map(body_of, range(40))))
         manifest = opened_backup(self.place, PLACE)
         self.assertEqual((manifest.group, manifest.group_id, manifest.member_id), ("default", GROUP.id, "n0"))
         self.assertEqual(manifest.data_file_size, self.config.mapped_file_size_for_entry_data)
-        self.assertEqual((sum(paced), told[-1][0]), (summary.new_bytes, summary.new_bytes))
+        self.assertEqual((sum(paced), reported[-1][0]), (summary.new_bytes, summary.new_bytes))
         self.assertGreater(len(manifest.pieces), 3)
         self.assertEqual(verify_backup(self.place, PLACE).taken_s, 1_700_000_000)
 

@@ -356,10 +356,10 @@ class BeginTests(ListCase):
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_bodies(tuple(b"x" * 900 for _ in range(9)), 1)
         first = next(at for at in range(9) if source.position_of(at) == 4096)
-        told = tuple(
+        reported = tuple(
             Membership(voters=one.voters, index=at, term=1) for one, at in ((FOUR, 0), (TWO, 8))
         )
-        self.store.truncate_to(source.read_range(first, end_index=first, max_bytes=1), told=told)
+        self.store.truncate_to(source.read_range(first, end_index=first, max_bytes=1), reported=reported)
         self.assertEqual([one.index for one in self.store.memberships], [0])
         self.assertEqual([one.index for one in self.reopen().memberships], [0])
 

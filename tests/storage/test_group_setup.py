@@ -29,23 +29,23 @@ class PrepareTests(IdentityCase):
         """As the commands do."""
         prepare_member(config_of(peers=THREE, **options), self.disk, name)
 
-    def start_as_told(self) -> FileStore:
+    def start_as_reported(self) -> FileStore:
         """The member, without further options."""
         return self.start(bootstrap=False, peers=THREE)
 
     def test_a_beginning_member_is_sure(self) -> None:
         """Its vote counts, at any start."""
         self.prepare(GroupName("a" * 32, 0), bootstrap=True)
-        store = self.start_as_told()
+        store = self.start_as_reported()
         self.assertFalse(store.identity.is_unsure)
         self.assertEqual(store.identity.group_name, GroupName("a" * 32, 0))
         store.abandon()
-        self.assertFalse(self.start_as_told().identity.is_unsure)
+        self.assertFalse(self.start_as_reported().identity.is_unsure)
 
     def test_a_joining_member_is_unsure(self) -> None:
         """Unsure, and of that group only."""
         self.prepare(OURS)
-        store = self.start_as_told()
+        store = self.start_as_reported()
         self.assertTrue(store.identity.is_unsure)
         self.assertEqual(store.identity.group_name, OURS)
 
@@ -53,7 +53,7 @@ class PrepareTests(IdentityCase):
         """Nothing is changed in a directory that was used, of Java either."""
         self.prepare()
         self.assertRaises(DirectoryError, self.prepare)
-        self.start_as_told().clean_close()
+        self.start_as_reported().clean_close()
         before = self.disk.contents()
         self.assertRaises(DirectoryError, self.prepare)
         self.assertEqual(self.disk.contents(), before)
@@ -63,7 +63,7 @@ class PrepareTests(IdentityCase):
 
     def test_a_running_member_is_not_prepared(self) -> None:
         """Not under a running member."""
-        store = self.start_as_told()
+        store = self.start_as_reported()
         self.disk.unlink("base/dledger-n0/identity")
         self.assertRaises(DirectoryError, force_new_group, config_of(), self.disk, OURS)
         store.abandon()

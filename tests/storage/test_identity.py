@@ -296,7 +296,7 @@ class LineageTests(IdentityCase):
         store.identity.begin_run(incarnation, 11)
         return store
 
-    def told(self, store: FileStore) -> tuple[int, int, str]:
+    def reported(self, store: FileStore) -> tuple[int, int, str]:
         """Of the directory."""
         lineage = store.identity.lineage
         assert lineage is not None
@@ -309,35 +309,35 @@ class LineageTests(IdentityCase):
         store.identity.begin_run(7, 11)
         self.assertEqual(store.identity.lineage, Lineage(
             incarnation=7, starts=1, run=11, standing=Standing.TRUSTED))
-        self.assertEqual(self.told(self.run_once(8)), (7, 2, "trusted"))
+        self.assertEqual(self.reported(self.run_once(8)), (7, 2, "trusted"))
         self.assertEqual((self.recorded().incarnation, self.recorded().starts), (7, 2))
 
     def test_a_proven_member_stays_proven(self) -> None:
         """A member that was joining is proven when it ends, and stays so."""
         three = "n0-h:1;n1-h:2;n2-h:3"
         store = self.run_once(bootstrap=False, peers=three)
-        self.assertEqual(self.told(store), (7, 1, "joining"))
+        self.assertEqual(self.reported(store), (7, 1, "joining"))
         store.identity.end_unsure()
-        self.assertEqual(self.told(store), (7, 1, "proven"))
-        self.assertEqual(self.told(self.run_once(bootstrap=False, peers=three)), (7, 2, "proven"))
+        self.assertEqual(self.reported(store), (7, 1, "proven"))
+        self.assertEqual(self.reported(self.run_once(bootstrap=False, peers=three)), (7, 2, "proven"))
 
     def test_a_doubted_member_becomes_sure_again(self) -> None:
         """An option that stays in a file does not end it; what a leader says does, or an operator's word."""
-        for incarnation, told in ((-1, 7), (9, 9)):
+        for incarnation, reported in ((-1, 7), (9, 9)):
             self.disk = HookedDisk()
             self.run_once().identity.doubt(incarnation)
             store = self.run_once(bootstrap=True)
-            self.assertEqual((self.told(store)[0], self.told(store)[2]), (told, "joining"))
+            self.assertEqual((self.reported(store)[0], self.reported(store)[2]), (reported, "joining"))
             self.assertTrue(store.identity.forgot_terms)
             word = self.run_once(accept_unclean_start=True)
-            self.assertEqual((self.told(word)[0], self.told(word)[2]), (told, "proven"))
+            self.assertEqual((self.reported(word)[0], self.reported(word)[2]), (reported, "proven"))
 
     def test_doubted_while_it_runs(self) -> None:
         """From the moment on."""
         store = self.run_once()
         store.identity.end_unsure()
         store.identity.doubt(9)
-        self.assertEqual((self.told(store), store.identity.is_unsure), ((9, 1, "joining"), True))
+        self.assertEqual((self.reported(store), store.identity.is_unsure), ((9, 1, "joining"), True))
 
     def test_adopted_without_room(self) -> None:
         """Nothing is reported that is not recorded."""

@@ -239,15 +239,15 @@ class BackupTests(MachineCase):
     def test_a_snapshot_is_copied_in_parts(self) -> None:
         """It is copied in parts, at the pace of the rest, and shown as progress."""
         self.snapshot(50, pieces=(b"a" * 5000,) * 20)
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         paced: list[int] = []
-        summary = self.backup(progress=lambda *now: told.append(now), pace=paced.append)
+        summary = self.backup(progress=lambda *now: reported.append(now), pace=paced.append)
         groups = sum(self.place.file_size(f"{PLACE}/machine/{name}")
                      for name in self.of_group() if name.startswith("group-"))
         self.assertEqual(sum(paced), summary.new_bytes + summary.new_snapshot_bytes + groups)
         self.assertGreater(len(paced), 20)
         self.assertLessEqual(max(paced), 5008)
-        self.assertEqual(told[-1], (sum(paced), sum(paced)))
+        self.assertEqual(reported[-1], (sum(paced), sum(paced)))
 
     def test_a_file_that_is_gone(self) -> None:
         """A listed file that is missing or cut is taken again."""

@@ -122,9 +122,9 @@ class S3Tests(CliCase):
         from dledger.spark.scans.scan import Scan
 
         self.assertExit(self.run_s3("archive", str(self.config.self_path), "s3://bucket/log"), 0, "shipped")
-        told = dict(word.split("=", 1) for word in self.options[1::2])
+        reported = dict(word.split("=", 1) for word in self.options[1::2])
         given = {"path": "s3://bucket/log", "requestTimeoutMs": "20000", "fetchBytes": "1000000",
-                 "archiveOptions": json.dumps({**told, "default_block_size": 5242880})}
+                 "archiveOptions": json.dumps({**reported, "default_block_size": 5242880})}
         scan = Scan.of(given)
         rows = [size for part in scan.plan() for batch in scan.batches(part)
                 for size in map(len, batch.column("body").to_pylist())]

@@ -69,12 +69,12 @@ class FlushTests(HookedCase):
         self.store.abandon()
         self.assertFalse(self.mark().clean)
 
-    def test_told_of_the_failure(self) -> None:
+    def test_reported_of_the_failure(self) -> None:
         """A store that learns that its flush failed refuses everything, and releases all its handles."""
         self.store.append_bodies((b"x",), 1)
         self.assertIsNotNone(self.store.prepare_flush())
-        told = self.store.flush_failed("fsync: EIO")
-        self.assertEqual(told.facts["reason"], "fsync: EIO")
+        reported = self.store.flush_failed("fsync: EIO")
+        self.assertEqual(reported.facts["reason"], "fsync: EIO")
         for refused in (self.store.prepare_flush, self.store.end_repair,
                         lambda: self.store.append_bodies((b"y",), 1)):
             self.assertIn("fsync: EIO", str(self.assertRaises(StoreError, refused)))
@@ -143,7 +143,7 @@ class FlushTests(HookedCase):
         self.store.check_point()
         self.assertEqual(read_checkpoint(self.disk, ROOT), (1, 2))
 
-    def test_commit_is_told_soon(self) -> None:
+    def test_commit_is_reported_soon(self) -> None:
         """A checkpoint that waits for a flush does not keep readers waiting for the commit."""
         self.store.append_bodies((b"x",) * 3, 1)
         flush(self.store)

@@ -256,8 +256,8 @@ class StaleTests(WritersCase):
             files = self.begun(3)
             files.rm_file(f"{URL}/{lost}")
             state = read_archive(self.remote(files).disk, URL)
-            (told,) = state.trouble
-            self.assertIn(f"{lost} is missing", told)
+            (reported,) = state.trouble
+            self.assertIn(f"{lost} is missing", reported)
 
     def test_all(self) -> None:
         """All manifests: the segments after their end show it, if there are two."""

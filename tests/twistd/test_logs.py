@@ -41,9 +41,9 @@ class OptionsTests(SynchronousTestCase):
         for of, table in ((Options, "member"), (NameServerOptions, "namesrv")):
             path = self.file(f'[{table}]\nlog_level = "warn"\nlog_format = "json"\n')
             options = self.parsed("--config", path, "--log-level", "error,a=debug", of=of)
-            told = {one.name: (one.value, one.origin) for one in options.in_force}
-            self.assertEqual(told["log_level"], ("error,a=debug", "command line"))
-            self.assertEqual(told["log_format"], ("json", "file"))
+            reported = {one.name: (one.value, one.origin) for one in options.in_force}
+            self.assertEqual(reported["log_level"], ("error,a=debug", "command line"))
+            self.assertEqual(reported["log_format"], ("json", "file"))
         usual = {one.name: (one.value, one.origin) for one in self.parsed().in_force}
         self.assertEqual(usual["log_level"], ("info", "default"))
 
@@ -58,17 +58,17 @@ class OptionsTests(SynchronousTestCase):
             "DLEDGER_MEMBER__SELF_ID": "n0", "DLEDGER_NAMESRV__LISTEN": "9", "DLEDGER_PEERS": "n7-x:1",
             "DLEDGER_NAMESRV__LOG_FORMAT": "json", "DLEDGER_NAMESRV__CHANGE_HOSTS": "10.0.0.1",
         })
-        told = {one.name: (one.value, one.origin) for one in self.parsed("--group", "g").in_force}
+        reported = {one.name: (one.value, one.origin) for one in self.parsed("--group", "g").in_force}
         for name, expected in (
             ("max_heart_beat_leak", (30, "environment")), ("file_reserved_hours", (7, "file")),
             ("group", ("g", "command line")), ("listen", ("tcp:7", "environment")),
             ("log_level", ("error", "environment")), ("self_id", ("n0", "environment")),
         ):
-            self.assertEqual(told[name], expected, name)
-        told = {one.name: (one.value, one.origin) for one in self.parsed(of=NameServerOptions).in_force}
-        self.assertEqual(told["listen"], ("tcp:9", "environment"))
-        self.assertEqual(told["log_format"], ("json", "environment"))
-        self.assertEqual(told["change_hosts"], (("10.0.0.1",), "environment"))
+            self.assertEqual(reported[name], expected, name)
+        reported = {one.name: (one.value, one.origin) for one in self.parsed(of=NameServerOptions).in_force}
+        self.assertEqual(reported["listen"], ("tcp:9", "environment"))
+        self.assertEqual(reported["log_format"], ("json", "environment"))
+        self.assertEqual(reported["change_hosts"], (("10.0.0.1",), "environment"))
         self.assertEqual(self.parsed("--listen", "8", of=NameServerOptions)["listen"], "tcp:8")
 
     def test_environment_is_refused(self) -> None:

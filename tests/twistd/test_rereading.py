@@ -71,9 +71,9 @@ class SignalTests(RereadCase):
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
         found = [(one["before"], one["waiting"]) for one in events]
         self.assertEqual(found, [("info", "max_heart_beat_leak")])
-        told = {one.name: (one.value, one.origin) for one in options.settings_now}
-        self.assertEqual(told["log_level"], ("warn,dledger.node=debug", "changed since the start"))
-        self.assertEqual(told["max_heart_beat_leak"], (20, "file"))
+        reported = {one.name: (one.value, one.origin) for one in options.settings_now}
+        self.assertEqual(reported["log_level"], ("warn,dledger.node=debug", "changed since the start"))
+        self.assertEqual(reported["max_heart_beat_leak"], (20, "file"))
         line = self.reread(rereading, 'log_level = "error"\nmax_heart_beat_leak = 0\n')
         self.assertIn("max_heart_beat_leak=0", line["reason"])
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
@@ -96,8 +96,8 @@ class TakeTests(RereadCase):
         self.assertEqual(asked, [(2000, {"retention_bytes": 2000, "max_heart_beat_leak": 40})])
         self.assertEqual(line["taken"], "retention_bytes=2000 (before: 1000)")
         self.assertEqual(line["waiting"], "max_heart_beat_leak")
-        told = {one.name: one.value for one in options.settings_now}
-        self.assertEqual((told["retention_bytes"], told["max_heart_beat_leak"]), (2000, 20))
+        reported = {one.name: one.value for one in options.settings_now}
+        self.assertEqual((reported["retention_bytes"], reported["max_heart_beat_leak"]), (2000, 20))
         rereading.take = lambda again, changed: frozenset(changed)
         line = self.reread(rereading, "retention_bytes = 2000\nmax_heart_beat_leak = 20\n")
         self.assertEqual((line["taken"], line["waiting"]), ("nothing", "nothing"))

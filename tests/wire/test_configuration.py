@@ -11,7 +11,12 @@ from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import MEMBERS_MAX, RequestCode
 from protocols.wire.ledger.java.json_bodies import decode_response, encode_request, encode_response
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, decode_told, encode_told
+from protocols.wire.ledger.memberships import (
+    MemberLists,
+    ReportedMembership,
+    decode_reported,
+    encode_reported,
+)
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from protocols.wire.ledger.own.configuration import (
     decode_configuration,
@@ -53,22 +58,23 @@ class BodyTests(SynchronousTestCase):
             self.assertRaises(WireError, decode_configuration, encode_configuration(voters, learners))
 
 
-class ToldTests(SynchronousTestCase):
+class ReportedTests(SynchronousTestCase):
     """Memberships as one text."""
 
     def test_both_ways(self) -> None:
         """In order; none is an empty text."""
-        told = tuple(ToldMembership(at, 1, MemberLists({"n0": "h:1"}, {})) for at in (3, 9))
-        self.assertEqual(decode_told(encode_told(told)), told)
-        self.assertEqual(decode_told(""), ())
+        reported = tuple(ReportedMembership(at, 1, MemberLists({"n0": "h:1"}, {})) for at in (3, 9))
+        self.assertEqual(decode_reported(encode_reported(reported)), reported)
+        self.assertEqual(decode_reported(""), ())
 
     def test_largest(self) -> None:
         """Two groups with the longest names pass in METADATA."""
         most = {f"{number:03}".ljust(255, "x"): "h" * 255 for number in range(MEMBERS_MAX)}
-        text = encode_told([ToldMembership(at, 1, MemberLists(most, {})) for at in (1 << 50, 1 << 51)])
+        text = encode_reported([ReportedMembership(at, 1, MemberLists(most, {}))
+                                for at in (1 << 50, 1 << 51)])
         answer = MetadataResponse(configuration=text)
         self.assertEqual(decode_response(RequestCode.METADATA, encode_response(answer)), answer)
-        self.assertEqual(len(decode_told(text)), 2)
+        self.assertEqual(len(decode_reported(text)), 2)
         request = MetadataRequest(configuration=text)
         self.assertLess(len(encode_request(request)) // 2, STRANGER_FRAME_BYTES_MAX)
 
@@ -77,4 +83,4 @@ class ToldTests(SynchronousTestCase):
         for text in ("{", "[]", "{}", '{"memberships":[1]}', '{"memberships":[{"index":1}]}',
                      '{"memberships":[{"index":-2,"term":1,"voters":{},"learners":{}}]}',
                      '{"memberships":[{"index":1,"term":1,"voters":{"n0":1},"learners":{}}]}'):
-            self.assertRaises(ValueError, decode_told, text)
+            self.assertRaises(ValueError, decode_reported, text)

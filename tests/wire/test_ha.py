@@ -83,11 +83,11 @@ class ReportTests(SynchronousTestCase):
         for size in range(1, len(self.STREAM) + 1):
             reader = ReportReader()
             seen = [reader.feed(self.STREAM[at : at + size]) for at in range(0, len(self.STREAM), size)]
-            told = [offset for offset in seen if offset is not None]
-            self.assertEqual(told[-1], 2**40, size)
-            self.assertEqual(told, sorted(told), size)
+            reported = [offset for offset in seen if offset is not None]
+            self.assertEqual(reported[-1], 2**40, size)
+            self.assertEqual(reported, sorted(reported), size)
             if size <= 8:
-                self.assertEqual(told, [0, 5, 7, 2**40], size)
+                self.assertEqual(reported, [0, 5, 7, 2**40], size)
 
     def test_newest_counts(self) -> None:
         """Of several in one read the last one, as Java does."""

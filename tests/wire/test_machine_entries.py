@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.ledger.machines import ToldMachine, decode_told_machine, encode_told_machine
+from protocols.wire.ledger.machines import ReportedMachine, decode_reported_machine, encode_reported_machine
 from protocols.wire.ledger.own.machine_entries import (
     MACHINE_ENTRY_DECLARATION,
     decode_skip,
@@ -36,23 +36,24 @@ class SkipTests(SynchronousTestCase):
             self.assertRaises(WireError, decode_skip, bytes(wrong))
 
 
-class ToldTests(SynchronousTestCase):
+class ReportedTests(SynchronousTestCase):
     """A machine in METADATA."""
 
     def test_round(self) -> None:
         """All fields, and the last digests only."""
-        told = ToldMachine(
+        reported = ReportedMachine(
             name="kv", version=3, state="running", applied_index=70, failed_index=5, newest_only=True,
             digests={index: f"{index:x}" for index in range(20)},
         )
-        again = decode_told_machine(encode_told_machine(told))
-        self.assertEqual(again, attrs.evolve(told, digests={index: f"{index:x}" for index in range(12, 20)}))
-        self.assertIsNone(decode_told_machine(""))
-        self.assertEqual(decode_told_machine('{"name":"a","version":1,"state":"failed","more":[]}'),
-                         ToldMachine(name="a", version=1, state="failed"))
+        again = decode_reported_machine(encode_reported_machine(reported))
+        self.assertEqual(again,
+                         attrs.evolve(reported, digests={index: f"{index:x}" for index in range(12, 20)}))
+        self.assertIsNone(decode_reported_machine(""))
+        self.assertEqual(decode_reported_machine('{"name":"a","version":1,"state":"failed","more":[]}'),
+                         ReportedMachine(name="a", version=1, state="failed"))
 
     def test_malformed(self) -> None:
         """It is refused as other bodies are."""
         for text in ("x", "[]", "{}", '{"name":"a","version":"x","state":""}',
                      '{"name":"a","version":1,"state":"","digests":{"x":"y"}}', "[" * 5000):
-            self.assertRaises(BodyError, decode_told_machine, text)
+            self.assertRaises(BodyError, decode_reported_machine, text)

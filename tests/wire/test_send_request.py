@@ -182,15 +182,15 @@ class AnswerTests(SynchronousTestCase):
 
     def test_bytes(self) -> None:
         """Those of the long way, whatever is reported besides."""
-        for told in (
+        for reported in (
             {}, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, {"MSG_REGION": 'ä"%d\\', "zz": ""}
         ):
-            answers = SentAnswers(told, language="PYTHON", version=409)
+            answers = SentAnswers(reported, language="PYTHON", version=409)
             for opaque, code, offset, queue_id, queue_offset in (
                 (1, 0, 0, 0, 0), (2**31 - 1, 12, 2**62, 65535, 2**40)
             ):
                 fields: dict[str, Any] = {
-                    **told, "msgId": f"7F00000100002A9F{offset:016X}", "queueId": str(queue_id),
+                    **reported, "msgId": f"7F00000100002A9F{offset:016X}", "queueId": str(queue_id),
                     "queueOffset": str(queue_offset),
                 }
                 made = answers.frames(

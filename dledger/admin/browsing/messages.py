@@ -82,7 +82,7 @@ class MessageQueries:
 
 
 @attrs.frozen(kw_only=True)
-class ToldMessage:
+class ReportedMessage:
     """
     A L{ShownMessage} for programs. @ivar body_bytes: size of the whole body. @ivar body: its beginning, as
     text or in hexadecimal.
@@ -105,33 +105,33 @@ class ToldMessage:
 
 
 @attrs.frozen(kw_only=True)
-class ToldMessages:
+class ReportedMessages:
     """L{ShownMessages} for programs."""
 
     queue: ShownQueue | None
     first_offset: int
     next_offset: int
     is_whole: bool
-    messages: tuple[ToldMessage, ...]
+    messages: tuple[ReportedMessage, ...]
 
 
 @attrs.frozen(kw_only=True)
-class ToldQueues:
+class ReportedQueues:
     """Queues for programs. @ivar is_whole: whether these are all."""
 
     queues: tuple[ShownQueue, ...]
     is_whole: bool
 
 
-def told_messages(shown: ShownMessages, style: str = "") -> ToldMessages:
+def reported_messages(shown: ShownMessages, style: str = "") -> ReportedMessages:
     """What programs see. @param style: of bodies, see L{preview_of}."""
-    return ToldMessages(
+    return ReportedMessages(
         queue=shown.queue, first_offset=shown.first_offset, next_offset=shown.next_offset,
-        is_whole=shown.is_whole, messages=tuple(_told(one, style) for one in shown.messages),
+        is_whole=shown.is_whole, messages=tuple(_reported(one, style) for one in shown.messages),
     )
 
 
-def _told(message: ShownMessage, style: str) -> ToldMessage:
+def _reported(message: ShownMessage, style: str) -> ReportedMessage:
     body, is_text = preview_of(message.body, style)
     values = attrs.asdict(message, filter=lambda field, _value: field.name != "body")
-    return ToldMessage(**values, body_bytes=len(message.body), body=body, is_text=is_text)
+    return ReportedMessage(**values, body_bytes=len(message.body), body=body, is_text=is_text)

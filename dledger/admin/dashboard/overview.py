@@ -85,7 +85,7 @@ def overview_of(
     )
 
 
-class ToldEvent(TypedDict):
+class ReportedEvent(TypedDict):
     """An event that a member shows; see L{SeenEvent}."""
 
     member_id: str
@@ -97,7 +97,7 @@ class ToldEvent(TypedDict):
 
 
 def group_overview(
-    reports: Sequence[MemberReport], events: Iterable[ToldEvent], *, at_s: float, group: str,
+    reports: Sequence[MemberReport], events: Iterable[ReportedEvent], *, at_s: float, group: str,
     problem: str = "",
 ) -> Overview:
     """

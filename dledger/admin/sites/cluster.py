@@ -103,8 +103,8 @@ def group_problems(reports: Iterable[MemberReport]) -> tuple[str, ...]:
         if report.members:
             lists.setdefault(tuple(sorted(report.members)), []).append(report.member_id)
     if len(lists) > 1:
-        told = "; ".join(f"{', '.join(who)} know {' '.join(known)}" for known, who in lists.items())
-        found.append(f"the members do not agree on who they are: {told}")
+        reported = "; ".join(f"{', '.join(who)} know {' '.join(known)}" for known, who in lists.items())
+        found.append(f"the members do not agree on who they are: {reported}")
     return tuple(found)
 
 
@@ -167,12 +167,12 @@ def followed_url(address: str, admin: str) -> str:
     @return: empty if C{admin} is not an address, or is on the loopback interface of another machine.
     """
     try:
-        host, told = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
+        host, reported = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
     except ValueError:
         return ""
-    if is_loopback(told.host) and not is_loopback(host):
+    if is_loopback(reported.host) and not is_loopback(host):
         return ""
-    return f"{_SECURE if admin.startswith(_SECURE) else 'http://'}{Address(host, told.port)}"
+    return f"{_SECURE if admin.startswith(_SECURE) else 'http://'}{Address(host, reported.port)}"
 
 
 def _member_of(document: Mapping[str, object]) -> JsonObject:

@@ -220,7 +220,7 @@ class WindowedSender(Generic[_R]):
             call.sent = call.maybe
             if not call.open:
                 self._finish(call, finished)
-        self._tell(finished)
+        self._notify(finished)
 
     def _waits(self) -> bool:
         return self._flight.is_held or self._resuming.is_set or self._is_closed
@@ -251,7 +251,7 @@ class WindowedSender(Generic[_R]):
                 self._close_part(call, count, finished)
         if overtaken:
             self._fail_overtaken(overtaken, finished)
-        self._tell(finished)
+        self._notify(finished)
 
     def settle_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
         """The frame may be in the log, now or later."""
@@ -263,14 +263,14 @@ class WindowedSender(Generic[_R]):
                 self._break(call, error, finished)
                 self._close_part(call, count, finished)
         self._fail_overtaken(overtaken, finished)
-        self._tell(finished)
+        self._notify(finished)
 
     def settle_failed(self, frame: SentFrame[_R], error: DLedgerError) -> None:
         """The frame is not in the log, and is not sent again."""
         self._flight.frames.remove(frame)
         finished: list[SendCall[_R]] = []
         self._fail(frame, error, finished)
-        self._tell(finished)
+        self._notify(finished)
 
     def hold(self, frame: SentFrame[_R], error: DLedgerError) -> bool:
         """
@@ -344,7 +344,7 @@ class WindowedSender(Generic[_R]):
                     self._not_stored(call, first, count)
                     self._close_part(call, count, finished)
         self.pause()
-        self._tell(finished)
+        self._notify(finished)
 
     @staticmethod
     def _not_stored(call: SendCall[_R], first: int, count: int) -> None:
@@ -393,7 +393,7 @@ class WindowedSender(Generic[_R]):
             self._pending.bytes -= call.size
         finished.append(call)
 
-    def _tell(self, finished: list[SendCall[_R]]) -> None:
+    def _notify(self, finished: list[SendCall[_R]]) -> None:
         for call in finished:
             try:
                 call.done(self._target.outcome(call))
@@ -419,7 +419,7 @@ class WindowedSender(Generic[_R]):
                 self._give_up(call, held, finished)
         self._pending.forget_finished()
         oldest = next((frame for frame in self._flight.frames if frame.refusal is None), None)
-        self._tell(finished)
+        self._notify(finished)
         if oldest is not None:
             self._target.is_silent(oldest, now_s - oldest.sent_s)
         if (self.has_unsent or self._flight.frames) and not self._is_closed:
@@ -457,4 +457,4 @@ class WindowedSender(Generic[_R]):
                 self._give_up(call, held_counts, finished)
         self._pending.queue.clear()
         self._pending.waiting.clear()
-        self._tell(finished)
+        self._notify(finished)

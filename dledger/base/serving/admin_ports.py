@@ -17,7 +17,7 @@ from dledger.values.addresses import is_loopback
 _ARGUMENT = re.compile(r"((?:\\.|[^:\\])*)(?::|$)")
 
 
-def loopback_unless_told(endpoint: str) -> str:
+def loopback_unless_reported(endpoint: str) -> str:
     """
     An endpoint string, with the loopback interface added if it names none; a bare number is a port.
     """
@@ -34,8 +34,8 @@ def loopback_unless_told(endpoint: str) -> str:
 
 
 def is_beyond_loopback(endpoint: str) -> bool:
-    """Whether other machines may reach an endpoint. @param endpoint: as for L{loopback_unless_told}."""
-    kind, *arguments = _ARGUMENT.findall(loopback_unless_told(endpoint))
+    """Whether other machines may reach an endpoint. @param endpoint: as for L{loopback_unless_reported}."""
+    kind, *arguments = _ARGUMENT.findall(loopback_unless_reported(endpoint))
     if kind == "unix":
         return False
     if kind not in ("tcp", "tcp6", "ssl"):

@@ -26,14 +26,14 @@ class Episode:
     One event and its repetitions.
 
     @ivar begin_s, logged_s, last_s: first, last logged, and last time, in seconds of the caller's clock.
-    @ivar times: number of events. @ivar told: the number that the log has reported.
+    @ivar times: number of events. @ivar reported: the number that the log has reported.
     """
 
     begin_s: float
     logged_s: float
     last_s: float
     times: int = 1
-    told: int = 1
+    reported: int = 1
 
 
 class Folding:
@@ -70,7 +70,7 @@ class Folding:
         if now_s - episode.logged_s < AGAIN_S:
             return None
         episode.logged_s = now_s
-        episode.told = episode.times
+        episode.reported = episode.times
         return {"times": episode.times, "since_s": round(now_s - episode.begin_s)}
 
     def sweep(self, now_s: float) -> list[tuple[tuple[Hashable, ...], Episode]]:
@@ -83,4 +83,4 @@ class Folding:
             return []
         over = [key for key, episode in self._episodes.items() if now_s - episode.last_s >= QUIET_S]
         ended = [(key, self._episodes.pop(key)) for key in over]
-        return [(key, episode) for key, episode in ended if episode.times > episode.told]
+        return [(key, episode) for key, episode in ended if episode.times > episode.reported]

@@ -239,8 +239,8 @@ def shown_headers(headers: Mapping[str, bytes]) -> str:
 
 
 def _text_line(entry: Entry, *, with_headers: bool) -> str:
-    told = f"{shown_time(entry.when_ms)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
-    return f"{entry.index}\t{entry.term}\t{told}{shown_body(entry.body)}\n"
+    reported = f"{shown_time(entry.when_ms)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
+    return f"{entry.index}\t{entry.term}\t{reported}{shown_body(entry.body)}\n"
 
 
 def write_entries(entries: Sequence[Entry], style: str, *, with_headers: bool = False) -> None:

@@ -24,11 +24,11 @@ from dledger.cli.console.store_options import of_a_store
 from dledger.cli.data.backup import (
     RatePace,
     json_option,
+    notify_machine,
     print_backup_report,
     progress_option,
     rate_option,
     snapshot_text,
-    tell_machine,
 )
 from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
 from dledger.storage.backups.backup_reader import verify_backup
@@ -58,7 +58,7 @@ class ArchiveFollower:
     def __init__(
         self, turn: Callable[[], None], *, interval_s: float, patience_s: float,
         seconds: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-        tell: Callable[[str], None] = say,
+        notify: Callable[[str], None] = say,
     ) -> None:
         """@param turn: one run."""
         self._turn = turn
@@ -66,7 +66,7 @@ class ArchiveFollower:
         self._patience_s = patience_s
         self._seconds = seconds
         self._sleep = sleep
-        self._tell = tell
+        self._notify = notify
 
     def run(self) -> None:
         """@raise StoreError: a run failed, for good or for too long."""
@@ -82,7 +82,7 @@ class ArchiveFollower:
                 is_final = is_refused or isinstance(error.__cause__, DeadlineMissed)
                 if is_final or now_s - failed_s >= self._patience_s:
                     raise
-                self._tell(f"dledger: {error.facts['reason']}; trying again in {wait_s:g} s")
+                self._notify(f"dledger: {error.facts['reason']}; trying again in {wait_s:g} s")
                 self._sleep(wait_s)
                 wait_s = max(min(wait_s * 2, _AGAIN_MAX_S), self._interval_s)
             else:
@@ -216,14 +216,14 @@ def archive(
     if not follow:
         summary = runs.run(waits=False)
         assert summary is not None
-        tell_machine(summary)
+        notify_machine(summary)
         show_result(attrs.asdict(summary), _line(summary), as_json=as_json)
         return
 
     def turn() -> None:
         summary = runs.run(waits=True)
         if summary is not None:
-            tell_machine(summary)
+            notify_machine(summary)
             click.echo(json.dumps(attrs.asdict(summary)) if as_json else _line(summary))
 
     try:

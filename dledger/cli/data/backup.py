@@ -123,7 +123,7 @@ def backup(
     show_result(document, _summary_line(summary), as_json=as_json)
     for finding in findings:
         complain(finding.sentence)
-    tell_machine(summary)
+    notify_machine(summary)
     if findings:
         complain(f"{summary.directory} is damaged: take a new backup to another directory now, and keep "
             "this one until that is done")
@@ -143,7 +143,7 @@ def snapshot_text(index: int) -> str:
     return f", the machine's snapshot after entry {index}" if index >= 0 else ""
 
 
-def tell_machine(summary: BackupSummary | ArchiveSummary) -> None:
+def notify_machine(summary: BackupSummary | ArchiveSummary) -> None:
     """Write what is wrong with the snapshots of the state machine on standard error."""
     for sentence in summary.refused_snapshots:
         complain(f"a snapshot of the state machine is left out: {sentence}")

@@ -25,7 +25,7 @@ from rich.text import Text
 from dledger.cli.console.command import EXIT_INTERRUPTED, say, show_result
 from dledger.cli.console.local_paths import LocalPath
 from dledger.cli.console.signals import stopped_by
-from dledger.values.exports import EXPORT_OPTIONS, PART_TOLD, ExportOption, ExportProgress, RunningExport
+from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, ExportOption, ExportProgress, RunningExport
 
 _MISSING = (
     "dledger export needs Arrow: pip install 'dledger[export]'; with --engine spark also PySpark: "
@@ -163,7 +163,7 @@ class _Shown:
 
             def part(first: int, last: int, rows: int) -> None:
                 if self.verbose:
-                    line = PART_TOLD.format(first=first, last=last, rows=rows)
+                    line = PART_REPORTED.format(first=first, last=last, rows=rows)
                     bar.console.print(line, highlight=False, soft_wrap=True)
 
             run.on_progress = show

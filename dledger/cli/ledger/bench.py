@@ -129,7 +129,7 @@ def bench(
         log.append(b"b" * size)  # connected now, and the leader is known
         load = _Load(rate, count, _seconds())
         _run_threads(lambda: _run_client(log, b"b" * size, load), min(clients, count), load)
-    _tell(context, load, p99_ms, as_json=as_json)
+    _notify(context, load, p99_ms, as_json=as_json)
 
 
 def _run_threads(run: Callable[[], None], number: int, load: _Load) -> None:
@@ -145,7 +145,7 @@ def _run_threads(run: Callable[[], None], number: int, load: _Load) -> None:
         raise
 
 
-def _tell(context: click.Context, load: _Load, p99_ms: float, *, as_json: bool) -> None:
+def _notify(context: click.Context, load: _Load, p99_ms: float, *, as_json: bool) -> None:
     latencies_s = sorted(load.latencies_s)
     took_s = max(load.end_s - load.begin_s, load.count / load.rate)
     reached, p99_s = len(latencies_s) / took_s, _quantile(latencies_s, 0.99)

@@ -77,7 +77,7 @@ def create(
     config = config_of_member(context, store, node_id, members, settings, bootstrap=True)
     name = GroupName(group_id, 0, True) if group_id else GroupName(new_group_id(), 0)
     prepare_member(config, OsDisk(), name)
-    _tell_prepared(config, name, "of a new group of", as_json=as_json)
+    _notify_prepared(config, name, "of a new group of", as_json=as_json)
 
 
 @group.command()
@@ -99,10 +99,10 @@ def join(
     config = config_of_member(context, store, node_id, members, settings)
     name = GroupName(group_id, 0, True) if group_id else GroupName()
     prepare_member(config, OsDisk(), name)
-    _tell_prepared(config, name, "joins the group of", as_json=as_json)
+    _notify_prepared(config, name, "joins the group of", as_json=as_json)
 
 
-def _tell_prepared(config: DLedgerConfig, name: GroupName, what: str, *, as_json: bool) -> None:
+def _notify_prepared(config: DLedgerConfig, name: GroupName, what: str, *, as_json: bool) -> None:
     members = sorted(config.peers)
     document = {
         "path": config.self_path, "member_id": config.self_id, "group": config.group,
@@ -137,18 +137,18 @@ def force_new(
             "Given up: entries that only other members hold, also those that they committed after the end of "
             "this ledger. Kept: every entry of this ledger, also those that were never acknowledged."
         )
-    told: dict[str, object] = {
+    reported: dict[str, object] = {
         "is_done": is_sure, "survivor": attrs.asdict(seen), "members": sorted(config.peers),
     }
     if not is_sure:
         if as_json:
-            write_json(told)
+            write_json(reported)
         complain("nothing has changed; --yes does it")
         context.exit(EXIT_FAILED)
     name = GroupName(new_group_id(), 0, True)
     end_index = force_new_group(config, OsDisk(), name)
     show_result(
-        {**told, "group_id": name.id, "end_index": end_index},
+        {**reported, "group_id": name.id, "end_index": end_index},
         f"new group      {name.id}; its ledger ends at {end_index}",
         "Start this member with the new --peers.", as_json=as_json,
     )

@@ -19,7 +19,7 @@ from dledger.cli.console.numbers import WholeRange
 from dledger.cli.console.target import Target
 from dledger.client.answers.values import MemberInfo
 from protocols.wire.errors import BodyError
-from protocols.wire.ledger.machines import ToldMachine, decode_told_machine
+from protocols.wire.ledger.machines import ReportedMachine, decode_reported_machine
 
 
 @click.group("machine")
@@ -27,9 +27,9 @@ def machine() -> None:
     """Show the state machines of the members, or skip an entry that they cannot apply."""
 
 
-def _machine_of(info: MemberInfo) -> ToldMachine | None:
+def _machine_of(info: MemberInfo) -> ReportedMachine | None:
     try:
-        return decode_told_machine(info.machine)
+        return decode_reported_machine(info.machine)
     except BodyError:
         return None
 
@@ -60,23 +60,24 @@ def _print_table(infos: Sequence[MemberInfo]) -> None:
     for heading in ("member", "role", "machine", "state", "applied", "failed at", "remark"):
         table.add_column(heading, overflow="fold")
     for info in infos:
-        told = _machine_of(info)
+        reported = _machine_of(info)
         remark = info.problem or info.health
-        if told is None:
+        if reported is None:
             table.add_row(info.member_id, info.role or "-", "-", "-", "-", "-", remark)
         else:
-            failed = "-" if told.failed_index < 0 else str(told.failed_index)
-            table.add_row(info.member_id, info.role or "-", f"{told.name} {told.version}", told.state,
-                          str(told.applied_index), failed, remark)
+            failed = "-" if reported.failed_index < 0 else str(reported.failed_index)
+            table.add_row(info.member_id, info.role or "-", f"{reported.name} {reported.version}",
+                          reported.state,
+                          str(reported.applied_index), failed, remark)
     Console().print(table)
 
 
 def _row(info: MemberInfo) -> dict[str, object]:
-    told = _machine_of(info)
+    reported = _machine_of(info)
     return {
         "member_id": info.member_id, "role": info.role, "remark": info.problem or info.health,
-        "machine": None if told is None else {
-            **attrs.asdict(told), "digests": {str(index): one for index, one in told.digests.items()}
+        "machine": None if reported is None else {
+            **attrs.asdict(reported), "digests": {str(index): one for index, one in reported.digests.items()}
         },
     }
 

@@ -20,7 +20,7 @@ from dledger.client.answers.values import MemberInfo
 from dledger.values.errors import DLedgerError
 from dledger.values.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import MembershipResponse
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def list_members(context: click.Context, as_json: bool) -> None:
 def _members(log: dledger.Log) -> list[dict[str, object]]:
     leader = log.metadata()
     infos = {info.member_id: info for info in log.status()}
-    told = decode_told(leader.configuration)
-    if told:
+    reported = decode_reported(leader.configuration)
+    if reported:
         kinds = {one: (kind, address) for kind, members in zip(
-            ("voter", "learner"), told[-1].members, strict=True) for one, address in members.items()}
+            ("voter", "learner"), reported[-1].members, strict=True) for one, address in members.items()}
     else:
         kinds = {one: ("voter", address) for one, address in leader.peers.items()}
     return [
@@ -118,7 +118,7 @@ def add(
 ) -> None:
     """Add MEMBER_ID at ADDRESS (host:port) as a learner: it copies the log, and does not count."""
     with context.obj.open() as log:
-        _tell(_change(log, ADD, member_id, address, _How(is_dry, is_forced, as_json)), as_json)
+        _notify(_change(log, ADD, member_id, address, _How(is_dry, is_forced, as_json)), as_json)
 
 
 @member.command()
@@ -131,7 +131,7 @@ def promote(
 ) -> None:
     """Make the learner MEMBER_ID a voter, once it has nearly all entries."""
     with context.obj.open() as log:
-        _tell(_promote(log, member_id, wait_s, _How(is_dry, is_forced, as_json)), as_json)
+        _notify(_promote(log, member_id, wait_s, _How(is_dry, is_forced, as_json)), as_json)
 
 
 @member.command()
@@ -143,7 +143,7 @@ def remove(
 ) -> None:
     """Remove MEMBER_ID. A leader hands over first. Stop its process when this command is done."""
     with context.obj.open() as log:
-        _tell(_change(log, REMOVE, member_id, "", _How(is_dry, is_forced, as_json)), as_json)
+        _notify(_change(log, REMOVE, member_id, "", _How(is_dry, is_forced, as_json)), as_json)
 
 
 @member.command()
@@ -160,7 +160,7 @@ def move(
     Restart the member with that address in its own --peers directly afterwards: until then it is not reached.
     """
     with context.obj.open() as log:
-        _tell(_change(log, MOVE, member_id, address, _How(is_dry, is_forced, as_json)), as_json)
+        _notify(_change(log, MOVE, member_id, address, _How(is_dry, is_forced, as_json)), as_json)
 
 
 @member.command()
@@ -189,7 +189,7 @@ def replace(
                 _promote(log, new_id, wait_s, how)
             say(f"{new_id} is a voter")
             answer = _change(log, REMOVE, old_id, "", how)
-        _tell(answer, as_json)
+        _notify(answer, as_json)
 
 
 def _change(log: dledger.Log, change: str, member_id: str, address: str, how: _How) -> MembershipResponse:
@@ -212,7 +212,7 @@ def _warn(log: dledger.Log, change: str, member_id: str, address: str) -> None:
 
 def _promote(log: dledger.Log, member_id: str, wait_s: float, how: _How) -> MembershipResponse:
     until_s = time.monotonic() + wait_s
-    told = ""
+    reported = ""
     while True:
         try:
             return _change(log, PROMOTE, member_id, "", how)
@@ -221,13 +221,13 @@ def _promote(log: dledger.Log, member_id: str, wait_s: float, how: _How) -> Memb
             left_s = until_s - time.monotonic()
             if error.code is not ResponseCode.FALL_BEHIND_TOO_MUCH or how.is_dry or left_s <= 0:
                 raise
-            if reason != told:
+            if reason != reported:
                 say(f"waiting: {reason}")
-                told = reason
+                reported = reason
             time.sleep(min(_LOOK_S, left_s))
 
 
-def _tell(answer: MembershipResponse, as_json: bool) -> None:
+def _notify(answer: MembershipResponse, as_json: bool) -> None:
     kinds = {"voters": dict(answer.voters), "learners": dict(answer.learners)}
     lines = [
         f"{kind:<9} " + ", ".join(f"{one} {there}" for one, there in sorted(members.items()))

@@ -67,8 +67,8 @@ def gather_group(
         with at_log.open() as log:
             infos = log.status()
         if follows:
-            told = followed_urls(info for info in infos if info.member_id not in reports)
-            reports.update(_ask_admins(target.admin, told, is_quiet=True)[0])
+            reported = followed_urls(info for info in infos if info.member_id not in reports)
+            reports.update(_ask_admins(target.admin, reported, is_quiet=True)[0])
         for info in infos:
             reports.setdefault(info.member_id, report_of_info(info))
     if not reports:
@@ -123,9 +123,9 @@ def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None
 
 def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
     """The administrations that members report: URL to the id of the member."""
-    told: dict[str, str | None] = {followed_url(one.address, one.admin): one.member_id for one in infos}
-    told.pop("", None)
-    return told
+    reported: dict[str, str | None] = {followed_url(one.address, one.admin): one.member_id for one in infos}
+    reported.pop("", None)
+    return reported
 
 
 def _ask_admins(

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from twisted.web.iweb import IAgent
 
-from dledger.admin.dashboard.overview import ToldEvent
+from dledger.admin.dashboard.overview import ReportedEvent
 from dledger.admin.sites.cluster import MemberReport, fetch_page, group_problems
 from dledger.base.reactor import Reactor
 from dledger.cli.console.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
@@ -181,7 +181,7 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
 
 def gather_events(
     access: AdminAccess, urls: Mapping[str, str | None], failed: Callable[[str, Exception], None]
-) -> list[ToldEvent]:
+) -> list[ReportedEvent]:
     """
     The events that the administrations report, each with C{member_id}.
 
@@ -189,14 +189,14 @@ def gather_events(
     @param failed: is informed of those without an answer.
     """
 
-    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ToldEvent]:
+    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ReportedEvent]:
         return _events_of(await fetch_page(agent, url, "/events", DEADLINE_S, reactor))
 
     pages = ask_all(access, urls, story, failed)
     return [event for page in pages.values() for event in page]
 
 
-def _events_of(page: JsonObject) -> list[ToldEvent]:
+def _events_of(page: JsonObject) -> list[ReportedEvent]:
     """@raise ValueError: it is not a page of events."""
     try:
         member_id = str(page["self_id"])

@@ -136,7 +136,7 @@ def failure_of(code: ResponseCode, **facts: object) -> DLedgerError:
     return _KINDS.get(code, DLedgerError)(code, **facts)
 
 
-def told(error: DLedgerError) -> DLedgerError:
+def reported(error: DLedgerError) -> DLedgerError:
     """An error, as the program is informed of it."""
     return error if isinstance(error, AppendError) else failure_of(error.code, **error.facts)
 

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import UnknownChange, failure_of, told
+from dledger.client.answers.errors import UnknownChange, failure_of, reported
 from dledger.client.answers.values import MemberInfo
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
@@ -134,7 +134,7 @@ class GroupChanges:
             if error.code not in ASKED_AGAIN or self.clock.seconds() + wait_s >= deadline_s:
                 if may_be_made:
                     raise UnknownChange(error.code, **error.facts)
-                raise told(error)
+                raise reported(error)
             await deferLater(self.clock, wait_s)
 
     async def _attempt(

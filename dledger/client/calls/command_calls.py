@@ -83,13 +83,13 @@ class CommandSender(Appender):
         """
         waiter: Deferred[bytes] = Deferred(lambda _: None)
         call: SendCall[Appended] = SendCall(
-            (command,), len(command), lambda outcome: self._tell(call, waiter, outcome),
+            (command,), len(command), lambda outcome: self._notify(call, waiter, outcome),
             self._clock.seconds() + self._timeout_s,
         )
         self.sender.submit(call)
         return waiter
 
-    def _tell(self, call: SendCall[Appended], waiter: Deferred[bytes], outcome: AppendOutcome) -> None:
+    def _notify(self, call: SendCall[Appended], waiter: Deferred[bytes], outcome: AppendOutcome) -> None:
         answer = self._answers.pop(call, None)
         if waiter.called:
             return
@@ -186,8 +186,9 @@ class CommandCalls:
 
         def facts_of(answer: Response) -> Facts:
             assert isinstance(answer, SubmitResponse)
-            told: Facts = {"reason": answer.reason, "index": answer.index}
-            return told if answer.last_sequence < 0 else {**told, "last_sequence": answer.last_sequence}
+            reported: Facts = {"reason": answer.reason, "index": answer.index}
+            return reported if answer.last_sequence < 0 else {**reported,
+                                                              "last_sequence": answer.last_sequence}
 
         answer = await appends.ask(request_of, facts_of, is_repeatable=is_repeatable)
         assert isinstance(answer, SubmitResponse)

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import told
+from dledger.client.answers.errors import reported
 from dledger.client.answers.values import MemberInfo, entries_of
 from dledger.client.calls.changes import ASKED_AGAIN
 from dledger.client.links.connection import MemberLink, RequestLost
@@ -134,7 +134,7 @@ class MemberQuestions:
                 error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
             wait_s = backoff.next_s()
             if error.code not in ASKED_AGAIN or self._clock.seconds() + wait_s >= deadline_s:
-                raise told(error)
+                raise reported(error)
             await deferLater(self._clock, wait_s)
 
 

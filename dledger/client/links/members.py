@@ -89,7 +89,7 @@ class Members:
         self.group = group
         self.addresses = checked_members(peers)
         self.given = dict(self.addresses)
-        self.told: dict[str, str] = {}  # the last address that a member named, which may have moved
+        self.reported: dict[str, str] = {}  # the last address that a member named, which may have moved
         self.named: dict[str, Mapping[str, str]] = {}
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
@@ -143,7 +143,7 @@ class Members:
 
     async def _connect(self, member_id: str) -> MemberLink:
         """Where it was last, where the other members say that it is, and where the caller said."""
-        found = (self.addresses, self.told, self.given)
+        found = (self.addresses, self.reported, self.given)
         addresses = dict.fromkeys(one[member_id] for one in found if member_id in one)
         failed: Exception = DLedgerError(ResponseCode.UNKNOWN_MEMBER, reason=f"{member_id!r} is not a member")
         for address in addresses:
@@ -231,22 +231,22 @@ class Members:
         """
         refuse_another_group(link, self.group_id, **facts)
 
-    def learn(self, teller: str, peers: Mapping[str, str]) -> None:
+    def learn(self, reporter: str, peers: Mapping[str, str]) -> None:
         """A member named these members and their addresses."""
         if not (named := dict(islice(peers.items(), MEMBERS_MAX))):
             return
-        self.named[teller] = named
-        known = {*self.given, teller}.union(*self.named.values())
+        self.named[reporter] = named
+        known = {*self.given, reporter}.union(*self.named.values())
         for member_id in [one for one in self.addresses if one not in known and self.connected(one) is None]:
             self._forget(member_id)
         for member_id, address in named.items():
             if member_id in self.addresses or len(self.addresses) < ADDRESSES_MAX:
                 self.addresses.setdefault(member_id, address)  # a given one: perhaps it alone works from here
-                self.told[member_id] = address
+                self.reported[member_id] = address
 
     def _forget(self, member_id: str) -> None:
         """No member names it any more."""
-        for found in (self.addresses, self.told, self.named, self.problems):
+        for found in (self.addresses, self.reported, self.named, self.problems):
             found.pop(member_id, None)
         keeper = self.keepers.pop(member_id, None)
         if keeper is not None:
@@ -444,13 +444,13 @@ def refuse_another_group(link: MemberLink, read_group_id: str, **facts: object) 
     @param read_group_id: id of the group whose log is known; empty: of none.
     @raise DLedgerError: GROUP_RESTORED: the member reports another id.
     """
-    told = link.metadata
-    if told is None or not told.is_group_known or read_group_id in ("", told.group_id):
+    reported = link.metadata
+    if reported is None or not reported.is_group_known or read_group_id in ("", reported.group_id):
         return
     raise DLedgerError(
-        ResponseCode.GROUP_RESTORED, group_id=told.group_id, read_group_id=read_group_id, **facts,
+        ResponseCode.GROUP_RESTORED, group_id=reported.group_id, read_group_id=read_group_id, **facts,
         reason=(
-            f"{link.member_id} has the log of group {told.group_id}, and this client knows that of group "
+            f"{link.member_id} has the log of group {reported.group_id}, and this client knows that of group "
             f"{read_group_id}: it was restored from a backup, or forced to begin anew. Open the log again, "
             "and choose where to begin"
         ),

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.timing import Backoff
-from dledger.client.answers.errors import told
+from dledger.client.answers.errors import reported
 from dledger.client.answers.values import Entry, entries_after
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
@@ -180,7 +180,7 @@ class TimesBefore:
                 link.abort(str(error))
             wait_s = backoff.next_s()
             if self._clock.seconds() + wait_s >= deadline_s:
-                raise told(error)
+                raise reported(error)
             await deferLater(self._clock, wait_s)
 
     async def _connected(self) -> MemberLink | None:

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.sending.arguments import whole
-from dledger.client.answers.errors import failure_of, told
+from dledger.client.answers.errors import failure_of, reported
 from dledger.client.answers.values import Entry
 from dledger.client.reading.reader_calls import ReaderCalls, refuse_problem
 from dledger.client.reading.tail import Tail
@@ -481,7 +481,7 @@ class NamedReader:
                 await self._calls.ask(attrs.evolve(self._request, does="release", token=self._token))
             except DLedgerError as error:
                 self.log.warn("reader {name}: its lease was not given back: {reason}", name=self.name,
-                              reason=str(told(error)))
+                              reason=str(reported(error)))
 
 
 def _new_holder(rng: Random) -> str:

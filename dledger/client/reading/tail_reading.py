@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.sending.ahead import ReadingAhead
 from dledger.base.timing import Backoff, Gathering
-from dledger.client.answers.errors import told
+from dledger.client.answers.errors import reported
 from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members, refuse_another_group
@@ -129,7 +129,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
             while not self._is_placed:
                 await self._place()
         except DLedgerError as error:
-            raise told(error) from None
+            raise reported(error) from None
         return self.next_index
 
     # One batch
@@ -138,7 +138,7 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
         try:
             return await self._read_batch()
         except DLedgerError as error:
-            raise told(error) from None
+            raise reported(error) from None
 
     async def _read_batch(self) -> _B:
         self._served_s = self._clock.seconds()  # the time for which the program made a pause does not count
@@ -211,14 +211,15 @@ class TailReading(ReadingAhead[_B], Generic[_B]):
     def _check_group(self, connection: MemberLink) -> None:
         """@raise DLedgerError: GROUP_RESTORED."""
         refuse_another_group(connection, self._group_id, index=self.next_index)
-        told = connection.metadata
-        if told is not None and told.is_group_known:
-            self._group_id = told.group_id
+        reported = connection.metadata
+        if reported is not None and reported.is_group_known:
+            self._group_id = reported.group_id
 
     async def _is_same_group(self, connection: MemberLink) -> bool:
         """Whether entries are of the group. A member that did not know its id when it was asked is asked."""
-        told = connection.metadata
-        if self._group_id and connection.wire_version and told is not None and not told.is_group_known:
+        reported = connection.metadata
+        is_unknown = reported is not None and not reported.is_group_known
+        if self._group_id and connection.wire_version and is_unknown:
             try:
                 await self._members.metadata(connection)
             except (RequestLost, DLedgerError) as error:

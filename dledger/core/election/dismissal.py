@@ -22,7 +22,7 @@ import attrs
 from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import WIRE_VERSION
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 
@@ -63,17 +63,17 @@ class Dismissal:
         if not (member.group_name.is_known or response.is_group_known):
             return  # (Each may have been given the id of a group that never came to be.)
         try:
-            told = decode_told(response.configuration)
+            reported = decode_reported(response.configuration)
         except ValueError:
             return
-        committed = [one for one in told if one.index <= response.committed_index]
+        committed = [one for one in reported if one.index <= response.committed_index]
         for one in committed[-1:]:
             is_later = one.index > max(member.membership.index, member.dismissed_index)
             if is_later and member.self_id in {**one.members.voters, **one.members.learners}:
                 member.dismissed_index = -1  # it was added again
             elif is_later:
                 member.dismissed_index = one.index
-                member.out.report("dismissed", index=one.index, told_by=peer_id,
+                member.out.report("dismissed", index=one.index, reported_by=peer_id,
                                   voters=";".join(sorted(one.members.voters)))
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:

@@ -41,7 +41,7 @@ ID_BITS = 128
 @attrs.define
 class GroupNaming:
     """
-    Invariant: C{_told} has what peers answered in C{_term}, while this member led it. C{_heard} has their
+    Invariant: C{_reported} has what peers answered in C{_term}, while this member led it. C{_heard} has their
     last answers: one is believed when it comes a second time. JSON has no checksum, and a wrong id, once it
     is recorded as known, keeps a member out for ever.
 
@@ -51,7 +51,7 @@ class GroupNaming:
     member: MemberState
     rng: random.Random
     _term: int = -1
-    _told: dict[str, GroupName] = attrs.Factory(dict)
+    _reported: dict[str, GroupName] = attrs.Factory(dict)
     _heard: dict[str, GroupName] = attrs.Factory(dict)
     _asked_ms: int = -(1 << 40)
 
@@ -65,7 +65,7 @@ class GroupNaming:
                 return
             if self._term != member.term:
                 self._term = member.term
-                self._told.clear()
+                self._reported.clear()
             self._propose()
         elif member.wire_versions.get(member.leader_id, 0) < 1:
             return
@@ -82,15 +82,17 @@ class GroupNaming:
     def _propose(self) -> None:
         member, name = self.member, self.member.group_name
         if name.term != member.term:
-            told = {**self._told, member.self_id: name}
-            best = max(told.values(), key=lambda one: one.rank)
-            named = {one for one, its in told.items() if its.id}
-            if not (best.is_known or member.membership.is_quorum(named) or member.membership.is_all(told)):
+            reported = {**self._reported, member.self_id: name}
+            best = max(reported.values(), key=lambda one: one.rank)
+            named = {one for one, its in reported.items() if its.id}
+            if not (best.is_known or member.membership.is_quorum(named)
+                    or member.membership.is_all(reported)):
                 return
             new_id = best.id or f"{self.rng.getrandbits(ID_BITS):0{ID_BITS // 4}x}"
             self._record(GroupName(new_id, member.term, best.is_known))
             name = member.group_name
-        holders = {one for one, told in self._told.items() if (told.id, told.term) == (name.id, name.term)}
+        holders = {one for one, reported in self._reported.items()
+                   if (reported.id, reported.term) == (name.id, name.term)}
         if not name.is_known and member.membership.is_quorum(holders | {member.self_id}):
             self._record(attrs.evolve(name, is_known=True))
 
@@ -103,18 +105,18 @@ class GroupNaming:
             return
         if response.group_id and not is_group_id(response.group_id):
             return  # no member of ours makes such an id, and no file has room for a longer one
-        told = GroupName(response.group_id, response.group_term, response.is_group_known)
-        if self._heard.get(peer_id) != told:
-            self._heard[peer_id] = told
+        reported = GroupName(response.group_id, response.group_term, response.is_group_known)
+        if self._heard.get(peer_id) != reported:
+            self._heard[peer_id] = reported
             return
         if member.is_leader:
             if self._term == member.term:
-                self._told[peer_id] = told
-        elif peer_id == response.leader_id == member.leader_id and told.id and (
-            told != member.group_name and not member.group_name.is_known
-            and (told.is_known or told.term == member.term)
+                self._reported[peer_id] = reported
+        elif peer_id == response.leader_id == member.leader_id and reported.id and (
+            reported != member.group_name and not member.group_name.is_known
+            and (reported.is_known or reported.term == member.term)
         ):
-            self._record(told)
+            self._record(reported)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """It is asked again."""

@@ -194,15 +194,16 @@ class EntryHandler:
                               committed_index=member.committed_index, leader_id=request.leader_id)
             if anew:
                 self._refuse_waiting()  # the entries that those answers confirm will be dropped
-            told = self._proof.told(index) if anew else None
+            reported = self._proof.reported(index) if anew else None
             member.out.write(fx.TruncateLedger(
-                entries=entries, anew=anew and end_index >= 0, told=told or ()
+                entries=entries, anew=anew and end_index >= 0, reported=reported or ()
             ))
 
     def _may_start_at(self, index: int, known_index: int) -> bool:
         """Whether the leader has said that it lacks the entry after C{known_index} and may have C{index}."""
         proof = self._proof
-        return proof.lacks(known_index + 1) is True and proof.reaches(index) and proof.told(index) is not None
+        begins_there = proof.lacks(known_index + 1) is True and proof.reaches(index)
+        return begins_there and proof.reported(index) is not None
 
     def _is_confirmed(self, index: int, known_index: int) -> bool:
         """Whether nothing is set aside, so that the leader's word is enough, or others confirm it."""

@@ -65,7 +65,8 @@ class HoleRepair:
     """
     Invariant: at most one request or effect is under way; C{asked} is about the hole in turn, which begins
     with C{_first_index}, or did so before it shrank.
-    C{_told_committed} has the members of ours whose frames have no PULL, and the committed index that they
+    C{_reported_committed} has the members of ours whose frames have no PULL,
+    and the committed index that they
     reported; C{_polled} those of them that were asked for it in this round. C{_begins} has the first entry
     that a member still has, of those that have deleted a missing one, since the ledger lacks C{_least_index}.
 
@@ -74,7 +75,7 @@ class HoleRepair:
 
     member: MemberState
     asked: dict[str, str] = attrs.Factory(dict)
-    _told: tuple[Hole, ...] = ()
+    _reported: tuple[Hole, ...] = ()
     _first_index: int = -1
     _least_index: int = -1
     _request_id: int | None = None
@@ -85,7 +86,7 @@ class HoleRepair:
     _next_ms: int = 0
     _rounds: int = 0
     _lacking_since_ms: int | None = None
-    _told_committed: dict[str, int] = attrs.Factory(dict)
+    _reported_committed: dict[str, int] = attrs.Factory(dict)
     _polled: set[str] = attrs.Factory(set)
     _begins: dict[str, int] = attrs.Factory(dict)
 
@@ -93,8 +94,8 @@ class HoleRepair:
         """Time passed."""
         member = self.member
         holes = member.view.holes
-        if holes != self._told:
-            self._tell(holes)
+        if holes != self._reported:
+            self._notify(holes)
         self._note_lacking()
         if not holes or self._request_id is not None or self._is_writing:
             return
@@ -112,13 +113,13 @@ class HoleRepair:
             return
         self._ask(hole)
 
-    def _tell(self, holes: tuple[Hole, ...]) -> None:
+    def _notify(self, holes: tuple[Hole, ...]) -> None:
         """Report the begin and the end of a repair, and a hole that is new; not that one shrinks."""
         report = self.member.out.report
         for hole in holes:
-            if not any(known.holds(hole.first_index) for known in self._told):
+            if not any(known.holds(hole.first_index) for known in self._reported):
                 report("entries-damaged", first_index=hole.first_index, last_index=hole.last_index)
-                if self._told:  # A new one need not wait until the older ones have been tried once more.
+                if self._reported:  # A new one need not wait until the older ones have been tried once more.
                     self._begin(hole.first_index)
                     self._make_haste()
         if not holes:
@@ -127,7 +128,7 @@ class HoleRepair:
             self._first_index = self._least_index = -1
             self._make_haste()
             self.asked.clear()
-        self._told = holes
+        self._reported = holes
 
     def _make_haste(self) -> None:
         self._rounds = 0
@@ -175,16 +176,16 @@ class HoleRepair:
         if index <= member.committed_index < last_index:
             last_index = member.committed_index  # the rest may differ from the leader's, and will be cut
         request: PullRequest | GetRequest | MetadataRequest
-        told = self._told_committed.get(peer_id)
+        reported = self._reported_committed.get(peer_id)
         is_unknown = peer_id not in member.wire_versions
-        if is_unknown or (told is not None and told < index and peer_id not in self._polled):
+        if is_unknown or (reported is not None and reported < index and peer_id not in self._polled):
             if not is_unknown:
                 self._polled.add(peer_id)
             request = MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
                 wire_version=WIRE_VERSION,
             )
-        elif self._is_java(peer_id) or told is not None:
+        elif self._is_java(peer_id) or reported is not None:
             request = GetRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=index,
                 consistency=Consistency.COMMITTED,
@@ -236,8 +237,8 @@ class HoleRepair:
         member, question = self.member, self._question
         assert question is not None
         if isinstance(response, MetadataResponse):
-            if peer_id in self._told_committed:
-                self._told_committed[peer_id] = response.committed_index
+            if peer_id in self._reported_committed:
+                self._reported_committed[peer_id] = response.committed_index
             self._tried.discard(peer_id)
             self._question = None  # it was not asked for the entries
             return
@@ -246,7 +247,7 @@ class HoleRepair:
             entries = response.entries
         if response.code is not ResponseCode.SUCCESS or entries is None:
             if response.code is ResponseCode.UNSUPPORTED and isinstance(response, PullResponse):
-                self._told_committed[peer_id] = -1  # its frames are not native: GET is understood by all
+                self._reported_committed[peer_id] = -1  # its frames are not native: GET is understood by all
                 self._tried.discard(peer_id)
             else:
                 self.asked[peer_id] = response.code.name
@@ -256,8 +257,8 @@ class HoleRepair:
             is_committed = entries.last_index <= response.committed_index
         else:
             # It may not be committed. But the leader of this term has all that this member knows to be.
-            told = self._told_committed.get(peer_id, -1)
-            is_committed = question.led_term == member.term or entries.last_index <= told
+            reported = self._reported_committed.get(peer_id, -1)
+            is_committed = question.led_term == member.term or entries.last_index <= reported
         self._is_writing = True
         member.out.emit(fx.FillHole(
             entries=entries, is_committed=is_committed and entries.last_index <= member.committed_index,

@@ -22,7 +22,7 @@ from dledger.values.ledger.membership import Membership
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
@@ -82,7 +82,7 @@ class BeginProof:
         """Whether the leader that answered last may hold an entry at C{index}."""
         return self._said is not None and index <= self._said.end_index
 
-    def told(self, index: int) -> tuple[Membership, ...] | None:
+    def reported(self, index: int) -> tuple[Membership, ...] | None:
         """
         The memberships that the leader reported, for a ledger that shall begin at C{index}. There is an
         answer (L{lacks} is not None).
@@ -148,7 +148,8 @@ class BeginProof:
 def _memberships(text: str) -> tuple[Membership, ...]:
     try:
         return tuple(
-            Membership(index=one.index, term=one.term, **one.members._asdict()) for one in decode_told(text)
+            Membership(index=one.index, term=one.term,
+                       **one.members._asdict()) for one in decode_reported(text)
         )
     except ValueError:
         return ()  # of a later version; the entry that it sends is refused with a reason

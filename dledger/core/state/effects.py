@@ -88,12 +88,12 @@ class TruncateLedger(Effect):
 
     @ivar anew: drop all entries and begin with this one, even if it would fit after the end
         (the entries before it are not known to be the leader's).
-    @ivar told: the leader's memberships; of use when the ledger begins after configuration entries.
+    @ivar reported: the leader's memberships; of use when the ledger begins after configuration entries.
     """
 
     entries: EntryBatch
     anew: bool = False
-    told: tuple[Membership, ...] = ()
+    reported: tuple[Membership, ...] = ()
 
 
 #: The effects that change the ledger; a step has one at most.

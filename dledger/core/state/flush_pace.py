@@ -46,7 +46,7 @@ class FlushPace:
     _mean_ms: float = -1.0
     _began_ms: int | None = None
     _ended_ms: int = 0
-    _told: dict[str, tuple[float, int]] = attrs.Factory(dict)
+    _reported: dict[str, tuple[float, int]] = attrs.Factory(dict)
     _slow_since_ms: dict[str, int] = attrs.Factory(dict)
     _quiet_until_ms: int = 0
     _looked_ms: int = 0
@@ -78,16 +78,16 @@ class FlushPace:
 
     def heard(self, peer_id: str, wire_version: int, now_ms: int) -> None:
         """A peer answered a heartbeat."""
-        told_ms = flush_time_of(wire_version)
-        if told_ms is None:
-            self._told.pop(peer_id, None)
+        reported_ms = flush_time_of(wire_version)
+        if reported_ms is None:
+            self._reported.pop(peer_id, None)
         else:
-            self._told[peer_id] = (told_ms, now_ms)
+            self._reported[peer_id] = (reported_ms, now_ms)
 
     def peer_ms(self, peer_id: str, now_ms: int) -> float | None:
         """The flush time that a peer reported lately; None if it reported none."""
-        told_ms, heard_ms = self._told.get(peer_id, (0.0, -FRESH_MS))
-        return told_ms if now_ms - heard_ms < FRESH_MS else None
+        reported_ms, heard_ms = self._reported.get(peer_id, (0.0, -FRESH_MS))
+        return reported_ms if now_ms - heard_ms < FRESH_MS else None
 
     def is_much_slower(self, peer_id: str, now_ms: int, least_ms: int) -> bool:
         """Whether a peer flushes so slowly that it would give leadership back; C{least_ms} 0: never."""

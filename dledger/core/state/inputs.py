@@ -230,7 +230,7 @@ class PeerConnected(Input):
 class MembersIntroduced(Input):
     """A known member has reported a list of members."""
 
-    teller_id: str
+    reporter_id: str
     membership: Membership
 
 

@@ -70,7 +70,7 @@ INTRODUCED_MAX = 2 * MEMBERS_MAX
 
 
 @attrs.frozen
-class _Told:
+class _Reported:
     """A list of members from another member. C{was_trusted}: that was a member of this ledger then."""
 
     membership: Membership
@@ -262,7 +262,7 @@ class MemberState:
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
     introduced: Mapping[str, str] = attrs.field(init=False)
-    _told: dict[str, _Told] = attrs.Factory(dict)
+    _reported: dict[str, _Reported] = attrs.Factory(dict)
     _trusted: Mapping[str, str] = attrs.field(init=False)
     _known: frozenset[str] = attrs.field(init=False)
     dismissed_index: int = -1
@@ -293,17 +293,17 @@ class MemberState:
         """
         own, first = self.membership, self._trusted
         found: dict[str, str] = {}
-        kept: dict[str, _Told] = {}
-        for teller_id, told in sorted(self._told.items(), key=lambda one: one[0] not in first):
-            if told.membership.index <= own.index or not (
-                told.was_trusted or teller_id in first or teller_id in found
+        kept: dict[str, _Reported] = {}
+        for reporter_id, reported in sorted(self._reported.items(), key=lambda one: one[0] not in first):
+            if reported.membership.index <= own.index or not (
+                reported.was_trusted or reporter_id in first or reporter_id in found
             ):
                 continue
-            kept[teller_id] = told
-            for member_id, address in told.membership.addresses.items():
+            kept[reporter_id] = reported
+            for member_id, address in reported.membership.addresses.items():
                 if member_id != self.self_id and len(found) < INTRODUCED_MAX:
                     found.setdefault(member_id, address)
-        self._told = kept
+        self._reported = kept
         self.introduced = found
         self._known = frozenset({*first, *found}) - {self.self_id}
 
@@ -352,9 +352,10 @@ class MemberState:
         if result in (VoteResult.REJECT_ALREADY_HAS_LEADER, VoteResult.REJECT_UNKNOWN_LEADER):
             self.refused_by.add(peer_id)
 
-    def on_introduced(self, told: MembersIntroduced) -> None:
+    def on_introduced(self, reported: MembersIntroduced) -> None:
         """A known member has reported a list of members."""
-        self._told[told.teller_id] = _Told(told.membership, told.teller_id in self._trusted)
+        self._reported[reported.reporter_id] = _Reported(reported.membership,
+                                                         reported.reporter_id in self._trusted)
         self._introduce()
 
     @property

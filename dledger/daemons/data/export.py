@@ -25,7 +25,7 @@ from twisted.python.usage import UsageError
 
 from dledger.base.reactor import Reactor, make_reactor_monotonic, whole_reactor
 from dledger.daemons.settings.options import OptionsOnly, exit_with
-from dledger.values.exports import EXPORT_OPTIONS, PART_TOLD, PlannedExport, RunningExport
+from dledger.values.exports import EXPORT_OPTIONS, PART_REPORTED, PlannedExport, RunningExport
 from dledger.values.local_paths import check_local_path
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[export]' ({0})"
@@ -121,14 +121,14 @@ class ExportService(Service):
         if self._run is None:
             self._run = self._open_run()
             self._run.should_stop = self._stopping.is_set
-            self._run.on_part = self._tell
+            self._run.on_part = self._notify
             self._run.on_trouble = self._warn
         wait_ms = self._run.turn(now_ms)
         assert wait_ms is not None, "it follows the log"
         return wait_ms
 
-    def _tell(self, first: int, last: int, rows: int) -> None:
-        self.log.info(PART_TOLD, first=first, last=last, rows=rows)
+    def _notify(self, first: int, last: int, rows: int) -> None:
+        self.log.info(PART_REPORTED, first=first, last=last, rows=rows)
 
     def _warn(self, error: Exception, wait_ms: int) -> None:
         self.log.warn("{error}; trying again in {wait_ms} ms", error=str(error), wait_ms=wait_ms)

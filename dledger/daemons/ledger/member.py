@@ -221,7 +221,7 @@ def _admin_maker(
         service = resource.make_admin_service(
             node, endpoint, reactor, wall_s=time.time, access=access, settings=settings
         )
-        node.about.told_admin = service.told_address
+        node.about.reported_admin = service.reported_address
         administration: IService = service
         return administration
 

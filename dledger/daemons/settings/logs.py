@@ -53,7 +53,7 @@ class LogOptions:
         except ValueError as error:
             raise UsageError(f"log_level={level!r}: {error}") from None
 
-    def told(self) -> dict[str, object]:
+    def reported(self) -> dict[str, object]:
         """The options and their values."""
         return {"log_format": self.line_format, "log_level": self.levels.text}
 

@@ -95,7 +95,7 @@ class ConfigurationOptions(OptionsOnly):
             self._log_given[COMMAND_LINE] = self.given(LOG_OPTIONS)
             given = {**self._log_given[FILE], **self._log_given[ENVIRONMENT], **self._log_given[COMMAND_LINE]}
             self.log_options = LogOptions.of(given)
-            self._tell_log_options()
+            self._notify_log_options()
             if self.parent is not None:
                 self.log_options.give_to(self.parent, is_given=bool(given))
         except UsageError as error:
@@ -187,10 +187,10 @@ class ConfigurationOptions(OptionsOnly):
         """What is in force at any time, for pages."""
         return SettingsNow(self)
 
-    def _tell_log_options(self) -> None:
+    def _notify_log_options(self) -> None:
         """Let C{in_force} have the options of the log, too."""
-        told = settings_of(self.log_options.told(), self._log_given, str)
-        self.in_force = (*self.in_force, *told)
+        reported = settings_of(self.log_options.reported(), self._log_given, str)
+        self.in_force = (*self.in_force, *reported)
 
     def again(self) -> Self:
         """

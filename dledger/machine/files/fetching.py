@@ -118,8 +118,8 @@ class SnapshotFetch:
                     return await self._from(peer_id)
                 except (SnapshotRefused, OSError) as error:
                     self._refused(peer_id, str(error))
-            told = "; ".join(f"{peer_id}: {why}" for peer_id, why in sorted(self.asked.items()))
-            self.progress = f"no member has sent a snapshot ({told or 'none can be asked'})"
+            reported = "; ".join(f"{peer_id}: {why}" for peer_id, why in sorted(self.asked.items()))
+            self.progress = f"no member has sent a snapshot ({reported or 'none can be asked'})"
             await self.pause(min(ROUND_S * 2 ** min(rounds, 8), ROUND_MAX_S))
             rounds += 1
 
@@ -235,9 +235,9 @@ def _problem_of(answer: SnapshotResponse, incoming: _Incoming) -> str:
     if crc32(data) != answer.crc:
         return f"the piece at {answer.offset} is damaged: its checksum does not fit"
     known = (incoming.index, incoming.term, incoming.size)
-    told = (answer.index, answer.index_term, answer.size)
-    if incoming.size >= 0 and told != known:
-        return f"the snapshot (index, term, size) is {told} now, it was {known}"
+    reported = (answer.index, answer.index_term, answer.size)
+    if incoming.size >= 0 and reported != known:
+        return f"the snapshot (index, term, size) is {reported} now, it was {known}"
     if answer.offset != incoming.offset or not data or answer.offset + len(data) > answer.size:
         return (
             f"{len(data)} bytes at {answer.offset} came, of {answer.size}, those at {incoming.offset} were "

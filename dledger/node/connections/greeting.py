@@ -30,7 +30,7 @@ from dledger.node.connections.lineages import OWN_RIVAL, Lineages
 from dledger.values.ledger.group_name import GroupName
 from dledger.values.ledger.membership import Membership
 from protocols.wire.ledger.codes import WIRE_VERSION, WIRE_VERSION_MASK
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
+from protocols.wire.ledger.memberships import MemberLists, ReportedMembership, encode_reported
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
 
@@ -98,15 +98,15 @@ class Greeting:
         if not now.is_changed:
             return ""
         lists = MemberLists(dict(now.voters), dict(now.learners))
-        return encode_told((ToldMembership(now.index, now.term, lists),))
+        return encode_reported((ReportedMembership(now.index, now.term, lists),))
 
     def call(self, request: MetadataRequest) -> MetadataRequest:
         """Fill the METADATA request that greets a member: with the own group, members and directory."""
         lineages = self.lineages
         return attrs.evolve(
             request, group_id=self.group_id, members=self.members, configuration=self.configuration,
-            lineage="" if lineages is None else lineages.told,
-            met_lineage="" if lineages is None else lineages.told_of(request.remote_id),
+            lineage="" if lineages is None else lineages.reported,
+            met_lineage="" if lineages is None else lineages.reported_of(request.remote_id),
         )
 
     def answer(self, request: MetadataRequest, response: MetadataResponse) -> MetadataResponse:
@@ -115,8 +115,8 @@ class Greeting:
         if lineages is None or not request.lineage:
             return response
         return attrs.evolve(
-            response, peers=dict(self.known.former) or response.peers, lineage=lineages.told,
-            met_lineage=lineages.told_of(sender_id, request.lineage),
+            response, peers=dict(self.known.former) or response.peers, lineage=lineages.reported,
+            met_lineage=lineages.reported_of(sender_id, request.lineage),
             is_rival=lineages.is_rival(sender_id, request.lineage),
         )
 

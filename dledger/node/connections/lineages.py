@@ -93,35 +93,35 @@ class Lineages:
         self._recheck = recheck
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """This member's lineage, as text; empty if it reports none."""
         lineage = self._directory.lineage
         return "" if lineage is None else lineage.encode()
 
-    def told_of(self, member_id: str | None, text: str = "") -> str:
+    def reported_of(self, member_id: str | None, text: str = "") -> str:
         """
         What this member remembers of another, as text; empty for nothing.
 
         @param text: what the other one has reported. If that was its incarnation before the last one, it is
             informed that the incarnation has gone on since: so it takes itself for an older copy.
         """
-        others, told = self._directory.others, Lineage.decode(text)
-        if told is not None and others.was_before(member_id or "", told.incarnation):
-            return attrs.evolve(told, starts=told.starts + 1).encode()
+        others, reported = self._directory.others, Lineage.decode(text)
+        if reported is not None and others.was_before(member_id or "", reported.incarnation):
+            return attrs.evolve(reported, starts=reported.starts + 1).encode()
         met = others.met.get(member_id or "")
         return "" if met is None else met.encode()
 
     def is_rival(self, member_id: str | None, text: str) -> bool:
         """Whether another process than that of C{text} has answered at the member's address meanwhile."""
-        told = Lineage.decode(text)
-        return told is not None and self._refuted.get(member_id or "") == told.run
+        reported = Lineage.decode(text)
+        return reported is not None and self._refuted.get(member_id or "") == reported.run
 
     def is_suspect(self, member_id: str) -> bool:
         """Whether another process speaks for a member than the one at its address, as far as known."""
         calling, answering = self._calling, self._answering
         return member_id in calling and member_id in answering and calling[member_id] != answering[member_id]
 
-    def heed(self, teller_id: str, met_text: str, group_id: str) -> None:
+    def heed(self, reporter_id: str, met_text: str, group_id: str) -> None:
         """
         A member of the group has reported how it remembers this one.
 
@@ -137,40 +137,40 @@ class Lineages:
             fault = Fault.REMADE
         if fault is None:
             return
-        self._doubt(f"{teller_id} says of this member: {fault}", fault is not Fault.REMADE)
+        self._doubt(f"{reporter_id} says of this member: {fault}", fault is not Fault.REMADE)
 
     def problem_of_call(self, member_id: str, text: str) -> str:
         """Why the member that greets is not believed; empty if it is."""
-        told = Lineage.decode(text)
-        if told is None:
+        reported = Lineage.decode(text)
+        if reported is None:
             return ""
         if self.is_rival(member_id, text):
             self._recheck(member_id)  # that one may be gone by now
             return RIVAL
-        problem = self._problem(member_id, told)
+        problem = self._problem(member_id, reported)
         if not problem:
-            self._calling[member_id] = told.run
+            self._calling[member_id] = reported.run
             if self.is_suspect(member_id):
                 self._recheck(member_id)
         return problem
 
     def problem_of_answer(self, member_id: str, text: str) -> str:
         """Why the process that answers at a member's address is not believed; empty: it is, and is met."""
-        told = Lineage.decode(text)
-        if told is None:
+        reported = Lineage.decode(text)
+        if reported is None:
             return ""
-        problem = self._problem(member_id, told)
+        problem = self._problem(member_id, reported)
         if problem:
             return problem
-        self._answering[member_id] = told.run
-        if self._calling.get(member_id, told.run) != told.run:
+        self._answering[member_id] = reported.run
+        if self._calling.get(member_id, reported.run) != reported.run:
             self._refuted[member_id] = self._calling.pop(member_id)
             self._end_calls(member_id, RIVAL)
         met = self._directory.others.met.get(member_id)
-        if met is not None and met.incarnation != told.incarnation:
+        if met is not None and met.incarnation != reported.incarnation:
             self._note("member-remade", {"peer_id": member_id, "was": f"{met.incarnation:016x}",
-                                         "incarnation": f"{told.incarnation:016x}"})
-        self._directory.others.meet(member_id, told)
+                                         "incarnation": f"{reported.incarnation:016x}"})
+        self._directory.others.meet(member_id, reported)
         return ""
 
     def lost(self, member_id: str) -> None:
@@ -178,13 +178,13 @@ class Lineages:
         self._answering.pop(member_id, None)
         self._refuted.pop(member_id, None)
 
-    def _problem(self, member_id: str, told: Lineage) -> str:
+    def _problem(self, member_id: str, reported: Lineage) -> str:
         met = self._directory.others.met.get(member_id)
-        is_earlier = self._directory.others.was_before(member_id, told.incarnation)
-        fault = Fault.OLDER if is_earlier else told.fault(met)
+        is_earlier = self._directory.others.was_before(member_id, reported.incarnation)
+        fault = Fault.OLDER if is_earlier else reported.fault(met)
         if fault is None or met is None:
             return ""
         return (
-            f"{fault}: it names the incarnation {told.incarnation:016x} with {told.starts} starts, and this "
-            f"member has met it as {met.incarnation:016x} with {met.starts}"
+            f"{fault}: it names the incarnation {reported.incarnation:016x} with {reported.starts} starts, "
+            f"and this member has met it as {met.incarnation:016x} with {met.starts}"
         )

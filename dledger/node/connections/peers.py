@@ -65,7 +65,7 @@ SIGN_OF_LIFE = -1
 
 #: Makes the endpoint to a member from its id and its C{host:port}.
 Dial = Callable[[str, str], IStreamClientEndpoint]
-Told = Callable[[str, MetadataResponse], None]
+Reported = Callable[[str, MetadataResponse], None]
 
 
 class Peers:
@@ -91,10 +91,10 @@ class Peers:
         def make(peer_id: str, address: str) -> _Peer:
             return _Peer(
                 peer_id, Redial(peer_id, dial(peer_id, address), clock, rng), config=config, turn=turn,
-                feed=feed, greeting=greeting, told=lambda greeted: self._tell(peer_id, greeted),
+                feed=feed, greeting=greeting, reported=lambda greeted: self._notify(peer_id, greeted),
             )
 
-        self._tell: Told = lambda _peer_id, _greeted: None
+        self._notify: Reported = lambda _peer_id, _greeted: None
         self._make = make
         self._turn = turn
         self._feed = feed
@@ -119,9 +119,9 @@ class Peers:
                 if self._is_started:
                     peer.start()
 
-    def tell_with(self, tell: Told) -> None:
+    def notify_with(self, notify: Reported) -> None:
         """Set the function that hears the answer of each member to a greeting."""
-        self._tell = tell
+        self._notify = notify
 
     def ask_again(self, peer_id: str) -> None:
         """Ask a connected member for its list, soon."""
@@ -157,7 +157,7 @@ class Peers:
             self._peers[peer_id].send(request_id, request)
             return
         if not self._strays:
-            self._turn.work(self._tell_strays)
+            self._turn.work(self._notify_strays)
         self._strays.append((peer_id, request_id))
 
     def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
@@ -169,12 +169,12 @@ class Peers:
         peer = self._peers.get(peer_id)
         return _no_answer("its address is not known") if peer is None else peer.ask(request)
 
-    def told(self, peer_id: str) -> MetadataResponse | None:
+    def reported(self, peer_id: str) -> MetadataResponse | None:
         """What the member has reported last, since it got its present address; None: nothing yet."""
         peer = self._peers.get(peer_id)
-        return None if peer is None else peer.told
+        return None if peer is None else peer.reported
 
-    def _tell_strays(self) -> None:
+    def _notify_strays(self) -> None:
         strays, self._strays = self._strays, []
         self._feed(*[
             RequestFailed(peer_id=peer_id, request_id=request_id, reason="its address is not known")
@@ -224,10 +224,10 @@ class _Peer(Factory):
         turn: Turn,
         feed: Callable[..., None],
         greeting: Greeting,
-        told: Callable[[MetadataResponse], None],
+        reported: Callable[[MetadataResponse], None],
     ) -> None:
         self._greeting = greeting
-        self._tell_told = told
+        self._notify_reported = reported
         self._peer_id = peer_id
         self._redial = redial
         self._config = config
@@ -243,7 +243,7 @@ class _Peer(Factory):
         self._was_used = False
         self._asked: dict[int, Deferred[Response]] = {}
         self._last_token = SIGN_OF_LIFE
-        self.told: MetadataResponse | None = None
+        self.reported: MetadataResponse | None = None
         self.wire_errors = 0
 
     @property
@@ -313,10 +313,10 @@ class _Peer(Factory):
     def _refuse(self, request_id: int, reason: str) -> None:
         if not self._refused:
             # Reported at the end of the turn, because the sender is in the middle of a step.
-            self._turn.work(self._tell_refused)
+            self._turn.work(self._notify_refused)
         self._refused.append((request_id, reason))
 
-    def _tell_refused(self) -> None:
+    def _notify_refused(self) -> None:
         refused, self._refused = self._refused, []
         self._feed_failed(refused)
 
@@ -387,7 +387,7 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
-        told: MetadataResponse | None = None
+        reported: MetadataResponse | None = None
         if answers[0][0] <= PROBE or (answers[1:] and [one for one in answers if one[0] <= PROBE]):
             greetings = [answer for token, answer in answers if token == PROBE]
             beside = [answer for answer in answers if answer[0] < PROBE]
@@ -401,7 +401,7 @@ class _Peer(Factory):
                     self._foreign(connection, [token for token, _ in [*answers, *beside]], problem)
                     return
                 self._is_foreign = False
-                self.told = told = greeting
+                self.reported = reported = greeting
             self._answered_beside(beside)
         self._redial.unheard = 0
         self._heard_s = self._turn.seconds()
@@ -410,15 +410,15 @@ class _Peer(Factory):
                 ResponseReceived(peer_id=self._peer_id, request_id=request_id, response=response)
                 for request_id, response in answers
             ])
-        if told is not None:  # last: this may end the connection, because the member is elsewhere now
-            self._tell_told(told)
+        if reported is not None:  # last: this may end the connection, because the member is elsewhere now
+            self._notify_reported(reported)
 
     def _answered_beside(self, answers: list[tuple[int, Response]]) -> None:
         """Answers to signs of life, and to L{ask}."""
         for token, answer in answers:
             if token == SIGN_OF_LIFE:
                 assert isinstance(answer, MetadataResponse)
-                self.told = answer
+                self.reported = answer
             elif token in self._asked:
                 self._asked.pop(token).callback(answer)
 
@@ -428,7 +428,7 @@ class _Peer(Factory):
 
         @param tokens: of the requests whose answers came with the greeting, and do not count.
         """
-        self._tell_failed(tokens, problem, is_incompatible=False)
+        self._notify_failed(tokens, problem, is_incompatible=False)
         if not self._is_foreign:
             self._is_foreign = True
             self.log.error(
@@ -441,9 +441,9 @@ class _Peer(Factory):
         self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
         is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
-        self._tell_failed(tokens, reason, is_incompatible=is_incompatible)
+        self._notify_failed(tokens, reason, is_incompatible=is_incompatible)
 
-    def _tell_failed(self, tokens: list[int], reason: str, *, is_incompatible: bool) -> None:
+    def _notify_failed(self, tokens: list[int], reason: str, *, is_incompatible: bool) -> None:
         failed = [(token, reason) for token in tokens if token > PROBE]
         if failed:
             self._feed_failed(failed, is_incompatible=is_incompatible)
@@ -468,8 +468,8 @@ class _Peer(Factory):
             self._greeting.lost(self._peer_id)
             if not self._redial.lost():
                 return  # only the end of the first of them is logged
-            tell = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
-            tell("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)
+            notify = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
+            notify("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)
 
 
 def _no_answer(reason: str) -> Deferred[Response]:

@@ -63,13 +63,13 @@ class _WatchedEndpoint:
 
     def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
 
-        def tell(failure: Failure) -> Failure:
+        def notify(failure: Failure) -> Failure:
             self._failed(failure)
             return failure
 
         self._begins()
         attempt: Deferred[IProtocol] = self._endpoint.connect(factory)
-        return attempt.addErrback(tell)
+        return attempt.addErrback(notify)
 
 
 class _Phase(Enum):
@@ -100,7 +100,7 @@ class Redial:
         self._clock = clock
         self._policy = retry_policy(rng)
         self._service: ClientService | None = None
-        self._is_told = False
+        self._is_reported = False
         self._phase = _Phase.CONNECTED
         self._hurried_s = 0.0
         self.unheard = 0
@@ -136,7 +136,7 @@ class Redial:
 
     def connected(self) -> bool:
         """There is a connection. @return: whether it is the first since the last answer."""
-        self._is_told = False
+        self._is_reported = False
         self._phase = _Phase.CONNECTED
         self.unheard += 1
         return self.unheard == 1
@@ -158,8 +158,8 @@ class Redial:
         """Log the first failed attempt since the last connection; the attempts continue."""
         if self._phase is _Phase.TRYING:
             self._phase = _Phase.WAITING
-        if not self._is_told and failure.check(CancelledError) is None:
-            self._is_told = True
+        if not self._is_reported and failure.check(CancelledError) is None:
+            self._is_reported = True
             self.log.warn(
                 "peer {peer_id} cannot be reached, retrying: {reason}",
                 peer_id=self._peer_id, reason=failure.getErrorMessage(),

@@ -25,7 +25,7 @@ READY_SHARE = 10
 MACHINE_HANGS_S = 5.0
 
 #: Most characters of a reason that is shown to others.
-TOLD_CHARACTERS_MAX = 300
+REPORTED_CHARACTERS_MAX = 300
 
 
 def health_problem(status: NodeStatus) -> str | None:
@@ -121,7 +121,7 @@ def _problems(status: NodeStatus) -> Iterator[str]:
         )
 
 
-def told_health(status: NodeStatus) -> str:
+def reported_health(status: NodeStatus) -> str:
     """The reason for other members: one bounded line; empty if this member serves."""
     problem = health_problem(status) or ""
-    return " ".join(problem.split())[:TOLD_CHARACTERS_MAX]
+    return " ".join(problem.split())[:REPORTED_CHARACTERS_MAX]

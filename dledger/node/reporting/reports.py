@@ -88,16 +88,16 @@ class Reports:
             if repeated is None:
                 return
             facts.update(repeated)
-        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        reported = " ".join(f"{name}={value}" for name, value in facts.items())
         facts["self_id"] = self._self_id
-        self._log.emit(_level(report.event), "{event} {facts}", event=report.event, facts=told, **facts)
-        self._keep(report.event, told)
+        self._log.emit(_level(report.event), "{event} {facts}", event=report.event, facts=reported, **facts)
+        self._keep(report.event, reported)
 
-    def _keep(self, event: str, told: str) -> None:
+    def _keep(self, event: str, reported: str) -> None:
         self._number += 1
         self._events.append(SeenEvent(
             number=self._number, at_s=self._wall_clock()[0], level=_level(event).name, event=event,
-            facts=told[:EVENT_CHARACTERS_MAX],
+            facts=reported[:EVENT_CHARACTERS_MAX],
         ))
 
     def events(self) -> tuple[SeenEvent, ...]:
@@ -109,13 +109,13 @@ class Reports:
         for key, episode in self._folding.sweep(now_s):
             event = str(key[0])
             names = EVENT_KINDS[event].same or ()
-            told = " ".join(f"{name}={value}" for name, value in zip(names, key[1:], strict=False))
+            reported = " ".join(f"{name}={value}" for name, value in zip(names, key[1:], strict=False))
             self._log.emit(
                 _level(event), "{event} {facts}: over after {times} times in {since_s} s",
-                event=event, facts=told, times=episode.times,
+                event=event, facts=reported, times=episode.times,
                 since_s=round(episode.last_s - episode.begin_s), self_id=self._self_id,
             )
-            self._keep(event, f"{told}: over after {episode.times} times")
+            self._keep(event, f"{reported}: over after {episode.times} times")
 
 
 def _bounded(value: object) -> object:

@@ -10,7 +10,7 @@ import attrs
 from dledger.core.status import MemberStatus
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
-from dledger.node.reporting.health import told_health
+from dledger.node.reporting.health import reported_health
 from dledger.node.reporting.status import (
     ConnectionsStatus,
     NodeStatus,
@@ -21,7 +21,7 @@ from dledger.storage.store.file_store import FileStore
 
 
 @attrs.frozen
-class Told:
+class Reported:
     """
     What METADATA says about a member besides the core's facts.
 
@@ -43,7 +43,7 @@ class AboutMember:
     """
     @ivar listen: its listening address, for people; empty before it listens.
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
-    @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
+    @ivar reported_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class AboutMember:
     ) -> None:
         """
         @param machine: reports the state machine; empty for none.
-        @param has_times, state_digest: see L{Told}.
+        @param has_times, state_digest: see L{Reported}.
         """
         self.listen = ""
         self.admin = ""
-        self.told_admin = ""
+        self.reported_admin = ""
         self._status = status
         self._machine = machine
         self._has_times = has_times
         self._state_digest = state_digest
-        self._told: Told | None = None
+        self._reported: Reported | None = None
 
-    def told(self) -> Told:
+    def reported(self) -> Reported:
         """Made at most once between two sweeps, however often METADATA is asked for."""
-        if self._told is None:
-            self._told = Told(
-                self.told_admin, told_health(self._status()), self._machine(), self._has_times(),
+        if self._reported is None:
+            self._reported = Reported(
+                self.reported_admin, reported_health(self._status()), self._machine(), self._has_times(),
                 self._state_digest(),
             )
-        return self._told
+        return self._reported
 
     def sweep(self) -> None:
         """Time passed: what was reported may not be true any more."""
-        self._told = None
+        self._reported = None
 
 
 def connections_status(server: MemberServer | None, peers: Peers | None) -> ConnectionsStatus:

@@ -240,23 +240,23 @@ class AppendGate:
         if claims is None:
             return
         if answer.is_repeated:
-            self._tell_once(answer, claims[0])
+            self._notify_once(answer, claims[0])
         elif answer.code is ResponseCode.SUCCESS:
             if proposed_s is not None:
                 self._counters.append_s.observe(self._seconds() - proposed_s)
             ticket = claims[0].ticket
             if ticket is not None and ticket.kind is RequestCode.APPEND_ONCE:
-                self._tell_once(answer, claims[0])
+                self._notify_once(answer, claims[0])
             else:
-                self._tell_committed(answer, claims)
+                self._notify_committed(answer, claims)
         else:
             count(self._counters.refusals, answer.code.name, len(claims))
-            self._tell_failed(
+            self._notify_failed(
                 claims, answer.code, term=answer.term, index=answer.first_index, leader_id=answer.leader_id,
                 end_index=answer.end_index, last_sequence=answer.last_sequence,
             )
 
-    def _tell_once(self, answer: AnswerAppend, claim: _Claim) -> None:
+    def _notify_once(self, answer: AnswerAppend, claim: _Claim) -> None:
         """Inform a producer where its bodies are, or the first ones of them."""
         if not answer.is_repeated:
             self._counters.appends += answer.count
@@ -274,7 +274,7 @@ class AppendGate:
             pos=answer.pos, count=answer.count, is_repeated=answer.is_repeated,
         ))
 
-    def _tell_committed(self, answer: AnswerAppend, claims: list[_Claim]) -> None:
+    def _notify_committed(self, answer: AnswerAppend, claims: list[_Claim]) -> None:
         index, term, pos = answer.first_index, answer.term, answer.pos
         self._counters.appends += answer.count
         group, leader_id = self._group, answer.leader_id
@@ -307,7 +307,7 @@ class AppendGate:
         last_index = answer.first_index + answer.count - claims[-1].bodies
         return self._ledger.position_of(last_index) == answer.pos + span
 
-    def _tell_failed(
+    def _notify_failed(
         self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None,
         end_index: int = -2, last_sequence: int = -1,
     ) -> None:
@@ -323,8 +323,8 @@ class AppendGate:
                     answer = attrs.evolve(answer, last_sequence=last_sequence)
                 connection.answer(ticket, answer)
             elif waiter is not None and not waiter.called:
-                told = {"last_sequence": last_sequence} if last_sequence >= 0 else {}
-                waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index, **told))
+                reported = {"last_sequence": last_sequence} if last_sequence >= 0 else {}
+                waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index, **reported))
             if index >= 0:
                 index += bodies
 
@@ -336,8 +336,8 @@ class AppendGate:
         self._claims = []
         self._bodies = []
         self._proposals = []
-        self._tell_failed(unproposed, ResponseCode.NOT_LEADER, term=-1, index=-1, leader_id=None)
+        self._notify_failed(unproposed, ResponseCode.NOT_LEADER, term=-1, index=-1, leader_id=None)
         self._proposed_s.clear()
         pending, self._pending = self._pending, {}
         for claims in pending.values():
-            self._tell_failed(claims, ResponseCode.TERM_CHANGED, term=-1, index=-1, leader_id=None)
+            self._notify_failed(claims, ResponseCode.TERM_CHANGED, term=-1, index=-1, leader_id=None)

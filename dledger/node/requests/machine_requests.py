@@ -117,7 +117,7 @@ class MachineAnswers(Protocol):
         @return: fires with the answer, with any code; a failure is a bug of ours.
         """
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """What other members learn about the machine: a text for METADATA."""
 
     def sweep(self, now_s: float) -> None:
@@ -138,7 +138,7 @@ class Hosting:
 class OtherMachines(Protocol):
     """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
 
-    def told(self, peer_id: str) -> MetadataResponse | None:
+    def reported(self, peer_id: str) -> MetadataResponse | None:
         """What a member has reported last; None: nothing yet."""
 
     def ask_machines(self, now_s: float) -> None:
@@ -220,9 +220,9 @@ class MachineRequests:
         """The status of the machine; None without one."""
         return None if self.hosting is None else self.hosting.desk.status()
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """The machine in METADATA; empty without one."""
-        return "" if self.hosting is None else self.hosting.desk.told()
+        return "" if self.hosting is None else self.hosting.desk.reported()
 
     def committed(self) -> None:
         """See L{HostedMachine.committed}."""

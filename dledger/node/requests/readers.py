@@ -305,9 +305,9 @@ class ReaderDesk:
         await self.reads.read_index()
         state, part = self._leased(request)
         self._leases.heard(request.name, part.token)
-        return self._told(state, part)
+        return self._reported(state, part)
 
-    def _told(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
+    def _reported(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
         return ReaderResponse(
             group=self._group, term=self._core.member.term, token=token, begin_index=begin, end_index=end,
@@ -348,7 +348,7 @@ class ReaderDesk:
                 part = part._replace(token=result.index)
         if part is not None:
             self._leases.heard(name, part.token)
-        return self._told(state, part)
+        return self._reported(state, part)
 
     def _check_room(self, state: ReaderState) -> None:
         """@raise DLedgerError: READERS_FULL, SHARE_FULL."""

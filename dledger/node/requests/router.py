@@ -49,7 +49,7 @@ from dledger.core.state.inputs import (
 from dledger.node.connections.door import PEERS_ONLY, Claim, Door, Refuse, Speakers
 from dledger.node.connections.greeting import Greeting
 from dledger.node.reporting.status import count
-from dledger.node.requests.about import Told
+from dledger.node.requests.about import Reported
 from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.merging import Merged, merge
@@ -302,12 +302,12 @@ class Introductions:
 
     @ivar greeting: judges which members belong to this group.
     @ivar greeted: called when a member has greeted, and may belong here.
-    @ivar told: what METADATA says about this member besides the core's facts.
+    @ivar reported: what METADATA says about this member besides the core's facts.
     """
 
     greeting: Greeting
     greeted: Callable[[MetadataRequest], None]
-    told: Callable[[], Told]
+    reported: Callable[[], Reported]
 
 
 class RequestRouter:
@@ -357,7 +357,7 @@ class RequestRouter:
         }
         #: What members ask, too, and the core does not answer.
         self._of_members: dict[type[Request], _AnswerNamed] = {
-            SnapshotRequest: self._snapshot, MetadataRequest: self._tell,
+            SnapshotRequest: self._snapshot, MetadataRequest: self._notify,
         }
 
     def claim_with(self, claim: Claim, vouches: Callable[[str], bool], seats: Seats) -> None:
@@ -539,7 +539,7 @@ class RequestRouter:
         self._snapshots.answer(connection, ticket, request)
         return True
 
-    def _tell(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
+    def _notify(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
         """Inform the members and the leader. @return: whether the connection goes on."""
         connection.answer(ticket, self._metadata(request))
         is_greeting = request.members and self._speakers.is_greeting(connection, request)
@@ -548,15 +548,17 @@ class RequestRouter:
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         introductions = self._introductions
         answer = introductions.greeting.answer(request, self._core.metadata(request))
-        told = introductions.told()
+        reported = introductions.reported()
         flags = self._snapshots.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (told.admin or told.health or told.machine or told.has_times or told.state_digest):
+        if not (reported.admin or reported.health or reported.machine or reported.has_times
+                or reported.state_digest):
             return answer
         return attrs.evolve(
-            answer, admin=told.admin, health=told.health, machine=told.machine, has_times=told.has_times,
-            state_digest=told.state_digest,
+            answer, admin=reported.admin, health=reported.health, machine=reported.machine,
+            has_times=reported.has_times,
+            state_digest=reported.state_digest,
         )
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:

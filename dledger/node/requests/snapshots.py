@@ -144,8 +144,8 @@ class SnapshotDesk:
     def state_senders(self) -> tuple[str, ...]:
         """Ids of the members of ours that may have the state of the group, the leader first."""
         known = () if self._peers is None else self._peers.connected
-        ours = [one for one in sorted(known) if (told := self.told(one)) is not None
-                and told.wire_version & WIRE_VERSION_MASK]
+        ours = [one for one in sorted(known) if (reported := self.reported(one)) is not None
+                and reported.wire_version & WIRE_VERSION_MASK]
         return tuple(sorted(ours, key=lambda one: one != self._members.leader_id))
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
@@ -193,24 +193,26 @@ class SnapshotDesk:
         return ""
 
     def _leader_begin(self, status: MemberStatus) -> int:
-        told = self.told(status.leader_id or "")
-        return -1 if told is None else max(told.begin_index, -1)
+        reported = self.reported(status.leader_id or "")
+        return -1 if reported is None else max(reported.begin_index, -1)
 
     def _problem_of(self, peer_id: str) -> str:
         """Why a member neither gives nor takes snapshots, as far as this one knows; empty if it does."""
-        told = self.told(peer_id)
-        if told is None:
+        reported = self.reported(peer_id)
+        if reported is None:
             return "has not said yet whether it takes snapshots"
-        if not told.wire_version & WIRE_VERSION_MASK:
+        if not reported.wire_version & WIRE_VERSION_MASK:
             return "is a Java member, which takes no snapshots"
-        if not told.wire_version & WIRE_FLAG_SNAPSHOTS:
+        if not reported.wire_version & WIRE_FLAG_SNAPSHOTS:
             return "runs no state machine with snapshots"
         return ""
 
-    def told(self, peer_id: str) -> MetadataResponse | None:
+    def reported(self, peer_id: str) -> MetadataResponse | None:
         """What a member has reported last; None: nothing yet."""
-        told = None if self._peers is None else self._peers.told(peer_id)
-        return told if told is None else attrs.evolve(told, machine=self._machines.get(peer_id, told.machine))
+        reported = None if self._peers is None else self._peers.reported(peer_id)
+        if reported is None:
+            return None
+        return attrs.evolve(reported, machine=self._machines.get(peer_id, reported.machine))
 
     def ask_machines(self, now_s: float) -> None:
         """
@@ -224,20 +226,20 @@ class SnapshotDesk:
         for one in asked:
             one.cancel()
         for peer_id in self._members.peer_ids:
-            question = self.ask_told(peer_id)
+            question = self.ask_reported(peer_id)
             self._asked.append(question)
-            question.addCallbacks(self._machine_told, lambda _: None, callbackArgs=(peer_id,))
+            question.addCallbacks(self._machine_reported, lambda _: None, callbackArgs=(peer_id,))
 
-    def ask_told(self, peer_id: str) -> Deferred[MetadataResponse]:
+    def ask_reported(self, peer_id: str) -> Deferred[MetadataResponse]:
         """Ask a member what it says of itself. @return: fails with L{DLedgerError}: it does not say."""
         config = self._config
         if self._peers is None:
             return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))
         return self._peers.ask(peer_id, MetadataRequest(
             group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
-        )).addCallback(_told_of)
+        )).addCallback(_reported_of)
 
-    def _machine_told(self, answer: MetadataResponse, peer_id: str) -> None:
+    def _machine_reported(self, answer: MetadataResponse, peer_id: str) -> None:
         self._machines[peer_id] = answer.machine
 
     def with_log_kept(self, status: MachineStatus | None) -> MachineStatus | None:
@@ -251,7 +253,7 @@ def _piece_of(answer: Response) -> SnapshotResponse:
     return answer
 
 
-def _told_of(answer: Response) -> MetadataResponse:
+def _reported_of(answer: Response) -> MetadataResponse:
     if not isinstance(answer, MetadataResponse) or answer.code is not ResponseCode.SUCCESS:
         raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"a {type(answer).__name__} came")
     return answer

@@ -19,12 +19,12 @@ class AsideWatch:
         self._store = store
         self._log = log
         self._self_id = self_id
-        self._told = 0
+        self._reported = 0
 
     def look(self) -> None:
         """Log what is new. @raise StoreError: the files cannot be listed."""
-        new = self._store.set_aside[self._told :]
-        self._told += len(new)
+        new = self._store.set_aside[self._reported :]
+        self._reported += len(new)
         for one in new:
             self._log.warn(
                 "{size} bytes were cut from the ledger and set aside in {path}; they are never deleted here",

@@ -16,7 +16,7 @@ from dledger.core.state.inputs import MembersIntroduced
 from dledger.node.connections.greeting import Greeting, KnownMembers
 from dledger.values.ledger.config import DLedgerConfig
 from dledger.values.ledger.membership import Membership
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
 
@@ -62,8 +62,8 @@ class Contacts:
 
     def has_moved(self, peer_id: str) -> bool:
         """Whether a list that was reported has another address of a member than the own log has."""
-        told, own = self._known.introduced.get(peer_id), self._known.membership.addresses.get(peer_id)
-        return told is not None and own is not None and told != own
+        reported, own = self._known.introduced.get(peer_id), self._known.membership.addresses.get(peer_id)
+        return reported is not None and own is not None and reported != own
 
     def greeted(self, request: MetadataRequest) -> None:
         """
@@ -77,24 +77,24 @@ class Contacts:
     def answered(self, peer_id: str, response: MetadataResponse) -> None:
         """A member has answered at its own address. Its word counts if it is known, and of this group."""
         group_id = response.group_id if response.is_group_known else ""
-        told = self._later(peer_id, group_id, response.configuration)
-        if told is None:
+        reported = self._later(peer_id, group_id, response.configuration)
+        if reported is None:
             return
         before = self.addresses
-        self._feed(MembersIntroduced(teller_id=peer_id, membership=told))
+        self._feed(MembersIntroduced(reporter_id=peer_id, membership=reported))
         if self.addresses != before:
             self._changed()
 
-    def _later(self, teller_id: str, group_id: str, configuration: str) -> Membership | None:
+    def _later(self, reporter_id: str, group_id: str, configuration: str) -> Membership | None:
         """The list that a known member shows, if it is later than that of the own log."""
         own_id = self._greeting.group_id
-        if not ((not own_id or group_id == own_id) and self._known.knows(teller_id)):
+        if not ((not own_id or group_id == own_id) and self._known.knows(reporter_id)):
             return None
         try:
-            told = [
+            reported = [
                 Membership(index=one.index, term=one.term, **one.members._asdict())
-                for one in decode_told(configuration)[-1:]
+                for one in decode_reported(configuration)[-1:]
             ]
         except ValueError:
             return None
-        return told[0] if told and told[0].index > self._known.membership.index else None
+        return reported[0] if reported and reported[0].index > self._known.membership.index else None

@@ -260,11 +260,11 @@ class Reads:
         if asked is None:
             return
         if isinstance(asked, Deferred):
-            self._tell_index(asked, answer)
+            self._notify_index(asked, answer)
             return
         if not isinstance(asked, _Asked):
             index, waiter = asked
-            self._tell_local(index, waiter, answer)
+            self._notify_local(index, waiter, answer)
             return
         connection, ticket, request = asked
         if answer.code is not ResponseCode.SUCCESS:
@@ -273,7 +273,7 @@ class Reads:
         else:
             self._serve(connection, ticket, request, answer.read_index)
 
-    def _tell_index(self, waiter: Deferred[int], answer: AnswerRead) -> None:
+    def _notify_index(self, waiter: Deferred[int], answer: AnswerRead) -> None:
         if waiter.called:
             return
         if answer.code is ResponseCode.SUCCESS:
@@ -281,7 +281,7 @@ class Reads:
         else:
             waiter.errback(DLedgerError(answer.code, leader_id=answer.leader_id))
 
-    def _tell_local(self, index: int, waiter: Deferred[bytes], answer: AnswerRead) -> None:
+    def _notify_local(self, index: int, waiter: Deferred[bytes], answer: AnswerRead) -> None:
         if waiter.called:
             return
         try:

@@ -44,7 +44,7 @@ EVERY_BYTES = 32 * 1024 * 1024
 #: Questions after which the members are asked rarely, and seconds between two questions then.
 ASKED_OFTEN, RARELY_S = 15, 60.0
 #: A digest as a member says it.
-_TOLD = re.compile("[0-9]{1,19}:[0-9]{1,19}:[0-9a-f]{16}")
+_REPORTED = re.compile("[0-9]{1,19}:[0-9]{1,19}:[0-9a-f]{16}")
 
 
 class OwnDigest(NamedTuple):
@@ -86,7 +86,7 @@ class StateDigests:
         self._later = later
         self._own: OwnDigest | None = None
         self._steps: Generator[None, None, int] | None = None
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._asked = 0
         self._taken_position = -1
         self._term = -1
@@ -94,7 +94,7 @@ class StateDigests:
         self._is_appending = False
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """What METADATA says: entry, term and digest; empty: none was taken."""
         return "" if self._own is None else str(self._own)
 
@@ -114,7 +114,7 @@ class StateDigests:
 
     def _take(self, place: DigestPlace) -> None:
         self._own = None
-        self._told.clear()
+        self._reported.clear()
         self._asked = 0
         self._taken_position = self._ledger.end_position
         self._steps = digesting(place.state)
@@ -141,7 +141,7 @@ class StateDigests:
         sound = str(own._replace(digest=said.digest))
         self._own = None
         self._void(why)
-        heir = next((one for one in self._members.voter_ids if self._told.get(one) == sound), None)
+        heir = next((one for one in self._members.voter_ids if self._reported.get(one) == sound), None)
         if self._members.is_leader and heir is not None:
             self._hand_over(heir)
 
@@ -150,7 +150,7 @@ class StateDigests:
     def _lead(self, state: GroupState, now_s: float) -> None:
         if self._term != self._members.term:
             self._term = self._members.term
-            self._told.clear()
+            self._reported.clear()
             self._asked = 0
             self._next_s = now_s + (FIRST_S if self._taken_position < 0 else ASK_S)
         if self._is_appending or self._steps is not None or now_s < self._next_s:
@@ -166,8 +166,9 @@ class StateDigests:
 
     def _gather(self, own: OwnDigest, now_s: float) -> None:
         members = self._members
-        told = {members.self_id: str(own), **self._told}
-        found = Counter(told[one] for one in members.membership.voters if told.get(one, "").startswith(
+        reported = {members.self_id: str(own), **self._reported}
+        found = Counter(reported[one] for one in members.membership.voters
+                        if reported.get(one, "").startswith(
             f"{own.entry_index}:{own.term}:"
         ))
         needed = len(members.membership.voters) // 2 + 1
@@ -178,7 +179,8 @@ class StateDigests:
         self._asked += 1
         if self._asked == ASKED_OFTEN and len(found) > 1:
             self._report(Report(event="state-undecided", facts={
-                "index": own.entry_index, "reason": ", ".join(f"{one}: {told[one]}" for one in sorted(told))
+                "index": own.entry_index,
+                "reason": ", ".join(f"{one}: {reported[one]}" for one in sorted(reported))
             }))
         if self._asked >= ASKED_OFTEN:
             self._next_s = now_s + RARELY_S
@@ -186,8 +188,8 @@ class StateDigests:
             self._ask(peer_id).addCallbacks(self._answered, lambda _: None, callbackArgs=(peer_id,))
 
     def _answered(self, answer: MetadataResponse, peer_id: str) -> None:
-        if _TOLD.fullmatch(answer.state_digest):
-            self._told[peer_id] = answer.state_digest
+        if _REPORTED.fullmatch(answer.state_digest):
+            self._reported[peer_id] = answer.state_digest
 
     def _write(self, entry: StateEntry) -> None:
         assert self._append is not None

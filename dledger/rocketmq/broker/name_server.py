@@ -89,7 +89,7 @@ class _Server:
     """
     The state of one name server. Times are seconds of the clock.
 
-    @ivar told: version of the topics that it knows; None if we are not registered there.
+    @ivar reported: version of the topics that it knows; None if we are not registered there.
     @ivar due_s: time of the next registration, even without changes.
     @ivar failed: failures since its last answer.
     @ivar problem: the logged reason why we are not registered there; empty if we are.
@@ -97,7 +97,7 @@ class _Server:
     """
 
     address: str
-    told: DataVersion | None = None
+    reported: DataVersion | None = None
     due_s: float = 0.0
     failed: int = 0
     problem: str = ""
@@ -199,7 +199,7 @@ class NameServerRegistrar:
         asked = []
         for server in self._servers:
             # A registration that is under way may have arrived, answered or not.
-            knows_us = server.told is not None or server.asking is not None
+            knows_us = server.reported is not None or server.asking is not None
             if server.asking is not None:
                 server.asking.cancel()
             if knows_us and self._asker.is_connected(server.address):
@@ -229,7 +229,7 @@ class NameServerRegistrar:
             return True
         if server.failed:
             return False  # its pause has not ended
-        changed = server.told is None or not server.told.is_same(self._topics.version)
+        changed = server.reported is None or not server.reported.is_same(self._topics.version)
         return changed or not self._asker.is_connected(server.address)
 
     def _loop_failed(self, failure: Failure) -> None:
@@ -285,7 +285,7 @@ class NameServerRegistrar:
             self._failed(server, f"it answered {answer.code}: {answer.remark or 'no reason given'}")
             return
         server.asking = None
-        server.told = version
+        server.reported = version
         server.failed = 0
         server.due_s = self._clock.seconds() + self._interval_s
         if server.problem:
@@ -320,7 +320,7 @@ class NameServerRegistrar:
 
     def _failed(self, server: _Server, reason: str) -> None:
         server.asking = None
-        server.told = None
+        server.reported = None
         if self._is_stopped:
             return
         pause_s = min(2.0**server.failed, self._interval_s)

@@ -419,8 +419,8 @@ class BrokerParts(BrokerEvents):
     def reread(self, values: Mapping[str, object]) -> frozenset[str]:
         """See L{change_by_configuration}. Name servers hear of it, and the tables are saved."""
         taken = change_by_configuration(self.config, self.metadata, values, self.wall_ms())
-        is_told = not taken.isdisjoint({"auto_create_topic_enable", "broker_permission"})
-        if is_told and not self.config.is_slave:
+        is_reported = not taken.isdisjoint({"auto_create_topic_enable", "broker_permission"})
+        if is_reported and not self.config.is_slave:
             self.topics_changed()
         if self.store.is_ready:
             self.saver.save()

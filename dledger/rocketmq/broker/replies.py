@@ -107,7 +107,7 @@ class ReplyCommands(CommandGroup):
         may_know = member is not None and (rights is None or rights.may_produce(member, client_id, ""))
         if member is None or not may_know or not reads(member):
             return f"Channel of {shown(client_id)} not found."
-        member.tell(RemotingCommand(
+        member.notify(RemotingCommand(
             code=PUSH_REPLY_MESSAGE_TO_CLIENT, opaque=0, body=message.body, ext_fields={
                 "producerGroup": "", "topic": message.topic, "defaultTopic": "", "defaultTopicQueueNums": "0",
                 "queueId": str(message.queue_id), "sysFlag": str(message.sys_flag),

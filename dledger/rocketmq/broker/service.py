@@ -129,7 +129,7 @@ class BrokerService(Service):
         self._kind = kind
         self._reactor = reactor = process.reactor
         self._ports = ports
-        self._tell_failed = process.failed
+        self._notify_failed = process.failed
         threads = process.threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
         self._threads: DiskRunner = threads
         self.around = BrokerSurroundings(
@@ -323,7 +323,7 @@ class BrokerService(Service):
             self.log.critical("{role}: {reason}", role=self.role, reason=reason)
             if self.broker is not None:
                 self.broker.cease(reason)
-            self._tell_failed(reason)
+            self._notify_failed(reason)
 
     def stopService(self) -> Deferred[None]:
         """See L{IService.stopService}: in order, and bounded in time."""

@@ -72,7 +72,7 @@ TIMEOUT_S = 3.0
 #: A round that follows the last one by more intervals than these is logged. A slow master takes 15 s.
 STALL_ROUNDS = 2
 #: Kept names in one line of the log.
-TOLD_MAX = 20
+REPORTED_MAX = 20
 
 
 def table_of(metadata: Metadata, code: int) -> Table | None:
@@ -168,11 +168,11 @@ class SlaveSynchronize:
         self._interval_s = interval_s
         self._own_log = own_log
         self._topics_copied = topics_copied
-        self._told_kept: dict[int, tuple[str, ...]] = {}
+        self._reported_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self.master_address: str | None = None
         self.last: Round | None = None
         self.rounds = 0
@@ -234,7 +234,7 @@ class SlaveSynchronize:
             is_copied = ITEMS[GET_ALL_TOPIC_CONFIG] not in failed
             if self._topics_copied and is_copied and not self._own_log.is_stopped():
                 await self._topics_copied(address)
-            self._tell(address, failed)
+            self._notify(address, failed)
         self.rounds += 1
         self.last = Round(changed=tuple(changed), failed=failed)
         return self.last
@@ -258,7 +258,7 @@ class SlaveSynchronize:
             if self._own_log.is_stopped():
                 return False
         changed = table.adopt(answer.body, self._needed(code))
-        self._tell_kept(code)
+        self._notify_kept(code)
         return changed
 
     def _needed(self, code: int) -> Set[str]:
@@ -270,25 +270,25 @@ class SlaveSynchronize:
             return {group for topic in self._own_log.local_topics() for group in offsets.groups_of(topic)}
         return frozenset()
 
-    def _tell_kept(self, code: int) -> None:
+    def _notify_kept(self, code: int) -> None:
         """Log kept entries when they change."""
         table = table_of(self._metadata, code)
         kept = table.kept if isinstance(table, ConfigTable) else ()
-        if kept != self._told_kept.get(code, ()):
-            self._told_kept[code] = kept
+        if kept != self._reported_kept.get(code, ()):
+            self._reported_kept[code] = kept
             self.log.warn(
                 "{count} {item} that the master does not name are kept, for local queues need them: {names}",
-                count=len(kept), item=ITEMS[code], names=", ".join(kept[:TOLD_MAX]),
+                count=len(kept), item=ITEMS[code], names=", ".join(kept[:REPORTED_MAX]),
             )
 
-    def _tell(self, address: str | None, failed: dict[str, str]) -> None:
+    def _notify(self, address: str | None, failed: dict[str, str]) -> None:
         """Log each new failure once, and its end."""
         for name, reason in failed.items():
-            if self._told.get(name) != reason:
+            if self._reported.get(name) != reason:
                 self.log.warn(
                     "{item} of master {address}: {reason}", item=name, address=address, reason=reason
                 )
-        for name in self._told:
+        for name in self._reported:
             if name not in failed:
                 self.log.info("{item} of master {address}: copied again", item=name, address=address)
-        self._told = failed
+        self._reported = failed

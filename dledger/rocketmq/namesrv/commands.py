@@ -208,10 +208,10 @@ class NameServerCommands(CommandGroup):
         if is_new:
             self._log("registered", key)
         found = {"haServerAddr": master.ha_address, "masterAddr": master.address}
-        told = {name: value for name, value in found.items() if value is not None}
+        reported = {name: value for name, value in found.items() if value is not None}
         if others := [address for address in before if address != asked.address]:
-            told["otherBrokerAddr"] = others[0]  # ours; Java passes over it
-        connection.answer(request, body=body, ext_fields=told)
+            reported["otherBrokerAddr"] = others[0]  # ours; Java passes over it
+        connection.answer(request, body=body, ext_fields=reported)
 
     def _may_overtake(self, connection: CommandConnection, asked: Registering) -> bool:
         """Whether it may take the place of a broker that is connected from another host."""

@@ -120,7 +120,7 @@ class NameServerService(Service):
         self._reactor = reactor
         self._endpoint = listen
         self._disk = disk
-        self._tell_failed = failed
+        self._notify_failed = failed
         self._threads = threads or DiskThreads(reactor, name="dledger-namesrv")
         self.routes = RouteTable(config.limits, is_5=config.is_5)
         self.values = KeyValues(
@@ -266,7 +266,7 @@ class NameServerService(Service):
     def _give_up(self, reason: str) -> None:
         self._problem = reason
         self.log.critical("name server: {reason}", reason=reason)
-        self._tell_failed(reason)
+        self._notify_failed(reason)
 
     def stopService(self) -> Deferred[None]:
         """See L{IService.stopService}: in order, and bounded in time."""

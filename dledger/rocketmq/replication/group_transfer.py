@@ -184,8 +184,8 @@ class FlushedPuts:
         @param flushed: called after every flush, before the puts that waited for it fire.
         """
         self._log = log
-        self._tell_failed = failed
-        self._tell_flushed = flushed
+        self._notify_failed = failed
+        self._notify_flushed = flushed
         self._puts = _Puts(PutStatus.FLUSH_DISK_TIMEOUT, pending_max=pending_max)
         self._is_asked = self._is_broken = False
 
@@ -235,12 +235,12 @@ class FlushedPuts:
         reached = self._puts.reached(lambda _: offset)
         if self._puts.count:
             self.flush()
-        self._tell_flushed()
+        self._notify_flushed()
         fire(reached, PutStatus.PUT_OK)
 
     def _failed(self, failure: Failure) -> None:
         self._is_asked = False
         self._is_broken = True
         waiting = self._puts.take_all()
-        self._tell_failed(failure)
+        self._notify_failed(failure)
         fire(waiting, PutStatus.UNKNOWN_ERROR)

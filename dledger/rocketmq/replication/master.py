@@ -338,7 +338,7 @@ class HAMaster(Factory):
                 self.acks.returns_at(connection.serial, offset, vouched_offset=self._vouched_offset)
             else:
                 self.acks.begins_at(connection.serial, link.view.transfer_offset)
-            self._tell(
+            self._notify(
                 "connected", "slave {address} connected and holds the log to {ack_offset}; we send from "
                 "{transfer_offset} on", connection,
                 ack_offset=offset, transfer_offset=link.view.transfer_offset,
@@ -374,14 +374,14 @@ class HAMaster(Factory):
             return  # it was refused before it became a slave
         self.acks.remove(connection.serial)
         if link.view.request_offset >= 0:
-            self._tell(
+            self._notify(
                 "disconnected", "slave {address} disconnected, it held the log to {ack_offset}: {reason}",
                 connection, ack_offset=link.view.claimed_offset, reason=reason,
             )
         elif not (self._is_stopped or reason.startswith(_REFUSED)):
             self._note_refused(connection.host, connection.address, f"it ended without a report: {reason}")
 
-    def _tell(self, event: str, text: str, connection: HAConnection, **facts: object) -> None:
+    def _notify(self, event: str, text: str, connection: HAConnection, **facts: object) -> None:
         """Log an event of a slave's connection; a host that repeats it writes one line a minute."""
         repeated = self._folding.happened((event, connection.host, ""))
         if repeated is not None:

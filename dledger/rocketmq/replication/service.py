@@ -105,7 +105,7 @@ class HAService(Service):
         self._commit_log = commit_log
         self._reactor = reactor
         self._seconds = reactor.seconds
-        self._tell_failed = failed
+        self._notify_failed = failed
         self._listen = listen
         self._listening: Deferred[None] = succeed(None)
         self._ticking = LoopingCall.withCount(self._tick)
@@ -257,7 +257,7 @@ class HAService(Service):
             self.log.critical("{role}: {reason}", role=self.config.broker_role, reason=reason)
             if self.master is not None:
                 self.master.stop()
-            self._tell_failed(reason)
+            self._notify_failed(reason)
 
     def _now_ms(self) -> int:
         return int(self._seconds() * 1000 + 0.5)

@@ -129,7 +129,7 @@ class HAFollower(Factory):
         self._commit_log = commit_log
         self._clock = clock
         self._rng = rng
-        self._tell_failed = failed
+        self._notify_failed = failed
         self._ask_range = cast("Callable[[], Deferred[LogRange]] | None", master_range)
         self.follower = SlaveSession(
             commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
@@ -543,7 +543,7 @@ class HAFollower(Factory):
         self._is_broken = True
         if self._client is not None:
             self._client.abort(f"our log is broken: {failure.getErrorMessage()}")
-        self._tell_failed(failure)
+        self._notify_failed(failure)
 
     def _now_ms(self) -> int:
         return round(self._clock.seconds() * 1000)

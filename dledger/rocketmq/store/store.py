@@ -88,7 +88,7 @@ class MessageStore:
         self._lock = opened.lock
         self._failed = around.failed
         self._checkpoints = checkpoints
-        self._has_failed = self._told_scarce = self._is_checkpointed = False
+        self._has_failed = self._reported_scarce = self._is_checkpointed = False
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = around.clock
@@ -222,8 +222,8 @@ class MessageStore:
         """Whether descriptors or room are lacking: logged once, and tried again later."""
         if error.errno not in SCARCE:
             return False
-        if not self._told_scarce:
-            self._told_scarce = True
+        if not self._reported_scarce:
+            self._reported_scarce = True
             self.log_events.error("{doing}: {error}; it is tried again", doing=doing, error=str(error))
         return True
 

@@ -273,13 +273,13 @@ class Exporter:
                     return
                 for run in runs_of(log, chunk):
                     self._take(log, run, decoder.decode(run.chunk), now_ms)
-                self._tell(end)
+                self._notify(end)
             decoder.finish()
             # Records at the end that were skipped, as an option allows, are done with, too.
             self._next = end
             if end > begin:
                 self._proof = _proof_of(log, end, self._last)
-            self._tell(end)
+            self._notify(end)
             if self._writer is not None and (is_last or self._is_due(now_ms)):
                 self._close_part(log, end)
 
@@ -328,7 +328,7 @@ class Exporter:
             style=self._settings.format, compression=self._settings.compression,
         )
 
-    def _tell(self, end: int) -> None:
+    def _notify(self, end: int) -> None:
         assert self._next is not None
         self._progress = attrs.evolve(self._progress, next=self._next, end=end)
         self.on_progress(self._progress)

@@ -240,16 +240,16 @@ class EntryDecoder(Decoder):
         self, headers: FixedParts, bodies: pa.Array | None = None, kinds: pa.Array | None = None,
         times: pa.Array | None = None,
     ) -> pa.RecordBatch:
-        told: dict[str, pa.Array | None] = {"body": bodies, "control": kinds, "time": times}
+        reported: dict[str, pa.Array | None] = {"body": bodies, "control": kinds, "time": times}
         if bodies is not None and self._options.envelopes:
             opened = open_bodies(bodies, ~hidden_in(headers))
-            told |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
+            reported |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
             if "key" in self._names:
-                told["key"] = pc.map_lookup(opened.headers, pa.scalar(KEY_HEADER), "first")
+                reported["key"] = pc.map_lookup(opened.headers, pa.scalar(KEY_HEADER), "first")
         if "body_text" in self._names:
-            told["body_text"] = texts_of(told["body"])
+            reported["body_text"] = texts_of(reported["body"])
         arrays = []
         for column in self._columns:
             name = column.name.lower()
-            arrays.append(told[name] if name in told else native(headers[name], column.arrow))
+            arrays.append(reported[name] if name in reported else native(headers[name], column.arrow))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -29,8 +29,8 @@ class LeaderLink:
                 asked.add(member_id)
                 self._try(member_id)
         if self._leader is None:
-            told = "; ".join(f"{member_id}: {why}" for member_id, why in sorted(self._problems.items()))
-            raise Trouble(f"no leader found ({told})")
+            reported = "; ".join(f"{member_id}: {why}" for member_id, why in sorted(self._problems.items()))
+            raise Trouble(f"no leader found ({reported})")
         return self._leader
 
     def _try(self, member_id: str) -> None:

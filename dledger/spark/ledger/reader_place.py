@@ -92,8 +92,8 @@ class ReaderPlace:
         leader = self._link.connected()
         answer = leader.ask_reader(does, self._name, secret=self._secret, **fields)
         if answer.code is not ResponseCode.SUCCESS:
-            told = (f"{leader.member_id} refuses: {answer.code.name}", answer.reason)
-            raise _Refused(answer.code, ", ".join(filter(None, told)))
+            reported = (f"{leader.member_id} refuses: {answer.code.name}", answer.reason)
+            raise _Refused(answer.code, ", ".join(filter(None, reported)))
         return answer
 
     def close(self) -> None:

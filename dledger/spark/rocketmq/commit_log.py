@@ -31,7 +31,7 @@ from dledger.spark.formats.options import ScanOptions
 from dledger.spark.formats.proof import Proof, of_bytes
 from dledger.spark.formats.record_headers import gather
 from dledger.spark.rocketmq.messages import HEAD_DTYPE
-from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
+from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, ReportedEnd, reported_end, store_root
 from dledger.spark.rocketmq.queue_road import QueueRoad
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
@@ -132,23 +132,23 @@ class SparkCommitLog:
     def extent(self, *, needs_begin: bool = True) -> Extent:
         root = None if self._is_compared else store_root(self._files.directory)
         try:
-            told = told_end(root) if root is not None else None  # before the log, which grows first
+            reported = reported_end(root) if root is not None else None  # before the log, which grows first
         except OSError as error:
             raise ReadError(f"{root}: consume queues or checkpoint cannot be read: {error}") from None
         found = self._extent()
-        if told is not None:
-            self._compare(told, found.end, found.begin)
+        if reported is not None:
+            self._compare(reported, found.end, found.begin)
         self._is_compared = True
         return found
 
-    def _compare(self, told: ToldEnd, end: int, begin: int) -> None:
-        """@raise DamageError: the log ends before C{told}, and C{failOnDamage} is set."""
+    def _compare(self, reported: ReportedEnd, end: int, begin: int) -> None:
+        """@raise DamageError: the log ends before C{reported}, and C{failOnDamage} is set."""
         what = ""
-        if told.end > end:
-            what = f"{told.place} names a message that ends at {told.end}"
-        elif told.stored_ms and self._last_stored_ms(begin, end) < told.stored_ms:
+        if reported.end > end:
+            what = f"{reported.place} names a message that ends at {reported.end}"
+        elif reported.stored_ms and self._last_stored_ms(begin, end) < reported.stored_ms:
             what = (f"{store_root(self._files.directory)}/{CHECKPOINT_NAME} records a message with the "
-                    f"storeTimestamp {told.stored_ms}, and the last ones of the log are older")
+                    f"storeTimestamp {reported.stored_ms}, and the last ones of the log are older")
         if not what:
             return
         what = (f"{self._files.directory}: the log ends at {end}, but {what}: files at its end are missing, "

@@ -31,7 +31,7 @@ _NAME = re.compile(r"\d{20}", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
-class ToldEnd:
+class ReportedEnd:
     """
     @ivar end: byte of the log after the last message that a queue names; 0: none is named.
     @ivar place: file of the queue.
@@ -50,7 +50,7 @@ def store_root(directory: str) -> str | None:
     return root if has_any else None
 
 
-def told_end(root: str) -> ToldEnd:
+def reported_end(root: str) -> ReportedEnd:
     """
     Look at the queues and the checkpoint of a store. To be compared with a log that is looked at later.
 
@@ -62,7 +62,7 @@ def told_end(root: str) -> ToldEnd:
             stored_ms = int.from_bytes(file.read(8), "big", signed=True)
     except FileNotFoundError:
         stored_ms = 0
-    return ToldEnd(end=end, place=place, stored_ms=max(stored_ms, 0))
+    return ReportedEnd(end=end, place=place, stored_ms=max(stored_ms, 0))
 
 
 def _queues(root: str) -> Iterator[Path]:

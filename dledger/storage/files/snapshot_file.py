@@ -245,7 +245,7 @@ def _parts(file: SnapshotData) -> Iterator[tuple[bytes, bool]]:
     at, crc, total = len(head), 0, 0
     while True:
         prefix = _read(file, _PIECE.size, at, "piece")
-        length, told = _PIECE.unpack(prefix)
+        length, reported = _PIECE.unpack(prefix)
         at += _PIECE.size
         if length == END:
             break
@@ -253,14 +253,14 @@ def _parts(file: SnapshotData) -> Iterator[tuple[bytes, bool]]:
             raise SnapshotRefused(f"{path} is damaged: a piece of {length} bytes at {at}")
         chunk = _read(file, length, at, "piece")
         crc = crc32(chunk, crc)
-        if crc != told:
+        if crc != reported:
             raise SnapshotRefused(f"{path} is damaged: the checksum of the piece at {at} does not fit")
         at += length
         total += length
         yield prefix + chunk, True
     end = _read(file, _TOTAL.size, at, "end")
     (all_bytes,) = _TOTAL.unpack(end)
-    if (told, all_bytes) != (crc, total):
+    if (reported, all_bytes) != (crc, total):
         raise SnapshotRefused(
             f"{path} is damaged: the trailer says {all_bytes} bytes, the file has {total}"
         )

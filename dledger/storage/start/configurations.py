@@ -240,7 +240,7 @@ class ConfigurationList:
         if self.current is not None and self.current.index >= first_gone:
             self._save(tuple(one for one in self._known if one.index < first_gone))
 
-    def begin_anew(self, index: int, committed_index: int, told: tuple[Membership, ...]) -> None:
+    def begin_anew(self, index: int, committed_index: int, reported: tuple[Membership, ...]) -> None:
         """
         The ledger begins at C{index} now: the memberships before are those that a leader reported, and those
         that are committed here.
@@ -248,7 +248,7 @@ class ConfigurationList:
         @raise StoreError: the file could not be written.
         """
         kept = {one.index: one for one in self._known if one.index <= committed_index}
-        kept.update({one.index: one for one in told if 0 <= one.index < index})
+        kept.update({one.index: one for one in reported if 0 <= one.index < index})
         known = tuple(kept[at] for at in sorted(kept))[-KEPT_MAX:]
         if known != self._known:
             self._save(known)

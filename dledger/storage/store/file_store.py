@@ -392,7 +392,7 @@ class FileStore:
             self._flush.sync()
 
     def truncate_to(
-        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+        self, entry: EntryBatch, *, anew: bool = False, reported: tuple[Membership, ...] = ()
     ) -> None:
         """
         Make this single entry the last one, durably.
@@ -403,11 +403,11 @@ class FileStore:
         ledger is empty, or all of it lies below a leader's beginning.
 
         @param anew: restart even if the entry would fit after the end.
-        @param told: the leader's memberships; of use when the ledger begins after configuration entries.
+        @param reported: the leader's memberships; of use when the ledger begins after configuration entries.
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """
-        self._cuts.truncate_to(entry, anew=anew, told=told)
+        self._cuts.truncate_to(entry, anew=anew, reported=reported)
         self._state.hole_shrank()
 
     def record_commit(self, committed_index: int) -> None:

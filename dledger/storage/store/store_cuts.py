@@ -76,13 +76,13 @@ class StoreCuts:
         self._write = write
 
     def truncate_to(
-        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+        self, entry: EntryBatch, *, anew: bool = False, reported: tuple[Membership, ...] = ()
     ) -> None:
         """See L{dledger.storage.store.file_store.FileStore.truncate_to}."""
         index = entry.first_index
         begin, end = self._ledger.begin_index, self._ledger.end_index
         if anew:
-            self._start_anew(entry, told)
+            self._start_anew(entry, reported)
         elif begin >= 0 and begin <= index <= end and self._reads.holds(entry):
             self._refuse_below_commit(index + 1)
             if index < end:
@@ -95,7 +95,7 @@ class StoreCuts:
         elif begin < 0 and index == 0:
             self._cut(-1, self._fitting(entry))
         else:
-            self._start_anew(entry, told)
+            self._start_anew(entry, reported)
 
     def _refuse_below_commit(self, first_gone: int) -> None:
         # Paired with the assert in the core: a majority holds the committed entries, so a leader that
@@ -183,7 +183,7 @@ class StoreCuts:
         assert ledger.begin_index >= 0
         self._flush.sync()
 
-    def _start_anew(self, entry: EntryBatch, told: tuple[Membership, ...]) -> None:
+    def _start_anew(self, entry: EntryBatch, reported: tuple[Membership, ...]) -> None:
         try:
             header = decode_header(entry.records)
         except WireError as error:
@@ -219,7 +219,7 @@ class StoreCuts:
         ledger.holes.cut(-1)
         self._reads.begin_anew(index)
         self._sums.begin_anew()
-        self._members.begin_anew(index, ledger.committed_index, told)
+        self._members.begin_anew(index, ledger.committed_index, reported)
         self._state.begin_anew(index)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         self._write_after_cut(index, header.term, layout)

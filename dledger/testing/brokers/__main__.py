@@ -25,7 +25,7 @@ import click
 from dledger.testing.brokers.pair_schedule import PairFocus, PairOutcome, run_pair_schedule
 from dledger.testing.brokers.schedule import HAOutcome, run_ha_schedule
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Effort, Tally, tell
+from dledger.testing.world.running import Effort, Tally, notify
 
 #: Figures of a summary.
 _OF_CLIENTS = ("acknowledged", "deliveries", "again", "restarts", "promotions", "resolved")
@@ -65,7 +65,7 @@ def main(
     effort = Effort(within_s=within, at_least=at_least)
     found = effort.played(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     words = {name: name for name in (_OF_LOGS if logs else _OF_CLIENTS)}
-    tell(effort.bounded(found), Tally(words=words), again=replay_pair_command, is_traced=trace,
+    notify(effort.bounded(found), Tally(words=words), again=replay_pair_command, is_traced=trace,
          stop_at=stop_at)
 
 

@@ -201,18 +201,18 @@ def why_unsettled(traffic: AskedTraffic) -> str:
     for group, its in {**wanted, GroupFilter(ORDER_GROUP): frozenset({KEPT[1]})}.items():
         missing = accounts.missing(its, group)
         if missing:
-            return f"{group.name} has not got {len(missing)} messages: {_told(accounts, missing)}"
+            return f"{group.name} has not got {len(missing)} messages: {_reported(accounts, missing)}"
     if accounts.sent_back:
         return f"messages that were sent back did not come again: {list(accounts.sent_back)[:3]}"
     open_ones = accounts.unacknowledged(topics, POP_GROUP)
     if open_ones:
-        return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {_told(accounts, open_ones)}"
+        return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {_reported(accounts, open_ones)}"
     if not traffic.has_come:
         return "no reply came"
     return next(filter(None, (part.why_unsettled() for part in traffic.parts)), "")
 
 
-def _told(accounts: TrafficRecord, keys: list[str]) -> str:
+def _reported(accounts: TrafficRecord, keys: list[str]) -> str:
     sent = [accounts.sent[key] for key in keys[:3]]
     return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
                      f"{one.outcome} {one.ended}" for one in sent)

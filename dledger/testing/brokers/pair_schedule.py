@@ -235,7 +235,7 @@ class PairWorld(ClientWorld):
         if len(self.bad_logs.pages):
             for slave in self.slave_machines:
                 slave.call(_offer, slave)
-        self.bugs.tell()
+        self.bugs.notify()
 
     # -- roles -----------------------------------------------------------------------------------
 

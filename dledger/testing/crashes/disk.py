@@ -206,7 +206,7 @@ class CrashDisk(SimVolume):
         for directory in self._directories.values():
             directory.sync()
 
-    def tell(self, call: WatchedCall) -> None:
+    def notify(self, call: WatchedCall) -> None:
         """Call the watcher."""
         if self.watcher is not None:
             self.watcher(call)
@@ -215,11 +215,11 @@ class CrashDisk(SimVolume):
 
     def before_change(self, path: str, kind: str) -> None:
         """Report the call."""
-        self.tell(WatchedCall(kind, path))
+        self.notify(WatchedCall(kind, path))
 
     def before_write(self, path: str, inode: Inode, data: bytes, position: int) -> None:
         """Report the call."""
-        self.tell(WatchedCall("write", path, _number_of(inode), position, data))
+        self.notify(WatchedCall("write", path, _number_of(inode), position, data))
 
     def _new_inode(self, size: int) -> CrashInode:
         number = max(self._files, default=0) + 1

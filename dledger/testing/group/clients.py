@@ -162,7 +162,7 @@ class SimClient:
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
-        self._cluster.bugs.tell()
+        self._cluster.bugs.notify()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -203,10 +203,10 @@ class SimClient:
         self._wait()
 
     def _run(
-        self, call: Deferred[_T], told: Callable[[_T], None], failed: Callable[[Failure], None]
+        self, call: Deferred[_T], reported: Callable[[_T], None], failed: Callable[[Failure], None]
     ) -> None:
-        """Wait for a call, then think. An error in C{told} or C{failed} is one of the checks."""
-        call.addCallbacks(told, failed).addCallbacks(self._ended, self._broken)
+        """Wait for a call, then think. An error in C{reported} or C{failed} is one of the checks."""
+        call.addCallbacks(reported, failed).addCallbacks(self._ended, self._broken)
 
     def _broken(self, failure: Failure) -> None:
         assert failure.value is not None
@@ -267,7 +267,7 @@ class SimClient:
         """Expect the end that is known to be committed, which others may have passed."""
         expected_end = self._cluster.invariants.last_committed
 
-        def told(appended: Appended) -> None:
+        def reported(appended: Appended) -> None:
             between = range(expected_end + 1, appended.index)
             is_next = all(map(self._cluster.invariants.is_hidden, between))
             require(expected_end < appended.index and is_next, 7,
@@ -275,7 +275,7 @@ class SimClient:
             self.kept += 1
             self._appended(calls, [appended])
 
-        self._run(self._client.append(body, expected_end=expected_end), told,
+        self._run(self._client.append(body, expected_end=expected_end), reported,
                   lambda failure: self._not_appended(calls, failure))
 
     def _append_by_number(self, member_id: str) -> None:
@@ -286,9 +286,9 @@ class SimClient:
         request = AppendOnceRequest(group=self._client.group, remote_id=member_id, producer=asked.producer,
                                     sequence=asked.sequence, bodies=asked.bodies)
 
-        def told(answer: Response) -> None:
+        def reported(answer: Response) -> None:
             if era == self._history.era:
-                self._told_by_number(asked, calls, answer)
+                self._reported_by_number(asked, calls, answer)
             else:  # (what was acknowledged may be lost)
                 self._by_number.begin_anew()
                 self._lose(calls)
@@ -297,9 +297,9 @@ class SimClient:
             self._by_number.begin_anew()
             self._lost(calls, failure)
 
-        self._run(Deferred.fromCoroutine(self._ask(member_id, request)), told, failed)
+        self._run(Deferred.fromCoroutine(self._ask(member_id, request)), reported, failed)
 
-    def _told_by_number(self, asked: AskedByNumber, calls: list[Call], answer: Response) -> None:
+    def _reported_by_number(self, asked: AskedByNumber, calls: list[Call], answer: Response) -> None:
         assert isinstance(answer, AppendOnceResponse), answer
         self._by_number.answered(asked, answer)
         if calls:
@@ -341,8 +341,9 @@ class SimClient:
         error = failure.value
         assert isinstance(error, AppendError), error
         self._appended(calls, error.appended)
-        told = sum(run.count for run in error.appended) + error.failed + error.unknown
-        require(told == len(calls), 7, f"{self.name} appended {len(calls)} bodies, heard {told}: {error}")
+        reported = sum(run.count for run in error.appended) + error.failed + error.unknown
+        require(reported == len(calls), 7,
+                f"{self.name} appended {len(calls)} bodies, heard {reported}: {error}")
         # A call does not say which bodies are unknown, only how many.
         for call in calls:
             if call.outcome != "ok":
@@ -413,7 +414,7 @@ class SimClient:
         patience_s = min(self._load.patience_us / 1e6, 2.0)
         give_up = self._reactor.callLater(patience_s, tail.close)
 
-        def told(entries: list[Entry]) -> None:
+        def reported(entries: list[Entry]) -> None:
             require(not entries or entries[0].index == first, 4, f"{self.name} asked for {first}")
             self._shown(entries, era)
             self._followed = first + len(entries)
@@ -426,7 +427,7 @@ class SimClient:
             if isinstance(error, DLedgerError):
                 self._followed = max(self._followed, int(str(error.facts.get("first_index", 0))))
 
-        self._run(tail.next_batch(), told, failed)
+        self._run(tail.next_batch(), reported, failed)
 
     def _leave(self, tail: Tail, give_up: IDelayedCall) -> None:
         tail.close()

@@ -193,13 +193,13 @@ class Corpus:
         C{|} between them. Entries with the fewest kinds are left out if it were too long.
         """
         head = f"# dledger schedules of {self.seconds:g} s\n"
-        told = {line: f"{entry}\n" for line, entry in self.entries.items()}
-        size = len(head) + sum(map(len, told.values()))
+        reported = {line: f"{entry}\n" for line, entry in self.entries.items()}
+        size = len(head) + sum(map(len, reported.values()))
         for entry in sorted(self.entries.values(), key=lambda entry: len(entry.kinds)):
             if size <= FILE_BYTES_MAX:
                 break
-            size -= len(told.pop(entry.line))
-        return head + "".join(told.values())
+            size -= len(reported.pop(entry.line))
+        return head + "".join(reported.values())
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""

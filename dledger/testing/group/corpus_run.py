@@ -134,8 +134,8 @@ def _play(
         line.seed, seconds=seconds, wants_all_lines=wants_all_lines, focus=focus, prepare=prepare
     )
     played = line if parting is None else parting.line
-    told = {field.name: getattr(found, field.name) for field in attrs.fields(ScheduleOutcome)}
-    return PlayedOutcome(**told, line=played, reached=watches[0].firsts)
+    reported = {field.name: getattr(found, field.name) for field in attrs.fields(ScheduleOutcome)}
+    return PlayedOutcome(**reported, line=played, reached=watches[0].firsts)
 
 
 @attrs.frozen

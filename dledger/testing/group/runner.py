@@ -26,7 +26,7 @@ from dledger.testing.group.liars import LYING_S, run_lying_schedule
 from dledger.testing.group.schedule import SECONDS, ScheduleOutcome
 from dledger.testing.group.short_logs import run_machine_schedule
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Effort, Tally, tell
+from dledger.testing.world.running import Effort, Tally, notify
 
 _WORDS = {
     "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",
@@ -49,11 +49,12 @@ def replay_line_command(outcome: PlayedOutcome, *, seconds: float) -> str:
     return f'python -m dledger.testing --play "{outcome.line}" --seconds {seconds:g} --trace'
 
 
-def _tell_played(found: Generator[PlayedOutcome], *, seconds: float, trace: bool, stop_at: int,
+def _notify_played(found: Generator[PlayedOutcome], *, seconds: float, trace: bool, stop_at: int,
                  effort: Effort) -> None:
     """Print the outcomes of lines, and end the program."""
     with closing(found):
-        tell(effort.bounded(found), Tally(words=_WORDS), again=partial(replay_line_command, seconds=seconds),
+        notify(effort.bounded(found), Tally(words=_WORDS),
+               again=partial(replay_line_command, seconds=seconds),
              is_traced=trace, stop_at=stop_at)
 
 
@@ -74,17 +75,17 @@ class _Lines:
         effort: Effort,
     ) -> None:
         """Play them, and end the program."""
-        told = partial(_tell_played, seconds=seconds, trace=trace, stop_at=stop_at, effort=effort)
+        reported = partial(_notify_played, seconds=seconds, trace=trace, stop_at=stop_at, effort=effort)
         try:
             if self.path is None:
                 line = PlayedLine.parse(self.line)
-                told(play_line(one, seconds=seconds, wants_all_lines=trace) for one in (line,))
+                reported(play_line(one, seconds=seconds, wants_all_lines=trace) for one in (line,))
                 return
             run = CorpusRun(self.path, seconds=seconds, seed=seed, saves=self.saves)
         except CorpusError as error:
             raise click.ClickException(str(error)) from None
         try:
-            told(run.outcomes_of_jobs(schedules, jobs, effort))
+            reported(run.outcomes_of_jobs(schedules, jobs, effort))
         finally:
             click.echo(run.sentence)
 
@@ -137,4 +138,4 @@ def main(
     run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
     found = effort.played(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     again = partial(replay_group_command, seconds=seconds, members=size, kind=kind)
-    tell(effort.bounded(found), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
+    notify(effort.bounded(found), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

@@ -93,7 +93,7 @@ class Scenario:
                 continue
             try:
                 if self._group is not None:
-                    self._cluster.bugs.tell()
+                    self._cluster.bugs.notify()
                 if words[0] == "status":
                     number = self._status(number, rewrite=rewrite)
                 else:
@@ -203,12 +203,13 @@ class Scenario:
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def _tell(self, label: str, code: ResponseCode, index: int = -1, bodies: tuple[bytes, ...] = ()) -> None:
+    def _notify(self, label: str, code: ResponseCode, index: int = -1,
+                bodies: tuple[bytes, ...] = ()) -> None:
         assert self._group is not None
         self._group.answers[label] = (code.name, index, bodies)
 
     def _ask(self, member_id: str, label: str, ask: Callable[[Node], Deferred[_T]],
-             told: Callable[[_T], None], failed: Callable[[DLedgerError], None]) -> None:
+             reported: Callable[[_T], None], failed: Callable[[DLedgerError], None]) -> None:
         """Let a member do something; C{label} has no answer until then."""
         assert self._group is not None
         self._group.answers.pop(label, None)
@@ -217,10 +218,10 @@ class Scenario:
             refused = failure.value
             assert isinstance(refused, DLedgerError), failure
             index = refused.facts.get("index", -1)
-            self._tell(label, refused.code, index if isinstance(index, int) else -1)
+            self._notify(label, refused.code, index if isinstance(index, int) else -1)
             failed(refused)
 
-        self._member(member_id).call(lambda node: ask(node).addCallbacks(told, error))
+        self._member(member_id).call(lambda node: ask(node).addCallbacks(reported, error))
         self._cluster.run(0.0001)
 
     def _do_append(self, member_id: str, *bodies: str) -> None:
@@ -233,8 +234,8 @@ class Scenario:
         history = self._cluster.history
         calls = [history.begin("append", client="script", body=body.encode()) for body in bodies]
 
-        def told(result: AppendResult) -> None:
-            self._tell(bodies[0], ResponseCode.SUCCESS, result.index)
+        def reported(result: AppendResult) -> None:
+            self._notify(bodies[0], ResponseCode.SUCCESS, result.index)
             for offset, call in enumerate(calls):
                 history.end(call, "ok", index=result.index + offset)
 
@@ -243,27 +244,28 @@ class Scenario:
                 for call in calls:
                     history.end(call, "failed")
 
-        self._ask(member_id, bodies[0], lambda one: one.append(tuple(map(str.encode, bodies))), told, failed)
+        self._ask(member_id, bodies[0], lambda one: one.append(tuple(map(str.encode, bodies))), reported,
+                  failed)
 
     def _do_read(self, member_id: str, index: str, label: str) -> None:
         """C{read n0 3 r}: a linearizable get of entry 3 at n0; the answer is labelled r."""
-        def told(body: bytes) -> None:
-            self._tell(label, ResponseCode.SUCCESS, int(index), (body,))
+        def reported(body: bytes) -> None:
+            self._notify(label, ResponseCode.SUCCESS, int(index), (body,))
 
-        self._ask(member_id, label, lambda node: node.read(int(index)), told, _ignore)
+        self._ask(member_id, label, lambda node: node.read(int(index)), reported, _ignore)
 
     def _do_get(self, member_id: str, index: str, label: str) -> None:
         """C{get n0 3 r}: a get of entry 3 at n0, if n0 knows it is committed; the answer is labelled r."""
-        def told(batch: EntryBatch | None) -> None:
+        def reported(batch: EntryBatch | None) -> None:
             if batch is None:
-                self._tell(label, ResponseCode.INDEX_OUT_OF_RANGE)
+                self._notify(label, ResponseCode.INDEX_OUT_OF_RANGE)
             else:
-                self._tell(label, ResponseCode.SUCCESS, int(index), tuple(bodies_of(batch)))
+                self._notify(label, ResponseCode.SUCCESS, int(index), tuple(bodies_of(batch)))
 
         def get(node: Node) -> Deferred[EntryBatch | None]:
             return maybeDeferred(node.read_committed, int(index), max_bytes=1)
 
-        self._ask(member_id, label, get, told, _ignore)
+        self._ask(member_id, label, get, reported, _ignore)
 
     def _do_transfer(self, member_id: str, label: str = "transfer") -> None:
         """C{transfer n1}: ask the leader to hand over to n1."""
@@ -444,13 +446,13 @@ class Scenario:
 
     def _status(self, number: int, *, rewrite: bool) -> int:
         """Compare (or rewrite) the indented lines after C{status}."""
-        told = [f"    {line}" for line in self._cluster.describe().split(", ")]
+        reported = [f"    {line}" for line in self._cluster.describe().split(", ")]
         end = number
         while end < len(self._lines) and self._lines[end].startswith("    "):
             end += 1
         if not rewrite:
-            expect_same("\n".join(self._lines[number:end]), "\n".join(told), "status")
-        self.printed.extend(told)
+            expect_same("\n".join(self._lines[number:end]), "\n".join(reported), "status")
+        self.printed.extend(reported)
         return end
 
 

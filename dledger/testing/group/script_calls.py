@@ -45,9 +45,9 @@ class ScriptCalls:
         self, member_id: str, label: str, request: MembershipRequest | LeadershipTransferRequest
     ) -> None:
         self._group.answers.pop(label, None)
-        told = partial(self._note, label)
+        reported = partial(self._note, label)
         member_of(self._group.cluster, member_id).call(
-            lambda node: node.router.ask(request).addCallbacks(told, lambda _: None)
+            lambda node: node.router.ask(request).addCallbacks(reported, lambda _: None)
         )
         self._advance(0.0001)
 
@@ -78,7 +78,7 @@ class ScriptCalls:
         answers = self._group.answers
         answers.pop(label, None)
 
-        def told(result: AppendResult) -> None:
+        def reported(result: AppendResult) -> None:
             answers[label] = (ResponseCode.SUCCESS.name, result.index, ())
             for offset, call in enumerate(calls):
                 history.end(call, "ok", index=result.index + offset)
@@ -92,7 +92,7 @@ class ScriptCalls:
                     history.end(call, "failed")
 
         member_of(self._group.cluster, member_id).call(
-            lambda node: node.append(bodies).addCallbacks(told, failed)
+            lambda node: node.append(bodies).addCallbacks(reported, failed)
         )
         self._advance(0.0001)
 

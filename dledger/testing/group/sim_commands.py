@@ -86,9 +86,9 @@ class SimCommands:
         body, era = self._body(), self._history.era
         call = self._history.begin("append", client=self._name, body=body)
         try:
-            index = self._told(await client.submit_command(body), era)
+            index = self._reported(await client.submit_command(body), era)
         except CommandRefused as refused:
-            index = self._told_refused(refused, era)
+            index = self._reported_refused(refused, era)
         except AppendError as error:
             self._history.end(call, "failed" if isinstance(error, AppendFailed) else "unknown")
             return
@@ -98,11 +98,11 @@ class SimCommands:
         now, era = self._numbered or self._next(), self._history.era
         now.attempts += 1
         try:
-            index = self._told(await client.submit_command(
+            index = self._reported(await client.submit_command(
                 now.body, producer=now.producer, sequence=now.sequence
             ), era)
         except CommandRefused as refused:
-            index = self._told_refused(refused, era)
+            index = self._reported_refused(refused, era)
         except AppendError as error:
             self._has_failed(now, error)
             return
@@ -132,13 +132,13 @@ class SimCommands:
         self._numbered = None
         self._history.end(now.call, "failed" if is_certain else "unknown")
 
-    def _told(self, result: bytes, era: int) -> int:
+    def _reported(self, result: bytes, era: int) -> int:
         index, chain = map(int, result.split())
         if era == self._history.era:
             self._rules.answered(index, chain)
         return index
 
-    def _told_refused(self, refused: CommandRefused, era: int) -> int:
+    def _reported_refused(self, refused: CommandRefused, era: int) -> int:
         index = int(str(refused.facts["index"]))
         if era == self._history.era:
             self._rules.refused(index, str(refused.facts["reason"]))

@@ -123,7 +123,7 @@ class SimReader:
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
-        self._cluster.bugs.tell()
+        self._cluster.bugs.notify()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -348,6 +348,6 @@ class SimReaders:
                 if handed < process.rules.handed:
                     handed, until_us = process.rules.handed, self._cluster.clock.now_us + DRAIN_US
                 self._cluster.run(0.5)
-                self._cluster.bugs.tell()
+                self._cluster.bugs.notify()
             process.judge_drain(last)
         return bool(self._processes)

@@ -16,7 +16,7 @@ import click
 from dledger.testing.raft_brokers.client_schedule import RaftClientsOutcome, run_raft_clients
 from dledger.testing.raft_brokers.schedule import run_seed
 from dledger.testing.world.bugs import be_quiet
-from dledger.testing.world.running import Effort, Tally, tell
+from dledger.testing.world.running import Effort, Tally, notify
 
 _OF_CLIENTS = {name: name for name in ("acknowledged", "deliveries", "again", "restarts", "masters")}
 
@@ -53,7 +53,7 @@ def main(
         run = partial(run_raft_clients, groups=groups, wants_all_lines=trace)
         effort = Effort(within_s=within, at_least=at_least)
         found = effort.played(run, _range(seeds), jobs=max(1, min(jobs, len(_range(seeds)))))
-        tell(effort.bounded(found), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
+        notify(effort.bounded(found), Tally(words=_OF_CLIENTS), again=replay_raft_command, is_traced=trace,
              stop_at=5)
     begin_s, failed, acked, played = time.monotonic(), 0, 0, _range(seeds)
     for seed in played:

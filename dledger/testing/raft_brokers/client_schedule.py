@@ -298,7 +298,7 @@ class RaftClientsWorld(ClientWorld):
                     stop_without_index(machine)
             if not machine.is_up:
                 self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
-        self.bugs.tell()
+        self.bugs.notify()
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -29,9 +29,9 @@ class AckedFacts:
     @ivar levels: delay level to its highest acknowledged offset.
     """
 
-    def __init__(self, told: Callable[[BrokerParts, str, str], None]) -> None:
-        """@param told: called when a change is acknowledged, with its table and the name of its entry."""
-        self._told = told
+    def __init__(self, reported: Callable[[BrokerParts, str, str], None]) -> None:
+        """@param reported: called when a change is acknowledged, with its table and the name of its entry."""
+        self._reported = reported
         self._number = self.judged = 0
         #: Topics and groups that may be deleted: they were made, acknowledged or not.
         self._made: list[str] = []
@@ -92,7 +92,7 @@ class AckedFacts:
         def settled(_: None) -> None:
             deleted.add(name)
             self.judged += 1
-            self._told(parts, table, name)
+            self._reported(parts, table, name)
 
         parts.replication.settled().addCallbacks(settled, lambda _: None)
 
@@ -104,7 +104,7 @@ class AckedFacts:
             if key not in self._asked:
                 known[key] = max(known.get(key, 0), number)
             if table in ("topics", "groups"):
-                self._told(parts, table, str(key))
+                self._reported(parts, table, str(key))
 
         parts.replication.settled().addCallbacks(settled, lambda _: None)
 

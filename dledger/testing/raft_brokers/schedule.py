@@ -106,7 +106,7 @@ class RaftBrokers:
         self.refused_keys: set[str] = set()
         self.unknown = self.faults = self.masters = 0
         self.logged = LoggedTables(lambda: self.clock.now_us, has_clients=False)
-        self.facts = AckedFacts(self.is_told)
+        self.facts = AckedFacts(self.is_reported)
         self._hooked: dict[str, int] = {}
         self._masters: dict[str, bool] = {}
         self._number = 0
@@ -167,7 +167,7 @@ class RaftBrokers:
         self.clock.after(int(self.rng.expovariate(1 / 300_000)) + 1, self._administrate)
         self._change(self.brokers[self.rng.choice(list(self.brokers))])
 
-    def is_told(self, parts: BrokerParts, table: str, name: str) -> None:
+    def is_reported(self, parts: BrokerParts, table: str, name: str) -> None:
         """A change was acknowledged just now: the log of this term has to say so."""
         for machine in self.brokers.values():
             node = node_of(machine)
@@ -301,7 +301,7 @@ class RaftBrokers:
             self._masters[peer_id] = is_master
             if not broker.is_up:
                 self.clock.after(SECOND_US, broker.start)  # one that ended by itself
-        self.bugs.tell()
+        self.bugs.notify()
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -45,12 +45,12 @@ def main(
     )
     began = time.process_time()
 
-    def tell(found: SearchResult) -> None:
+    def notify(found: SearchResult) -> None:
         click.echo(f"depth {found.depth:3}: {found.states:9} states, {found.moves:10} moves, "
                    f"{found.member_states:6} states of a member, {found.steps:6} steps of a core, "
                    f"{time.process_time() - began:6.0f} s", err=True)
 
-    found = explore(bounds, states_max=states, progress=tell)
+    found = explore(bounds, states_max=states, progress=notify)
     extent = "all within the bounds" if found.is_complete else "not all"
     click.echo(f"{found.states} states ({extent}), {found.moves} moves, depth {found.depth}, "
                f"{found.member_states} states of a member, {found.steps} steps of a core, "

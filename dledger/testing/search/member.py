@@ -230,7 +230,7 @@ class SearchedLedger:
         return (self.position_of(len(self.entries) - 1),)
 
     def truncate_to(
-        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+        self, entry: EntryBatch, *, anew: bool = False, reported: tuple[Membership, ...] = ()
     ) -> None:
         """Make it the last one, durably."""
         index = entry.first_index

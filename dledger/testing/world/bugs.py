@@ -59,7 +59,7 @@ class BugWatch:
         """What has failed was the end of a process that died."""
         self._first = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Raise what has failed, if anything has."""
         if self._first is not None:
             error, self._first = self._first, None

@@ -255,13 +255,13 @@ class ProcessThread:
         return done
 
     def _run(self, call: Callable[[], None], barrier: int | None, done: Deferred[None]) -> None:
-        told: Callable[..., None] = done.callback
+        reported: Callable[..., None] = done.callback
         outcome: Failure | None = None
         try:
             with self._disk.syncing_up_to(barrier):
                 call()
         except Exception:
-            told, outcome = done.errback, Failure()
+            reported, outcome = done.errback, Failure()
         self._process.clock.after(
-            1 + int(self._rng.random() * 300), self._process.run, self, told, outcome
+            1 + int(self._rng.random() * 300), self._process.run, self, reported, outcome
         )

@@ -144,7 +144,7 @@ class Effort:
                 return
 
 
-def tell(
+def notify(
     found: Iterable[_Outcome], tally: Tally, *, again: Callable[[_Outcome], str], is_traced: bool,
     stop_at: int,
 ) -> None:
@@ -155,7 +155,7 @@ def tell(
     @param is_traced: C{lines} of every schedule are printed, not only of those that failed.
     @param stop_at: give up after this many failures.
     """
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for outcome in found:
         tally.add(outcome)
         if is_traced and outcome.lines:
@@ -168,8 +168,8 @@ def tell(
             if tally.failures >= stop_at:
                 break
         now = time.monotonic()
-        if now - told > (1 if sys.stderr.isatty() else 10):
-            told = now
+        if now - reported > (1 if sys.stderr.isatty() else 10):
+            reported = now
             click.echo(tally.sentence(now - began), err=True)
     click.echo(tally.sentence(time.monotonic() - began))
     sys.exit(1 if tally.failures else 0)

@@ -385,14 +385,14 @@ class ByteNetwork:
         elif other.knows and other.process.is_alive:
             other.process.run(other, other.receive, piece)
         elif end.knows and other.host not in self._without_power and not isinstance(piece, Failure):
-            self._tell_later(end, ConnectionLost())
+            self._notify_later(end, ConnectionLost())
 
     def close(self, end: StreamEnd, reason: Exception) -> None:
         """One end closes: it is notified in the next turn, the other one when all data have arrived."""
         self._post(end, Failure(reason))
         self.clock.after(1, end.process.run, end, end.learn, Failure(reason))
 
-    def _tell_later(self, end: StreamEnd, reason: Exception) -> None:
+    def _notify_later(self, end: StreamEnd, reason: Exception) -> None:
         self.clock.after(self._way_us(), end.process.run, end, end.learn, Failure(reason))
 
     def forget(self, link: StreamLink) -> None:

@@ -101,10 +101,10 @@ def _line(item: tuple[object, ...]) -> str:
     if len(item) == 2:
         return f"{item[0] / 1e6:11.6f} ---- {item[1]}"  # type: ignore[operator]
     now_us, member_id, role, term, end, committed, happened, effects = item
-    told = " ".join(trace_text(effect) for effect in effects)  # type: ignore[attr-defined]
+    reported = " ".join(trace_text(effect) for effect in effects)  # type: ignore[attr-defined]
     return (
         f"{now_us / 1e6:11.6f} {member_id} {role.value[:4]} t{term} {end}/{committed} "  # type: ignore
-        f"{trace_text(happened)} -> {told or '-'}"
+        f"{trace_text(happened)} -> {reported or '-'}"
     )
 
 
@@ -132,7 +132,7 @@ def trace_text(thing: object) -> str:
 
 
 def _fields(thing: attrs.AttrsInstance, left_out: set[str]) -> list[str]:
-    told = []
+    reported = []
     for field in attrs.fields(type(thing)):
         if field.name in left_out:
             continue
@@ -141,7 +141,7 @@ def _fields(thing: attrs.AttrsInstance, left_out: set[str]) -> list[str]:
         if default is not attrs.NOTHING and value == default and field.name != "code":
             continue
         if isinstance(value, LedgerMessage | EntryBatch):
-            told.append(trace_text(value))
+            reported.append(trace_text(value))
         else:
-            told.append(f"{field.name}={trace_text(value)}")
-    return told
+            reported.append(f"{field.name}={trace_text(value)}")
+    return reported

@@ -551,8 +551,8 @@ def broker_warning(values: Mapping[str, object], config: DLedgerConfig) -> str:
     @return: a sentence; empty: nothing.
     """
     names = [name for name in BROKER_NAMES if name in values]
-    is_told = any(our_name(name, ALIASES, ()) == "never_lead" for name in values)
-    if not names or is_told or config.never_lead:
+    is_reported = any(our_name(name, ALIASES, ()) == "never_lead" for name in values)
+    if not names or is_reported or config.never_lead:
         return ""
     return (
         f"{names[0]} is a name of RocketMQ's brokers, and never_lead is not given: this member may become "

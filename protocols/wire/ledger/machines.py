@@ -20,13 +20,13 @@ from protocols.wire.ledger.messages import Request, Response, Role
 from protocols.wire.values import value_class
 
 #: Characters of the text, at most; of a name; and digests in it.
-TOLD_MACHINE_CHARACTERS_MAX = 4096
+REPORTED_MACHINE_CHARACTERS_MAX = 4096
 _NAME_CHARACTERS_MAX = 255
 DIGESTS_MAX = 8
 
 
 @attrs.frozen(kw_only=True)
-class ToldMachine:
+class ReportedMachine:
     """
     @ivar name, version: of the machine.
     @ivar state: as of L{dledger.node.reporting.status.MachineStatus}.
@@ -50,16 +50,17 @@ class ToldMachine:
         return self.state == "running"
 
 
-def encode_told_machine(told: ToldMachine) -> str:
+def encode_reported_machine(reported: ReportedMachine) -> str:
     """As a text."""
     return json.dumps({
-        "name": told.name, "version": told.version, "state": told.state, "applied": told.applied_index,
-        "failedAt": told.failed_index, "newestOnly": told.newest_only,
-        "digests": {str(index): digest for index, digest in sorted(told.digests.items())[-DIGESTS_MAX:]},
+        "name": reported.name, "version": reported.version, "state": reported.state,
+        "applied": reported.applied_index,
+        "failedAt": reported.failed_index, "newestOnly": reported.newest_only,
+        "digests": {str(index): digest for index, digest in sorted(reported.digests.items())[-DIGESTS_MAX:]},
     }, separators=(",", ":"), sort_keys=True)
 
 
-def decode_told_machine(text: str) -> ToldMachine | None:
+def decode_reported_machine(text: str) -> ReportedMachine | None:
     """
     From a text of another member; None: it is empty, the member runs no machine.
 
@@ -68,12 +69,12 @@ def decode_told_machine(text: str) -> ToldMachine | None:
     if not text:
         return None
     try:
-        told = json.loads(text)
-        digests = {int(index): str(digest)[:64] for index, digest in told.get("digests", {}).items()}
-        return ToldMachine(
-            name=str(told["name"])[:_NAME_CHARACTERS_MAX], version=int(told["version"]),
-            state=str(told["state"])[:16], applied_index=int(told.get("applied", -1)),
-            failed_index=int(told.get("failedAt", -1)), newest_only=told.get("newestOnly") is True,
+        reported = json.loads(text)
+        digests = {int(index): str(digest)[:64] for index, digest in reported.get("digests", {}).items()}
+        return ReportedMachine(
+            name=str(reported["name"])[:_NAME_CHARACTERS_MAX], version=int(reported["version"]),
+            state=str(reported["state"])[:16], applied_index=int(reported.get("applied", -1)),
+            failed_index=int(reported.get("failedAt", -1)), newest_only=reported.get("newestOnly") is True,
             digests=dict(sorted(digests.items())[-DIGESTS_MAX:]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -24,8 +24,8 @@ REMOVED = "removed"
 #: Most bytes of an id or an address.
 MEMBER_TEXT_BYTES_MAX = 255
 #: Most memberships in one METADATA, and characters of their text.
-TOLD_MAX = 2
-TOLD_CHARACTERS_MAX = TOLD_MAX * (MEMBERS_MAX * (2 * MEMBER_TEXT_BYTES_MAX + 16) + 256)
+REPORTED_MAX = 2
+REPORTED_CHARACTERS_MAX = REPORTED_MAX * (MEMBERS_MAX * (2 * MEMBER_TEXT_BYTES_MAX + 16) + 256)
 
 
 class MemberLists(NamedTuple):
@@ -36,7 +36,7 @@ class MemberLists(NamedTuple):
 
 
 @attrs.frozen
-class ToldMembership:
+class ReportedMembership:
     """A membership as a member reports it in METADATA; C{index} and C{term} are those of its entry."""
 
     index: int
@@ -44,7 +44,7 @@ class ToldMembership:
     members: MemberLists
 
 
-def encode_told(memberships: Iterable[ToldMembership]) -> str:
+def encode_reported(memberships: Iterable[ReportedMembership]) -> str:
     """Memberships as the text in METADATA, in order of indexes."""
     return write_object({"memberships": [
         {"index": one.index, "learners": one.members.learners, "term": one.term,
@@ -53,7 +53,7 @@ def encode_told(memberships: Iterable[ToldMembership]) -> str:
     ]}).decode()
 
 
-def decode_told(text: str) -> tuple[ToldMembership, ...]:
+def decode_reported(text: str) -> tuple[ReportedMembership, ...]:
     """
     The memberships in the text in METADATA; none in an empty text.
 
@@ -63,20 +63,20 @@ def decode_told(text: str) -> tuple[ToldMembership, ...]:
         return ()
     try:
         listed = read_object(text.encode()).get("memberships")
-        if not isinstance(listed, list) or len(listed) > TOLD_MAX:
+        if not isinstance(listed, list) or len(listed) > REPORTED_MAX:
             raise BodyError("memberships is not an array, or too long")
-        return tuple(map(_told, listed))
+        return tuple(map(_reported, listed))
     except BodyError as error:
         raise ValueError(f"configuration: {error}") from error
 
 
-def _told(one: object) -> ToldMembership:
+def _reported(one: object) -> ReportedMembership:
     if not isinstance(one, dict):
         raise BodyError("a membership is not an object")
     index, term = to_int(one.get("index"), LONG_BITS, "index"), to_int(one.get("term"), LONG_BITS, "term")
     if index is None or term is None or not -1 <= index <= INDEX_MAX or not -1 <= term <= TERM_MAX:
         raise BodyError(f"index={index}, term={term} are out of bounds")
-    return ToldMembership(index, term, member_lists(one))
+    return ReportedMembership(index, term, member_lists(one))
 
 
 def member_lists(document: Mapping[str, object]) -> MemberLists:

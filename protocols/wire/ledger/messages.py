@@ -116,10 +116,10 @@ class MetadataResponse(Response):
     @ivar group_id, group_term, is_group_known: I{ours}, only in JSON: the id of the group, see
         L{dledger.values.ledger.group_name.GroupName}.
     @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
-        L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
+        L{protocols.wire.ledger.memberships.encode_reported}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not say.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
-    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
+    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_reported_machine}.
     @ivar has_times: I{ours}, only in JSON: the log has time entries, or will have
         (L{protocols.wire.ledger.own.time_entries}).
     @ivar state_digest: I{ours}, only in JSON: the digest of the state of the group that the member took last:

@@ -28,10 +28,10 @@ def owner_of(account: str, address: str = "") -> str:
     raw = account.encode("utf-8", "replace")
     if not raw and not address:
         return ""
-    told = raw.decode() or _ADDRESS + address
-    if len(told.encode()) <= OWNER_BYTES_MAX and not account.startswith(_ADDRESS):
-        return told
-    return f"{'' if raw else _ADDRESS}sha256:{sha256(told.encode()).hexdigest()[:_DIGITS]}"
+    reported = raw.decode() or _ADDRESS + address
+    if len(reported.encode()) <= OWNER_BYTES_MAX and not account.startswith(_ADDRESS):
+        return reported
+    return f"{'' if raw else _ADDRESS}sha256:{sha256(reported.encode()).hexdigest()[:_DIGITS]}"
 
 
 def may_use(owner: str, asker: str) -> bool:

@@ -196,11 +196,12 @@ def _unescaped(text: bytes) -> bytes | None:
 class SentAnswers:
     """Encodes answers to requests whose message is stored, as the general path would."""
 
-    def __init__(self, told: Mapping[str, str], *, language: str, version: int) -> None:
+    def __init__(self, reported: Mapping[str, str], *, language: str, version: int) -> None:
         """
-        @param told: fields of every answer, besides those that locate its message.
+        @param reported: fields of every answer, besides those that locate its message.
         """
-        texts = {name: json.dumps(text, ensure_ascii=False).replace("%", "%%") for name, text in told.items()}
+        texts = {name: json.dumps(text, ensure_ascii=False).replace("%", "%%") for name,
+                 text in reported.items()}
         places = {"msgId": '"%b%016X"', "queueId": '"%d"', "queueOffset": '"%d"'}
         fields = ",".join(f'"{name}":{text}' for name, text in sorted({**texts, **places}.items()))
         self._form = (

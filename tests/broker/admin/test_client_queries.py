@@ -77,12 +77,12 @@ class ConsumerTests(Case):
     def test_passed_on(self) -> None:
         """The question goes to the consumer without the signature, its answer to the administrator."""
         opaque = self.admin.send(GET_CONSUMER_RUNNING_INFO, FIELDS)
-        (told,) = self.client.received()
-        self.assertEqual((told.code, told.is_oneway), (GET_CONSUMER_RUNNING_INFO, False))
-        self.assertEqual(told.ext_fields,
+        (reported,) = self.client.received()
+        self.assertEqual((reported.code, reported.is_oneway), (GET_CONSUMER_RUNNING_INFO, False))
+        self.assertEqual(reported.ext_fields,
                          {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true"})
         self.client.connection.dataReceived(encode_command(RemotingCommand(
-            code=0, opaque=told.opaque, flag=1, body=b'{"jstack":"x"}', remark="r"
+            code=0, opaque=reported.opaque, flag=1, body=b'{"jstack":"x"}', remark="r"
         )))
         (answer,) = self.admin.received()
         self.assertEqual((answer.opaque, answer.code, answer.body, answer.remark),
@@ -92,9 +92,9 @@ class ConsumerTests(Case):
         """The consumer gets the whole record."""
         self.asked.append(message(b"hello", topic="t"))
         self.admin.send(CONSUME_MESSAGE_DIRECTLY, {**FIELDS, "msgId": "0A000001" + "0" * 24})
-        (told,) = self.client.received()
-        self.assertEqual(told.code, CONSUME_MESSAGE_DIRECTLY)
-        self.assertEqual((decode_message(told.body).body, told.ext_fields["brokerName"]),
+        (reported,) = self.client.received()
+        self.assertEqual(reported.code, CONSUME_MESSAGE_DIRECTLY)
+        self.assertEqual((decode_message(reported.body).body, reported.ext_fields["brokerName"]),
                          (b"hello", "DEFAULT_BROKER"))
         for text in ("", "x" * 32, "0A000001", "0A000001" + "0" * 23 + "9"):
             answer = self.admin.ask(CONSUME_MESSAGE_DIRECTLY, {**FIELDS, "msgId": text})

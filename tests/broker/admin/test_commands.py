@@ -54,7 +54,7 @@ class Case(SynchronousTestCase):
         asked = self.asked
         self.status: HAStatus | None = slave() if is_slave else master()
         self.saving: Deferred[None] = succeed(None)
-        self.told = 0
+        self.reported = 0
         self.noted: list[str] = []
         self.note_status = PutStatus.PUT_OK
         self.note_refused: NotPut | None = None
@@ -69,7 +69,7 @@ class Case(SynchronousTestCase):
             AdminParts(
                 config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
                 wall_ms=asked.wall_ms, save=lambda: self.saving,
-                keep=lambda: self.saving, topics_changed=self.tell,
+                keep=lambda: self.saving, topics_changed=self.notify,
                 ha_status=lambda: self.status, stored=lambda: 7, note_deletion=self.note,
             ), clock=asked.clock,
         )
@@ -83,9 +83,9 @@ class Case(SynchronousTestCase):
         self.noted.append(topic)
         return Put(Placed([0], [0], 0, NOW_MS), succeed(self.note_status))
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Name servers would be informed."""
-        self.told += 1
+        self.reported += 1
 
     def put_topic(self, **fields: object) -> RemotingCommand:
         """Make or change a topic."""
@@ -112,7 +112,7 @@ class ChangeTests(Case):
         self.assertEqual(self.put_topic(perm=4, order="true").code, 0)
         made = self.asked.metadata.topics.get("t")
         assert made is not None
-        self.assertEqual((made.perm, made.order, self.told), (4, True, 2))
+        self.assertEqual((made.perm, made.order, self.reported), (4, True, 2))
 
     def test_types(self) -> None:
         """The type of a topic is kept, changed, and reported with the topic; MIXED needs an option."""
@@ -149,7 +149,7 @@ class ChangeTests(Case):
             answer = self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR)
         self.assertNotIn("w", self.asked.metadata.topics.entries)
-        self.assertEqual(self.told, 1)
+        self.assertEqual(self.reported, 1)
 
     def test_list_of_groups(self) -> None:
         """All of them, or none."""
@@ -195,7 +195,7 @@ class ChangeTests(Case):
             answer = self.put_topic(**fields)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
             self.assertIn(word, answer.remark or "")
-        self.assertEqual((self.asked.metadata.topics.entries, self.told), (before, 0))
+        self.assertEqual((self.asked.metadata.topics.entries, self.reported), (before, 0))
 
     def test_delete_topic(self) -> None:
         """With its queues and what was consumed of it; one of the same name begins at 0. Others stay."""

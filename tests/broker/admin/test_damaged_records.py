@@ -44,7 +44,7 @@ class DamagedRecordsTests(SynchronousTestCase):
         answer: RemotingCommand = self.client.ask(code, fields, body)  # type: ignore[attr-defined]
         return answer
 
-    def test_told(self) -> None:
+    def test_reported(self) -> None:
         """The offsets that are known."""
         self.assertEqual(json.loads(self.ask(GET_DAMAGED_RECORDS).body), {"offsets": []})
         self.asked.store.bad_records.note(self.offset, "why")

@@ -66,10 +66,10 @@ class ResetTests(SynchronousTestCase):
         self.join()
         answer = self.reset(NOW_MS + 1000, offset=-1, queueId=-1)
         self.assertEqual((answer.code, answer.body), (0, self.table_of(1, 1)))
-        (told,) = self.consumer.received()
-        self.assertTrue(told.is_oneway)
-        self.assertEqual((told.code, told.body), (RESET_CONSUMER_CLIENT_OFFSET, answer.body))
-        self.assertEqual((told.ext_fields["group"], told.ext_fields["topic"]), ("g", "t"))
+        (reported,) = self.consumer.received()
+        self.assertTrue(reported.is_oneway)
+        self.assertEqual((reported.code, reported.body), (RESET_CONSUMER_CLIENT_OFFSET, answer.body))
+        self.assertEqual((reported.ext_fields["group"], reported.ext_fields["topic"]), ("g", "t"))
 
     def test_forwards(self) -> None:
         """Only if it is forced; a time of -1 is the end."""
@@ -110,8 +110,8 @@ class ResetTests(SynchronousTestCase):
         self.assertEqual([offsets.query("g", "t", queue_id) for queue_id in range(2)], [2, 3])
         self.join()
         self.assertEqual(self.reset(0, queueId=1, offset=3).body, one)
-        (told,) = self.consumer.received()
-        self.assertEqual((told.code, told.body), (RESET_CONSUMER_CLIENT_OFFSET, one))
+        (reported,) = self.consumer.received()
+        self.assertEqual((reported.code, reported.body), (RESET_CONSUMER_CLIENT_OFFSET, one))
         answer = self.reset(0, group="new", queueId=1, offset=3)
         self.assertEqual(answer.code, Code.SUBSCRIPTION_GROUP_NOT_EXIST)
 

@@ -195,9 +195,9 @@ class CommandTests(Case):
         """Answered when the change is on the disk; name servers are informed where it concerns them."""
         self.build()
         self.assertEqual(self.client.ask(UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n").code, 0)
-        self.assertEqual((self.asked.config.broker_permission, self.told), (4, 1))
+        self.assertEqual((self.asked.config.broker_permission, self.reported), (4, 1))
         self.assertEqual(self.client.ask(UPDATE_BROKER_CONFIG, {}, b"topicsMax=5\n").code, 0)
-        self.assertEqual(self.told, 1)
+        self.assertEqual(self.reported, 1)
         self.assertEqual(self.client.ask(UPDATE_BROKER_CONFIG, {}, b"topicMax=5\n").code, Code.SYSTEM_ERROR)
 
     def test_slave(self) -> None:

@@ -27,7 +27,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest
 from protocols.wire.rocketmq.message import decode_message
-from tests.broker.support import Told, config_of, message, open_log
+from tests.broker.support import Reported, config_of, message, open_log
 
 
 class LiveBroker(ServerFactory):
@@ -44,11 +44,12 @@ class LiveBroker(ServerFactory):
         self.reactor: Any = self._thread.reactor
         self.is_java = is_java
         self.refuses: dict[bytes, int] = {}
-        told = Told()
-        self.log = open_log(MemoryDisk(), config=config_of(mapped_file_size_commit_log=1 << 16), events=told)
+        reported = Reported()
+        self.log = open_log(MemoryDisk(), config=config_of(mapped_file_size_commit_log=1 << 16),
+                            events=reported)
         self._turn = Turn(self.reactor, lambda failure: failure.raiseException())
         self._reads = LogReads(self.log, clock=self.reactor, turn=self._turn, bad=BadRecords())
-        told.also.append(self._reads.grown)
+        reported.also.append(self._reads.grown)
         self._connections: set[CommandConnection] = set()
         self._port: Any = None
         self.port = 0

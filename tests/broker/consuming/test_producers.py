@@ -99,5 +99,5 @@ class _Member:
     is_congested = False
     unsent_bytes = 0
 
-    def tell(self, command: Any) -> None:
-        """See L{Member.tell}."""
+    def notify(self, command: Any) -> None:
+        """See L{Member.notify}."""

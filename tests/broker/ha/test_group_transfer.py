@@ -162,10 +162,10 @@ class CommitTests(SynchronousTestCase):
         self.log = MemoryLog()
         self.log.is_lazy = True
         self.failures: list[Failure] = []
-        self.told = 0
+        self.reported = 0
 
         def flushed() -> None:
-            self.told += 1
+            self.reported += 1
 
         self.service = FlushedPuts(
             self.log, pending_max=100, failed=self.failures.append, flushed=flushed
@@ -187,7 +187,7 @@ class CommitTests(SynchronousTestCase):
         self.log.finish_flush()
         for other in others:
             self.assertIs(self.successResultOf(other), OK)
-        self.assertEqual((self.log.flushes, self.told), ([], 2))
+        self.assertEqual((self.log.flushes, self.reported), ([], 2))
 
     def test_a_flushed_put_does_not_wait(self) -> None:
         """Nothing to wait for."""

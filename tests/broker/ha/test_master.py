@@ -22,7 +22,7 @@ from protocols.rocketmq.ha import HAConnection
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, TRANSFER_HEADER_SIZE, encode_report
 from protocols.wire.rocketmq.layout import HEAD, MAGIC_V1
 from tests.broker.ha.fakes import FILE_SIZE, HATransport, MemoryLog, plug, unplug
-from tests.broker.support import Told
+from tests.broker.support import Reported
 
 HEARTBEAT_MS, LIMIT_MS = 5000, 20_000
 
@@ -71,7 +71,7 @@ class MasterCase(SynchronousTestCase):
         self.clock = Clock()
         self.commit_log = MemoryLog(bytes(at % 251 for at in range(size)))
         self.failures: list[Failure] = []
-        self.events = Told()
+        self.events = Reported()
         self.master = HAMaster(
             HAConfig(**{"ha_allowed_hosts": ("*",), **options}), self.commit_log, self.clock,
             events=self.events, failed=self.failures.append,
@@ -150,7 +150,7 @@ class StreamTests(MasterCase):
                     self.assertEqual(frames[-1][0] + len(frames[-1][1]), start + 9)
                     self.assertEqual(len(frames), 1)
 
-    def test_told_of_reports(self) -> None:
+    def test_reported_of_reports(self) -> None:
         """Of a report that says more than those before, after the puts that waited for it."""
         log = self.make(100, broker_role="SYNC_MASTER")
         slave = Slave(self)
@@ -158,15 +158,15 @@ class StreamTests(MasterCase):
         slave.frames()
         log.put(b"abc")
         self.master.appended()
-        told: list[str] = []
+        reported: list[str] = []
         put = self.master.transfers.wait(103, needed=1, deadline_ms=1000)
-        put.addCallback(lambda _status: told.append("put"))
-        self.events.acknowledged = lambda: told.append("acked")  # type: ignore[method-assign]
+        put.addCallback(lambda _status: reported.append("put"))
+        self.events.acknowledged = lambda: reported.append("acked")  # type: ignore[method-assign]
         slave.report(100)
-        self.assertEqual(told, [])
+        self.assertEqual(reported, [])
         slave.report(103)
         slave.report(103)
-        self.assertEqual(told, ["put", "acked"])
+        self.assertEqual(reported, ["put", "acked"])
 
     def test_unflushed_bytes_are_not_sent(self) -> None:
         """What is not on stable storage is not shipped; it is as soon as it is."""
@@ -454,8 +454,8 @@ class AckTests(MasterCase):
                     self.assertNoResult(put)
                 else:
                     self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
-        told = [one for one in events if "followed another log" in str(one.get("log_format"))]
-        self.assertEqual([one["ack_offset"] for one in told], [size + 3])
+        reported = [one for one in events if "followed another log" in str(one.get("log_format"))]
+        self.assertEqual([one["ack_offset"] for one in reported], [size + 3])
 
     def test_asks_for_everything(self) -> None:
         """An empty slave reports 1, to be sent all: it counts at once."""

@@ -412,7 +412,7 @@ class StoppedTests(ClientCase):
         self.assertIn("begins at 4096, ours ends at 4096: there is nothing to compare",
                       self.stopped_by_a_later_begin(FILE_SIZE))
 
-    def test_master_does_not_tell(self) -> None:
+    def test_master_does_not_notify(self) -> None:
         """A master that cannot be asked is tried none the less."""
         self.make(MemoryLog(stream(3000)), master_range=lambda: fail(ConnectionRefusedError()))
         client, _ = self.endpoint.succeed()
@@ -432,8 +432,8 @@ class StoppedTests(ClientCase):
             for _ in range(4):
                 self.pass_time(5000)
                 self.send(client, end)
-        told = [event for event in events if event["log_level"] is LogLevel.error]
-        self.assertEqual((len(told), self.commit_log.data), (1, data))
+        reported = [event for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual((len(reported), self.commit_log.data), (1, data))
         self.assertIn("ends below bytes that we reported", self.slave.status().problem)
         self.send(client, end, data[end:])
         self.pass_time(100)

@@ -190,8 +190,8 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual(sorted(self.metadata.groups.entries), ["G1", "GMine"])
         self.assertEqual(self.metadata.consumer_offsets.query("GMine", "Mine", 0), 7)
         self.assertEqual((self.metadata.delay_offsets.get(17), self.metadata.delay_offsets.get(3)), (9, 22))
-        told = [event["names"] for event in events if "are kept" in event["log_format"]]
-        self.assertEqual(told, ["Mine", "GMine"])
+        reported = [event["names"] for event in events if "are kept" in event["log_format"]]
+        self.assertEqual(reported, ["Mine", "GMine"])
 
     def test_stopped(self) -> None:
         """While replication is stopped, the master may be another one: nothing is asked."""
@@ -293,8 +293,8 @@ class SlaveTests(SynchronousTestCase):
             self.master.failing = {}
             self.round()
             self.round()
-        told = [(event["log_level"], event["item"]) for event in events if "item" in event]
-        self.assertEqual(told, [(LogLevel.warn, "topics"), (LogLevel.info, "topics")])
+        reported = [(event["log_level"], event["item"]) for event in events if "item" in event]
+        self.assertEqual(reported, [(LogLevel.warn, "topics"), (LogLevel.info, "topics")])
 
     def test_log_without_a_master(self) -> None:
         """A round that asks nobody says nothing of what failed before: it is not copied again."""

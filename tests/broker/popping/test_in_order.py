@@ -218,11 +218,11 @@ class WaitingTests(OrderCase):
         (a,) = self.ordered(maxMsgNums=1)
         self.poll()
         self.assertEqual(self.answered(), [])
-        told = self.client.send(self.ack_of(a))
+        reported = self.client.send(self.ack_of(a))
         self.settle()
-        told += self.client.received()
-        self.assertEqual(sorted((one.opaque, one.code) for one in told), [(3, 0), (9, 0)])
-        (b,) = [one for answer in told if answer.opaque == 9 for one in self.given(answer)]
+        reported += self.client.received()
+        self.assertEqual(sorted((one.opaque, one.code) for one in reported), [(3, 0), (9, 0)])
+        (b,) = [one for answer in reported if answer.opaque == 9 for one in self.given(answer)]
         self.assertEqual(b.body, b"b")
 
     def test_freed_by_time(self) -> None:

@@ -55,7 +55,7 @@ class NamesTests(PopCase):
         self.assertEqual(self.popped("shop", "eu_orders"), [])
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
 
-    def test_no_group_told(self) -> None:
+    def test_no_group_reported(self) -> None:
         """
         A record of RocketMQ does not name its group: it is given if there is only one that it may be of.
         """

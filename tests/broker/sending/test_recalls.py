@@ -59,11 +59,11 @@ class RecallTests(TimerCase):
 
     def test_refused_with_region(self) -> None:
         """A refusal has the region and the trace switch, too, as RocketMQ's has, and is counted once."""
-        told = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        reported = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         for handle, topic in (("x", "T1"), (self.handle(b"a", 5000), "T9")):
             answer = self.recall(handle, topic)
             self.assertNotEqual(answer.code, 0)
-            self.assertEqual(answer.ext_fields, told)
+            self.assertEqual(answer.ext_fields, reported)
         self.assertEqual(sum(
             count for (code, _), count in self.parts.refusals.counts.items() if code == RECALL_MESSAGE
         ), 2)

@@ -45,14 +45,14 @@ class ScheduleCase(SynchronousTestCase):
     def make(self, levels: str = "1s 5s 10s", **store: int) -> None:
         """Started; also once more on the same disk, and with the same offsets."""
         self.writing = Writing(self.disk, store={"message_delay_level": levels, **store})
-        self.told: list[tuple[str, int, int]] = []
+        self.reported: list[tuple[str, int, int]] = []
         self.topics = self.writing.broker.metadata.topics
         self.skew_ms = 0
         own = OwnAddress()
         own.bind("10.0.0.9", 10911)
         self.schedule = ScheduleMessageService(
             self.writing.store, self.offsets, self.writing.pipeline, own=own,
-            clock=self.writing.clock, wall_ms=self.wall_ms, topic_of=self.tell,
+            clock=self.writing.clock, wall_ms=self.wall_ms, topic_of=self.notify,
         )
         for name in ("T1", "T2"):
             self.topics.put(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4), 1)
@@ -60,9 +60,9 @@ class ScheduleCase(SynchronousTestCase):
         self.schedule.start()
         self.settle()
 
-    def tell(self, topic: str, queue_id: int, offset: int) -> TopicConfig | None:
+    def notify(self, topic: str, queue_id: int, offset: int) -> TopicConfig | None:
         """A message goes to this queue."""
-        self.told.append((topic, queue_id, offset))
+        self.reported.append((topic, queue_id, offset))
         return self.topics.get(topic)
 
     def tearDown(self) -> None:
@@ -137,12 +137,12 @@ class DeliveryTests(ScheduleCase):
         self.wait(1)
         self.assertEqual(self.schedule.waiting, {1: 0, 2: 0, 3: 0, 1_000_001: 0})
 
-    def test_told(self) -> None:
+    def test_reported(self) -> None:
         """Where each message goes is reported when it is delivered, and where it was stored."""
         self.put(delayed(b"one", 1, topic="T2", queue_id=3))
-        self.assertEqual(self.told, [])
+        self.assertEqual(self.reported, [])
         self.wait(1.2)
-        self.assertEqual(self.told, [("T2", 3, 0)])
+        self.assertEqual(self.reported, [("T2", 3, 0)])
 
     def test_exactly(self) -> None:
         """The timer is set for the moment, not for the next look."""

@@ -19,7 +19,7 @@ from dledger.rocketmq.store.records.records import NewMessage
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import Message
-from tests.base.told_spans import ToldSpans
+from tests.base.reported_spans import ReportedSpans
 from tests.broker.popping.rig import PopCase
 from tests.broker.send_support import Sending, send_of
 from tests.broker.support import message, plain
@@ -38,7 +38,7 @@ class TracedSending(Sending):
     """A broker with spans."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.spans = ToldSpans()
+        self.spans = ReportedSpans()
         self.trace = MessageTrace(self.spans)
         super().__init__(*arguments, **options)
 
@@ -159,7 +159,7 @@ class WriterTests(SynchronousTestCase):
     """What is added, and where there is no room."""
 
     def setUp(self) -> None:
-        self.spans = ToldSpans()
+        self.spans = ReportedSpans()
         self.trace = MessageTrace(self.spans)
         self.inner = PlayedWriter()
 
@@ -250,7 +250,7 @@ class DeliverTests(PopCase):
     def make(self, **options: Any) -> None:
         """With spans."""
         self.patch(Sending, "trace", None)
-        self.spans = ToldSpans()
+        self.spans = ReportedSpans()
         Sending.trace = MessageTrace(self.spans)
         super().make(**options)
 

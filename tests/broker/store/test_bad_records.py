@@ -15,7 +15,7 @@ class BadRecordsTests(SynchronousTestCase):
 
     def test_once_each_and_bounded(self) -> None:
         """The log of a disk that rots does not grow without end."""
-        self.patch(bad_records, "TOLD_MAX", 3)
+        self.patch(bad_records, "REPORTED_MAX", 3)
         bad = BadRecords()
         with capturedLogs() as events:
             for offset in (1, 1, 2, 3, 4, 5):

@@ -26,7 +26,7 @@ from tests.broker.ha.fakes import stream
 from tests.broker.support import (
     GOLDEN,
     LOG_SIZE,
-    Told,
+    Reported,
     close_log,
     config_of,
     log_bytes,
@@ -99,7 +99,7 @@ class LogContract(_Case):
             with mock.patch.object(LogSegments, "pread", side_effect=AssertionError("the disk is read")):
                 seen.append(log.read(log.end_offset - size, size))
 
-        log = open_log(self.disk, config=self.config(), events=Told(grown))
+        log = open_log(self.disk, config=self.config(), events=Reported(grown))
         for _ in range(2):
             log.append([[message()]], NOW)
         self.assertEqual(seen, [log.read(0, size), log.read(size, size)])
@@ -234,11 +234,11 @@ class LogContract(_Case):
 
     def test_a_cut_ends_at_a_record(self) -> None:
         """The log ends with the last record below; the rest is zero, and can be written again."""
-        told = Told()
-        log = self.open(events=told)
+        reported = Reported()
+        log = self.open(events=reported)
         filled(log)
         whole = log_bytes(log)
-        cuts = told.cuts
+        cuts = reported.cuts
         ends = [0, *(one.physical_offset + one.size for one in messages_in(log))]
         self.assertEqual(log.cut(log.end_offset + 5), log.end_offset)
         self.assertEqual(cuts, [])

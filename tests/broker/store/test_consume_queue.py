@@ -81,14 +81,14 @@ class QueueContract(_Case):
             put = self.fill(queue, 25)
             queue.write()
             self.disk.unlink(path)
-            told: list[bool] = []
+            reported: list[bool] = []
 
-            def losing(told: list[bool] = told) -> None:
-                told.append(self.disk.exists(f"{self.root}/{400:020d}"))
+            def losing(reported: list[bool] = reported) -> None:
+                reported.append(self.disk.exists(f"{self.root}/{400:020d}"))
 
             queue = self.open(log_end=log_end, is_trusted=True, crashed=True, losing=losing)
             self.assertEqual((self.units(queue), queue.has_lost), (put[:10], has_lost))
-            self.assertEqual(told, [True] if has_lost else [])
+            self.assertEqual(reported, [True] if has_lost else [])
             self.assertFalse(self.disk.exists(f"{self.root}/{400:020d}"))
             self.fill(queue, 15, 10)
             self.assertEqual(self.units(queue), put)
@@ -210,10 +210,10 @@ class QueueContract(_Case):
             file = self.disk.open(f"{self.root}/{offset:020d}")
             file.pwrite(data, at)
             file.close()
-        told: list[bool] = []
+        reported: list[bool] = []
         queue = self.open(log_begin=2000, log_end=300 * 15, is_trusted=True, crashed=True,
-                          losing=lambda: told.append(True))
-        self.assertEqual((self.units(queue), queue.has_lost, told), (put[7:15], True, [True]))
+                          losing=lambda: reported.append(True))
+        self.assertEqual((self.units(queue), queue.has_lost, reported), (put[7:15], True, [True]))
         self.fill(queue, 21, 15)
         self.assertEqual(self.units(queue), put[7:])
 

@@ -147,12 +147,12 @@ class ConsumeQueuesTests(SynchronousTestCase):
 
     def opened(self, log_begin: int, *, is_lost: bool) -> ConsumeQueues:
         """The queues of a log that ends at 2500. @param is_lost: the start must notice a loss."""
-        told: list[bool] = []
+        reported: list[bool] = []
         again = ConsumeQueues.open(
             config_of(), self.disk, log_begin=log_begin, log_end=2500, is_trusted=True, crashed=False,
-            torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: told.append(True),
+            torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: reported.append(True),
         )
-        self.assertEqual((again.has_lost, bool(told)), (is_lost, is_lost))
+        self.assertEqual((again.has_lost, bool(reported)), (is_lost, is_lost))
         return again
 
     def test_expired_files_are_not_missed(self) -> None:
@@ -232,13 +232,13 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.put("T", 0, 0, 0)
         self.flush()
         self.disk.unlink(f"base/consumequeue/T/0/{0:020d}")
-        told: list[bool] = []
+        reported: list[bool] = []
         for log_end, lost in ((0, []), (10, [True])):
             again = ConsumeQueues.open(
                 config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=True, crashed=False,
-                torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: told.append(True),
+                torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: reported.append(True),
             )
-            self.assertEqual((told, again.has_lost), (lost, bool(lost)))
+            self.assertEqual((reported, again.has_lost), (lost, bool(lost)))
 
     def test_open_queues_are_bounded(self) -> None:
         """A share of the descriptors, within bounds."""

@@ -85,10 +85,10 @@ class GroupFlushTests(SynchronousTestCase):
     def note(self, name: str) -> Deferred[Captured | None]:
         """Ask for a flush, and note when it is done."""
         done = self.group.flush()
-        done.addBoth(self._told, name)
+        done.addBoth(self._reported, name)
         return done
 
-    def _told(self, result: Captured | None | Failure, name: str) -> Captured | None | Failure:
+    def _reported(self, result: Captured | None | Failure, name: str) -> Captured | None | Failure:
         self.order.append(name)
         return result
 
@@ -97,7 +97,7 @@ class GroupFlushTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(self.group.flush()))
         self.assertEqual(self.calls, [])
 
-    def test_told_when_it_counts(self) -> None:
+    def test_reported_when_it_counts(self) -> None:
         """The store finishes the job before the caller hears of it; the job has run once."""
         done = self.ask()
         self.assertNoResult(done)

@@ -16,7 +16,7 @@ from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.wire.framing import FrameBuffer
 from protocols.wire.rocketmq.broker_frames import ReadAnswer, ReadRequest, decode_broker_frame, request_parts
 from protocols.wire.rocketmq.message import Message, decode_message
-from tests.broker.support import LOG_SIZE, Told, config_of, message, messages_in, open_log, some_message
+from tests.broker.support import LOG_SIZE, Reported, config_of, message, messages_in, open_log, some_message
 from tests.protocols.fakes import FakeTransport, turn_of
 from tests.protocols.test_commands import Seen
 
@@ -174,10 +174,10 @@ class LogReadsTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.turn = turn_of(self.clock)
-        told = Told()
-        self.log = open_log(MemoryDisk(), events=told)
+        reported = Reported()
+        self.log = open_log(MemoryDisk(), events=reported)
         self.reads = LogReads(self.log, clock=self.clock, turn=self.turn, bad=BadRecords())
-        told.also.append(self.reads.grown)
+        reported.also.append(self.reads.grown)
         self.connection, self.transport = self.connected()
         self.numbers = iter(range(1, 10_000))
 

@@ -323,10 +323,10 @@ class ServiceTests(Rig):
 
     def slices(self, size: int, *, behind: int) -> list[int]:
         """Bytes in each of three turns, with records of one size; a fixed number is behind, all the time."""
-        told: list[int] = []
+        reported: list[int] = []
 
         def step(bound: int, bytes_max: int) -> Arrived:
-            told.append(bytes_max)
+            reported.append(bytes_max)
             self.dispatcher.offset += 20 * size
             self.dispatcher.dispatched += 20
             return set()
@@ -340,7 +340,7 @@ class ServiceTests(Rig):
         for _ in range(3):
             service._turn()
         service.stop()
-        return told[1:3]
+        return reported[1:3]
 
     def test_a_turn_is_kept_short(self) -> None:
         """Few records in a turn; a part of what is behind, if that is more; never more than both bounds."""

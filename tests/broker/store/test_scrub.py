@@ -157,8 +157,8 @@ class ScrubTests(SynchronousTestCase):
         self.patch(self.disk, "open", fail)
         with capturedLogs() as events:
             self.rounds(self.scrub(), 4)
-        told = [one for one in events if "checking the log" in one["log_format"]]
-        self.assertGreaterEqual(len(told), 1)
+        reported = [one for one in events if "checking the log" in one["log_format"]]
+        self.assertGreaterEqual(len(reported), 1)
         with capturedLogs() as events, mock.patch.object(self.disk, "open", side_effect=OSError(5, "broken")):
             self.rounds(self.scrub(), 4)
         self.assertEqual(len([one for one in events if "checking the log" in one["log_format"]]), 1)

@@ -84,9 +84,9 @@ class UnitMendingTests(SynchronousTestCase):
             self.disk.spoil(path, at, size)
             with capturedLogs() as events:
                 self.assertEqual(self.consumed(), self.all_bodies())
-            told = [event for event in events if "cannot read units" in event["log_format"]]
-            self.assertEqual([event["gone"] for event in told], [0] * len(told))
-            self.assertTrue(told)
+            reported = [event for event in events if "cannot read units" in event["log_format"]]
+            self.assertEqual([event["gone"] for event in reported], [0] * len(reported))
+            self.assertTrue(reported)
             self.assertEqual(self.opened.units()["T1", 0], self.units)
             self.assertFalse(self.disk._inode(path).bad)
             self.assertEqual(self.queue().mended, {})

@@ -97,8 +97,8 @@ class TornTests(EndCase):
         half, put, tries = self.half(), PutPipeline.put, iter((True, False))
 
         def failing(pipeline: PutPipeline, messages: Any, *, waits: bool = True) -> Any:
-            if messages[0].body == b"0" and (is_told := next(tries, None)) is not None:
-                if is_told:
+            if messages[0].body == b"0" and (is_reported := next(tries, None)) is not None:
+                if is_reported:
                     raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "a test")
                 return put(pipeline, [], waits=waits)._replace(
                     done=succeed(PutStatus.SERVICE_NOT_AVAILABLE)

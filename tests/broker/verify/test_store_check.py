@@ -85,8 +85,8 @@ class StoreCase(ServiceCase):
         """There is one of this kind, and no more than C{count} of any."""
         report = self.verify()
         self.assertEqual(report.findings_count, count, report.findings)
-        told = [f"{one.file}: {one.sentence}; {one.mend}" for one in report.findings]
-        self.assertTrue(any(all(word in one for word in words) for one in told), told)
+        reported = [f"{one.file}: {one.sentence}; {one.mend}" for one in report.findings]
+        self.assertTrue(any(all(word in one for word in words) for one in reported), reported)
         self.assertFalse(report.is_clean)
 
 
@@ -384,9 +384,9 @@ class SmallFileTests(StoreCase):
         """Short, or of a later time than the newest message."""
         self.disk.write_file("base/checkpoint", b"\x7f" * 100)
         report = self.verify()
-        told = " ".join(one.sentence for one in report.findings)
-        self.assertIn("it has 100 bytes", told)
-        self.assertIn("is after the newest message", told)
+        reported = " ".join(one.sentence for one in report.findings)
+        self.assertIn("it has 100 bytes", reported)
+        self.assertIn("is after the newest message", reported)
 
     def test_mark(self) -> None:
         """Neither slot is sound."""
@@ -397,6 +397,6 @@ class SmallFileTests(StoreCase):
         """A malformed file is a complaint; with a sound copy the next start takes that."""
         self.disk.write_file("base/config/topics.json.bak", self.disk.read_file("base/config/topics.json"))
         self.disk.write_file("base/config/topics.json", b"{nonsense")
-        told = [one for one in self.verify().findings if one.file == "base/config/topics.json"]
-        self.assertEqual(len(told), 1)
-        self.assertIn("topics.json.bak is there", told[0].mend)
+        reported = [one for one in self.verify().findings if one.file == "base/config/topics.json"]
+        self.assertEqual(len(reported), 1)
+        self.assertIn("topics.json.bak is there", reported[0].mend)

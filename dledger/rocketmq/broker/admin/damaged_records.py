@@ -2,7 +2,7 @@
 """
 A master's damaged records, and the sound copies that slaves offer: requests of our own.
 
-    90908   reports the offsets of the damaged records: {"offsets": [...]}, at most L{TOLD_MAX}
+    90908   reports the offsets of the damaged records: {"offsets": [...]}, at most L{REPORTED_MAX}
     90909   offers a copy: C{offset}, and the bytes of the whole record as the body
 
 Rule: both are answered only to hosts whose slaves this master accepts (C{ha_allowed_hosts}). Whether a copy
@@ -27,7 +27,7 @@ GET_DAMAGED_RECORDS = 90_908
 OFFER_RECORD = 90_909
 
 #: Offsets in one answer.
-TOLD_MAX = 64
+REPORTED_MAX = 64
 
 
 class DamagedRecords(CommandGroup):
@@ -41,7 +41,7 @@ class DamagedRecords(CommandGroup):
 
     def handlers(self) -> Handlers:
         """By request code."""
-        return {GET_DAMAGED_RECORDS: self._tell, OFFER_RECORD: self._offered}
+        return {GET_DAMAGED_RECORDS: self._notify, OFFER_RECORD: self._offered}
 
     def _check(self, connection: CommandConnection) -> None:
         """@raise Refused: this broker is a slave, or accepts no slaves of that host."""
@@ -52,9 +52,9 @@ class DamagedRecords(CommandGroup):
         if refusal:
             raise Refused(Code.NO_PERMISSION, refusal)
 
-    def _tell(self, connection: CommandConnection, request: RemotingCommand) -> None:
+    def _notify(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._check(connection)
-        offsets = self._store.bad_records.offsets()[:TOLD_MAX]
+        offsets = self._store.bad_records.offsets()[:REPORTED_MAX]
         connection.answer(request, body=wire_json({"offsets": offsets}))
 
     def _offered(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -121,7 +121,7 @@ class HAResolve(CommandGroup):
             "setAside": directories(self._disk, self._store.config.commit_log_path),
         }
         if status.difference is not None:
-            document.update(_told(status.difference))
+            document.update(_reported(status.difference))
             messages, counted_to = count_records(log, status.difference.common_end)
             document.update(messages=messages, countedTo=counted_to)
         return document
@@ -140,7 +140,7 @@ class HAResolve(CommandGroup):
         Deferred.fromCoroutine(answer()).addErrback(failed)
 
 
-def _told(difference: Difference) -> JsonObject:
+def _reported(difference: Difference) -> JsonObject:
     return {
         "reason": difference.reason, "differsAt": difference.offset, "commonEnd": difference.common_end,
         "ourProblem": difference.our_problem, "masterProblem": difference.master_problem,

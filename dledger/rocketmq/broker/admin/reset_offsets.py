@@ -106,16 +106,16 @@ class ResetOffsets(CommandGroup):
         if is_ours:
             self._commit(name, group, entries)
         body = queue_table(self._config.broker_name, ((name, one, b"%d" % at) for one, at in entries))
-        told = self._table.tell(group, RemotingCommand(
+        reported = self._table.notify(group, RemotingCommand(
             code=RESET_CONSUMER_CLIENT_OFFSET, opaque=0, body=body,
             ext_fields={"topic": name, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"},
         ))
-        if not told and not is_ours:
+        if not reported and not is_ours:
             raise Refused(CONSUMER_NOT_ONLINE, "Consumer not online, so can not reset offset, "
                           f"Group: {group} Topic: {name} Timestamp: {timestamp_ms}")
         self.log.info(
             "offsets of group {group} in {topic} are reset to {timestamp_ms} by {address}, {count} consumers",
-            group=group, topic=name, timestamp_ms=timestamp_ms, address=connection.address, count=told,
+            group=group, topic=name, timestamp_ms=timestamp_ms, address=connection.address, count=reported,
         )
         if not is_ours:
             connection.answer(request, body=body)

@@ -238,14 +238,14 @@ class ConsumerTable:
             code=NOTIFY_CONSUMER_IDS_CHANGED, opaque=0, ext_fields={"consumerGroup": name}
         )
         for member in group.members:
-            member.tell(command)
+            member.notify(command)
 
-    def tell(self, name: str, command: RemotingCommand) -> int:
+    def notify(self, name: str, command: RemotingCommand) -> int:
         """Send every member of a group a one-way request. @return: the number of members."""
         group = self._groups.get(name)
         members = () if group is None else tuple(group.members)
         for member in members:
-            member.tell(command)
+            member.notify(command)
         return len(members)
 
     # -- queries ---------------------------------------------------------------------------------

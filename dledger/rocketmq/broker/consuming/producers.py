@@ -40,7 +40,7 @@ class Member(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait for it then."""
 
-    def tell(self, command: RemotingCommand) -> None:
+    def notify(self, command: RemotingCommand) -> None:
         """Send a one-way request."""
 
 

@@ -54,14 +54,14 @@ class SendAnswers:
     Writes answers, and counts those that are no plain success. Each contains the region and the trace switch
     of the broker.
 
-    @ivar told: these two, by the names of their fields.
+    @ivar reported: these two, by the names of their fields.
     """
 
     def __init__(self, config: BrokerConfig, own: OwnAddress, refusals: RefusalCounts) -> None:
         self._own = own
         self._refusals = refusals
-        self.told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
-        self._form = SentAnswers(self.told, language="PYTHON", version=VERSION)
+        self.reported = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self._form = SentAnswers(self.reported, language="PYTHON", version=VERSION)
 
     def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:
         """Answers to plain requests whose messages are stored."""
@@ -78,7 +78,7 @@ class SendAnswers:
         return [
             encode_command(RemotingCommand(
                 code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
-                ext_fields=self.told,
+                ext_fields=self.reported,
             ))
             for opaque, _, _ in sends
         ]
@@ -102,14 +102,14 @@ class SendAnswers:
         if send.recall_handle:
             ids["recallHandle"] = send.recall_handle
         connection.answer(request, code=status.remoting_code, ext_fields={
-            **self.told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
+            **self.reported, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
             "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),
         })
 
     def refuse(self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str) -> None:
         """Answer a request whose messages are not stored."""
         self._refusals.refused(connection.address, request.code, code, remark)
-        connection.answer(request, code=int(code), remark=remark, ext_fields=self.told)
+        connection.answer(request, code=int(code), remark=remark, ext_fields=self.reported)
 
 
 def put_refusal(error: NotPut) -> tuple[int, str]:

@@ -220,10 +220,10 @@ class PutPipeline:
             self._failed(reason)
             raise NotPut(PutStatus.UNKNOWN_ERROR, reason) from error
         except DLedgerError as error:
-            self._tell(_why(error))
+            self._notify(_why(error))
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
         if self._problem:
-            self._tell("")
+            self._notify("")
         count = len(messages)
         self.stored += count
         if not put.done.called:
@@ -233,7 +233,7 @@ class PutPipeline:
             self.put_s.observe(self._seconds() - began_s)
         return put
 
-    def _tell(self, problem: str) -> None:
+    def _notify(self, problem: str) -> None:
         """Log the beginning and the end of a problem for which the store refuses messages."""
         if problem and not self._problem:
             self.log.warn("messages are refused: {reason}", reason=problem)

@@ -85,7 +85,7 @@ class KeyIndex:
         self._last_name = 0
         self._marked: IndexMark | None = None
         self._back_to = _FORWARD
-        self._is_flushing = self._has_new_file = self._told_scarce = False
+        self._is_flushing = self._has_new_file = self._reported_scarce = False
         self._to_close: list[IndexFile] = []
 
     @classmethod
@@ -457,8 +457,8 @@ class KeyIndex:
     def failed(self, error: OSError) -> None:
         """Writing or reading has failed: if it was not for want of room, nothing is put any more."""
         if is_no_room(error):
-            if not self._told_scarce:
-                self._told_scarce = True
+            if not self._reported_scarce:
+                self._reported_scarce = True
                 self.log_events.error("index: {error}; it is tried again", error=str(error))
         elif not self.why_failed:
             self.why_failed = str(error)

@@ -235,7 +235,7 @@ class ReputMessageService:
         self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
         self._passed_turns = 0
         self._bulk_turns = 0
-        self._is_deferred = self._waits_for_slaves = self._told_scarce = False
+        self._is_deferred = self._waits_for_slaves = self._reported_scarce = False
         self._gives_way = gives_way
         self._arrived = arrived
         self.bound = bound
@@ -301,8 +301,8 @@ class ReputMessageService:
                 bound=bound, bytes_max=min(records * self._record_size, SLICE_BYTES_MAX)
             )
         except OSError as error:
-            if not self._told_scarce:
-                self._told_scarce = True
+            if not self._reported_scarce:
+                self._reported_scarce = True
                 self.log.error("dispatching at {offset}: {error}; it is tried again",
                                offset=self._dispatcher.offset, error=str(error))
             self._schedule(SCARCE_S)
@@ -319,7 +319,7 @@ class ReputMessageService:
         if before != self._dispatcher.offset < self.bound():
             self._schedule(0)
         else:
-            self._tell()
+            self._notify()
         if arrived:
             self._arrived(arrived)
 
@@ -345,7 +345,7 @@ class ReputMessageService:
             self._hurry()
         return waiter
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.callback(None)
@@ -357,4 +357,4 @@ class ReputMessageService:
             self._call.cancel()
             self._call = None
             self._is_deferred = self._waits_for_slaves = False
-        self._tell()
+        self._notify()

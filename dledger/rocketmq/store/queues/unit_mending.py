@@ -187,7 +187,7 @@ class UnitMending:
                 if not is_damaged and isinstance(error, OSError):
                     return False  # lack of descriptors ends by itself
                 if not is_damaged:
-                    self._told("their messages cannot be read: {error}", job, error=str(error))
+                    self._reported("their messages cannot be read: {error}", job, error=str(error))
                     return True
             if is_damaged or walk.offset == at:
                 found.has_missed = True
@@ -219,10 +219,10 @@ class UnitMending:
                     for at in run:
                         del queue.mended[at]
             except OSError as error:
-                self._told("those cannot be written where they were: {error}", job, error=str(error))
+                self._reported("those cannot be written where they were: {error}", job, error=str(error))
                 break
         self._keep(found)
-        self._told(
+        self._reported(
             "{made} were made again from the log, {written} of them were written where they were, {gone} have"
             " no message that can be read", job, made=len(found.units), written=written,
             gone=len(found.lost) - len(found.units),
@@ -243,7 +243,7 @@ class UnitMending:
             for at in old if queue is not None else ():
                 queue.mended.pop(at, None)  # type: ignore[union-attr]
 
-    def _told(self, text: str, job: _Job, **facts: object) -> None:
+    def _reported(self, text: str, job: _Job, **facts: object) -> None:
         (topic, queue_id), lost = job.found.key, job.found.lost
         self.log_events.error(
             "the disk cannot read units {low} to {high} of the consume queue {queue}: " + text,

@@ -12,12 +12,12 @@ from __future__ import annotations
 from twisted.logger import Logger
 
 #: Records that are remembered, and logged.
-TOLD_MAX = 1000
+REPORTED_MAX = 1000
 
 
 class BadRecords:
     """
-    @ivar count: damaged records in the log that are known, each counted once; at most L{TOLD_MAX}.
+    @ivar count: damaged records in the log that are known, each counted once; at most L{REPORTED_MAX}.
     """
 
     log = Logger()
@@ -36,7 +36,7 @@ class BadRecords:
 
     def note(self, offset: int, problem: str) -> None:
         """A damaged record was found. @param problem: why it is not sound."""
-        if offset in self._offsets or len(self._offsets) >= TOLD_MAX:
+        if offset in self._offsets or len(self._offsets) >= REPORTED_MAX:
             return
         self._offsets.add(offset)
         self.log.error(

@@ -97,11 +97,11 @@ async def member_paper(exam: Examiner) -> None:
     for number, tag in enumerate("ABA"):
         await exam.send(topic, f"j{number}", tag=tag)
     await exam.reaches(topic, 3)
-    told = {"one": 0, "two": 0}
+    reported = {"one": 0, "two": 0}
 
     def hear(name: str, command: RemotingCommand) -> None:
         changed = command.code == MEMBERS_CHANGED and command.ext_fields["consumerGroup"] == group
-        told[name] += changed
+        reported[name] += changed
 
     exam.asked.append(lambda command: hear("one", command))
     exam.other_asked.append(lambda command: hear("two", command))
@@ -123,7 +123,8 @@ async def member_paper(exam: Examiner) -> None:
         ids = json.loads(listed.body)["consumerIdList"] if listed.code == 0 else []
         exam.require(ids == members, f"{group} has the members {ids}, not {members}")
         table = await exam.ask(MEMBERS, {"consumerGroup": group})
-        exam.require(table.body.count(b'"clientId"') == len(members), f"of {members} {table.body!r} is told")
+        exam.require(table.body.count(b'"clientId"') == len(members),
+                     f"of {members} {table.body!r} is reported")
         answer = await exam.pull(topic, 0, group=group, sysFlag=0, subVersion=version)
         found = [one.tags for one in messages_in(answer.body)] if answer.code == 0 else []
         exam.require(found == [one for one in "ABA" if one == tag] and (answer.code == 0) == bool(tag),
@@ -137,14 +138,14 @@ async def member_paper(exam: Examiner) -> None:
     await is_right(["one", "two"], "", 3)
     await beat(exam.client, "one", "A", 1)
     await is_right(["one", "two"], "B", 2)
-    heard = dict(told)
+    heard = dict(reported)
     answer = await exam.other.ask(exam.master(), UNREGISTER, {"clientID": "two", "consumerGroup": group})
     exam.require(answer is not None and answer.code == 0, f"a member that leaves is answered with {answer}")
     await is_right(["one"], "", 1)
     await beat(exam.client, "one", "A", 1)
     await is_right(["one"], "A", 1)
-    exam.require(heard["one"] >= 2 and heard["two"] >= 1 and told["one"] > heard["one"],
-                 f"members heard of changes {heard}, then {told} times")
+    exam.require(heard["one"] >= 2 and heard["two"] >= 1 and reported["one"] > heard["one"],
+                 f"members heard of changes {heard}, then {reported} times")
     await beat(exam.other, "two", "B", 3)
     exam.other.hang_up(exam.master())
     began_ms = exam.now_ms()
@@ -182,11 +183,11 @@ async def reset_paper(exam: Examiner) -> None:
 
 async def _reset_by_time(exam: Examiner, topic: str, group: str, times: list[int]) -> None:
     """The consumers of a group hear where to begin."""
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def hear(command: RemotingCommand) -> None:
         if command.code == RESET_CLIENT and command.ext_fields["group"] == group:
-            told.append(command.body)
+            reported.append(command.body)
 
     exam.asked.append(hear)
     await exam.done(HEART_BEAT, {}, json.dumps({
@@ -200,14 +201,15 @@ async def _reset_by_time(exam: Examiner, topic: str, group: str, times: list[int
         (3, times[3] + 1, "true", 4), (3, times[0], "true", 0),
     ):
         await exam.commit(group, topic, 0, committed)
-        count = len(told)
+        count = len(reported)
         answer = await exam.reset(topic, group, wanted, timestamp=time_ms, isForce=is_forced)
         right = b'"topic":"%s"}:%d}' % (topic.encode(), wanted)
         exam.require(answer.code == 0 and right in answer.body,
                      f"a reset of {committed} to {time_ms} of {times}, forced: {is_forced}, is answered with "
                      f"{answer.code} {answer.body!r}, {wanted} is right")
         await exam.client.pause(0.05)
-        exam.require(told[count:] == [answer.body], f"consumers hear {told[count:]} of {answer.body!r}")
+        exam.require(reported[count:] == [answer.body],
+                     f"consumers hear {reported[count:]} of {answer.body!r}")
 
 
 async def _end_group(exam: Examiner, topic: str) -> None:

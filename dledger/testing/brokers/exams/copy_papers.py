@@ -77,8 +77,9 @@ async def _same_queue(exam: Examiner, target: str, place: Mapping[str, object]) 
         at = max(end - MOST, begin)
     for at, code in ((end, 19), (end + 7, 20)) if end else ():  # (A queue may have been made, and be empty.)
         answer = await _ask(exam, target, PULL, _pull(place, at, "*"))
-        told = answer.code, answer.ext_fields["nextBeginOffset"]
-        exam.require(told == (code, str(at)), f"a pull at {at} of {end} is answered by {target} with {told}")
+        reported = answer.code, answer.ext_fields["nextBeginOffset"]
+        exam.require(reported == (code, str(at)),
+                     f"a pull at {at} of {end} is answered by {target} with {reported}")
     await _ask(exam, target, PULL, {**_pull(place, begin, "*"), "sysFlag": 5, "commitOffset": STRANGE_OFFSET})
     known = await _ask(exam, target, QUERY_OFFSET, {**place, "consumerGroup": GROUP})
     exam.require(known.ext_fields.get("offset") != str(STRANGE_OFFSET),

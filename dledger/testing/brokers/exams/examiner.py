@@ -318,8 +318,8 @@ def _copy_tables(slave: BrokerMachine) -> None:
         replication.following.synchronize.synchronize()
 
 
-def _hear(told: list[Callable[[RemotingCommand], None]], _target: str, command: RemotingCommand) -> None:
-    for one in told:
+def _hear(reported: list[Callable[[RemotingCommand], None]], _target: str, command: RemotingCommand) -> None:
+    for one in reported:
         one(command)
 
 

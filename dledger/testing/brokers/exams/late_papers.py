@@ -163,11 +163,11 @@ async def _end_by_first(exam: Examiner, first: dict[str, object], questions: lis
     copy = copies[-1]["tranStateTableOffset"]
     at = await exam.end_of(OP_TOPIC)
     await exam.done(END_TRANSACTION, {**first, "commitOrRollback": ROLLBACK, "fromTransactionCheck": "true"})
-    began_ms, told = exam.now_ms(), {""}
-    while not {str(first["tranStateTableOffset"]), copy} <= told:  # and others, perhaps
-        exam.prompt(began_ms, f"the end of {first}, with a copy at {copy}, reports {told}, which")
+    began_ms, reported = exam.now_ms(), {""}
+    while not {str(first["tranStateTableOffset"]), copy} <= reported:  # and others, perhaps
+        exam.prompt(began_ms, f"the end of {first}, with a copy at {copy}, reports {reported}, which")
         await exam.client.pause(0.1)
-        told = {one.body.decode() for one in messages_in((await exam.pull(OP_TOPIC, at)).body)}
+        reported = {one.body.decode() for one in messages_in((await exam.pull(OP_TOPIC, at)).body)}
 
 
 async def _given_up(exam: Examiner, at: int) -> None:

@@ -29,8 +29,9 @@ LATE_MS = 1700
 async def native_paper(exam: Examiner) -> None:
     """Messages of several frames, some of them wrong; a reader that waits, and that begins everywhere."""
     topic = await exam.topic()
-    told = await exam.done(WIRE_VERSION_CODE, {})
-    exam.require(told[WIRE_VERSION_FIELD] == str(BROKER_WIRE_VERSION), f"the version of frames is {told}")
+    reported = await exam.done(WIRE_VERSION_CODE, {})
+    exam.require(reported[WIRE_VERSION_FIELD] == str(BROKER_WIRE_VERSION),
+                 f"the version of frames is {reported}")
     bounds = await _bounds(exam)
     reading = exam.begin(_read_to(exam, bounds.end_offset, topic, 5))
     await exam.client.pause(0.1)

@@ -46,9 +46,9 @@ def receipts(exam: Examiner, answer: RemotingCommand, offsets: list[int]) -> lis
     messages, fields = messages_in(answer.body) if answer.code == 0 else [], answer.ext_fields
     found = [one.queue_offset for one in messages]
     exam.require(found == offsets, f"a pop got {answer.code} {found}, {offsets} are right")
-    told = fields["startOffsetInfo"], fields["msgOffsetInfo"]
+    reported = fields["startOffsetInfo"], fields["msgOffsetInfo"]
     right = f"0 0 {offsets[0]}", f"0 0 {','.join(map(str, offsets))}"
-    exam.require(told == right, f"a pop of {offsets} says {told}")
+    exam.require(reported == right, f"a pop of {offsets} says {reported}")
     return [(one, f"{offsets[0]} {fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']} 0 b 0 "
                   f"{one.queue_offset}") for one in messages]
 

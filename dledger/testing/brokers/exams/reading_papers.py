@@ -111,9 +111,10 @@ async def _bounds(exam: Examiner, topic: str, messages: list[Message]) -> None:
         wanted = max(sum(one <= time_ms for one in times) - 1, 0)
         exam.require(found == wanted, f"a search for the last of {time_ms} in {times} found {found}")
     stats = await exam.ask(TOPIC_STATS, {"topic": topic})
-    told = b'"topic":"%s"}:{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":0}' % (
+    reported = b'"topic":"%s"}:{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":0}' % (
         topic.encode(), times[-1], end)
-    exam.require(told in stats.body, f"the statistics of {topic} are {stats.body!r}, without {told!r}")
+    exam.require(reported in stats.body,
+                 f"the statistics of {topic} are {stats.body!r}, without {reported!r}")
     two = messages[0].size + messages[1].size
     for sub, size, wanted in (("*", 1, 1), ("*", two - 1, 1), ("*", two, 2), ("A", two, 2), ("A", 1, 1)):
         answer = await exam.pull(topic, 0, sub=sub, maxMsgBytes=size)
@@ -216,13 +217,14 @@ async def _expired(exam: Examiner, topic: str, queue_id: int) -> None:
         found = (await exam.done(SEARCH_OFFSET, search))["offset"]
         exam.require(found == str(begin), f"a search in a queue that begins at {begin} found {found}")
     new = await exam.ask(QUERY_OFFSET, {**place, "consumerGroup": "nobody"})
-    told = new.code, new.ext_fields.get("offset")
-    exam.require(told == ((22, None) if begin else (0, "0")),
-                 f"a new group in a queue that begins at {begin} is answered with {told}")
+    reported = new.code, new.ext_fields.get("offset")
+    exam.require(reported == ((22, None) if begin else (0, "0")),
+                 f"a new group in a queue that begins at {begin} is answered with {reported}")
     if begin > 0:
         answer = await exam.pull(topic, begin - 1, queue_id=queue_id)
-        told = answer.code, answer.ext_fields["nextBeginOffset"]
-        exam.require(told == (21, str(begin)), f"a pull before {begin}, the first message, says {told}")
+        reported = answer.code, answer.ext_fields["nextBeginOffset"]
+        exam.require(reported == (21, str(begin)),
+                     f"a pull before {begin}, the first message, says {reported}")
 
 
 async def _refused(exam: Examiner, topic: str, offset: int) -> None:

@@ -267,7 +267,7 @@ class BrokerMachine:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         death = self.disk.death
         if death is None:
-            self.world.bugs.tell()
+            self.world.bugs.notify()
             return
         self.world.bugs.forget()
         if self.is_up:

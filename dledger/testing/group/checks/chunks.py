@@ -40,13 +40,13 @@ class ChunkRules:
             return
         self.sent += 1
         chunk = request.entries
-        told = f"{member.member_id} pushes the chunk of {chunk.first_index} to {chunk.last_index}"
+        reported = f"{member.member_id} pushes the chunk of {chunk.first_index} to {chunk.last_index}"
         committed_index = member.core.committed_index
         require(chunk.last_index <= min(committed_index, request.commit_index), 4,
-                f"{told}, and has committed {committed_index}")
+                f"{reported}, and has committed {committed_index}")
         if not self.is_rotten:
             channels = {header.channel for header, _ in iterate_records(chunk)}
-            require(CONFIGURATION_CHANNEL not in channels, 9, f"{told}, which has a configuration entry")
+            require(CONFIGURATION_CHANNEL not in channels, 9, f"{reported}, which has a configuration entry")
 
     def answers(
         self, member: CheckedMember, request: Request, response: Response, invariants: GroupInvariants

@@ -191,7 +191,7 @@ class GroupRules:
         place = StatePlace(group.state.index, -1, -1, 0)
         is_equal = encode_state(group.state, place) == encode_state(folded.state, place)
         require(is_equal, 11, "" if is_equal else (
-            f"{name} has the state {_told(group.state)}, the log says {_told(folded.state)}"
+            f"{name} has the state {_reported(group.state)}, the log says {_reported(folded.state)}"
         ))
 
     def answered(self, invariants: GroupInvariants, origin: Origin, first_index: int, count: int) -> None:
@@ -237,7 +237,7 @@ def _marks_of(record: bytes) -> tuple[Marked, ...]:
     return (Marked(header.index, header.term, header.channel, body=body),)
 
 
-def _told(state: GroupState) -> dict[str, object]:
+def _reported(state: GroupState) -> dict[str, object]:
     """All that a state has, for people."""
     names = ("index", "age_ms", "clock_ms", "time", "has_forgotten", "hidden", "producers", "readers")
     return {name: getattr(state, name) for name in names}

@@ -159,12 +159,12 @@ class GroupInvariants:
         A configuration entry was written for the first time. No two of one log that follow each other may
         differ by more than one voter; its leader has committed the one before, and an entry of its term (9).
         """
-        before, told = self.membership_of(member.member_id), f"the configuration entry ({index}, t{term})"
+        before, reported = self.membership_of(member.member_id), f"the configuration entry ({index}, t{term})"
         if member.core.member.role is Role.LEADER and member.core.member.term == term:
             require(before.index < 0 or self.committed.get(before.index) == before.term, 9,
-                    f"{told} was written while that of {before.index} is not committed")
+                    f"{reported} was written while that of {before.index} is not committed")
             committed = self.seen[member.member_id].mirror.term_of(member.core.committed_index)
-            require(committed == term, 9, f"{told} was written before an entry of its term was committed")
+            require(committed == term, 9, f"{reported} was written before an entry of its term was committed")
         now = Membership(index=index, term=term, **decode_configuration(body)._asdict())
         known = self.configurations.setdefault((index, term), now)
         require(known == now, 9, f"two configuration entries at ({index}, t{term})")
@@ -468,16 +468,16 @@ class GroupInvariants:
         entries, mirror = request.entries, self.seen[member.member_id].mirror
         if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
-        told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
+        reported = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
         at = 0
         for index in range(entries.first_index, entries.last_index + 1):
             known = self.records.get((index, mirror.term_of(index)))
-            require(known is not None, 3, f"{told}, and does not hold {index}")
+            require(known is not None, 3, f"{reported}, and does not hold {index}")
             assert known is not None
             behind = at + len(known[0])
             is_written = request.type is PushType.APPEND or self.is_wire_sound
             require(not is_written or entries.records[at:behind] == known[0], 3,
-                    f"{told}, and holds other bytes at {index}")
+                    f"{reported}, and holds other bytes at {index}")
             at = behind
         require(self.is_safe(member.member_id, entries.last_index), 6,
                 f"{member.member_id} acknowledged {entries.last_index}, which is not on stable storage")
@@ -534,9 +534,9 @@ class GroupInvariants:
     def acknowledged(self, member: CheckedMember, first_index: int, bodies: tuple[bytes, ...]) -> None:
         """An append is answered SUCCESS."""
         for index, body in enumerate(bodies, first_index):
-            told = f"{member.member_id} acknowledged {index}"
-            require(index in self.committed, 4, f"{told}, which is not committed")
-            require(self.body_of(index) == body, 4, f"{told} with another body")
+            reported = f"{member.member_id} acknowledged {index}"
+            require(index in self.committed, 4, f"{reported}, which is not committed")
+            require(self.body_of(index) == body, 4, f"{reported} with another body")
         self.known_index = max(self.known_index, first_index + len(bodies) - 1)
 
     def shows(self, member: CheckedMember, read_index: int, known_index: int) -> None:
@@ -545,7 +545,7 @@ class GroupInvariants:
 
         @param known_index: C{known_index} when it came.
         """
-        told = f"{member.member_id} serves a read up to {read_index}"
-        require(read_index <= member.core.committed_index, 4, f"{told}, and has not committed that")
-        require(read_index >= known_index, 4, f"{told}, but {known_index} was in the log before it came")
+        reported = f"{member.member_id} serves a read up to {read_index}"
+        require(read_index <= member.core.committed_index, 4, f"{reported}, and has not committed that")
+        require(read_index >= known_index, 4, f"{reported}, but {known_index} was in the log before it came")
         self.known_index = max(self.known_index, read_index)

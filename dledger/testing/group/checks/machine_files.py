@@ -35,9 +35,9 @@ class MachineFileRules:
         if index >= 0 and (is_new or not index % _EVERY):
             left_out = runner._skips.left_out
             kept = runner._kept.encode(left_out)
-            teller_id, told = self._kept.setdefault((index, frozenset(left_out)), (member_id, kept))
-            require(told == kept, MACHINES, (
-                f"{member_id} and {teller_id} keep other results of clients after the entry {index}"))
+            reporter_id, reported = self._kept.setdefault((index, frozenset(left_out)), (member_id, kept))
+            require(reported == kept, MACHINES, (
+                f"{member_id} and {reporter_id} keep other results of clients after the entry {index}"))
         self.look_at_snapshots(member_id, runner, disk)
 
     def look_at_snapshots(self, member_id: str, runner: MachineRunner, disk: SimDisk) -> bool:

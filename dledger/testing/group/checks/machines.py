@@ -211,8 +211,8 @@ class MachineRules:
             assert isinstance(runner, MachineRunner)
             status = runner.status()
             if runner.state != "running" or status.lag or runner.in_doubt:
-                told = f"{runner.state} at {runner.applied_index} {status.installing} {runner.in_doubt}"
-                found[member_id] = f"{told} {runner.reason}".strip()
+                reported = f"{runner.state} at {runner.applied_index} {status.installing} {runner.in_doubt}"
+                found[member_id] = f"{reported} {runner.reason}".strip()
         return found
 
     # -- clients ------------------------------------------------------------------------------

@@ -156,17 +156,17 @@ class ReaderRules:
         self._next = invariants.last_committed + 1
         return invariants.last_committed
 
-    def _count(self, index: int, told: ReaderState) -> None:
-        known = self._known.setdefault(told.name, _Known())
+    def _count(self, index: int, reported: ReaderState) -> None:
+        known = self._known.setdefault(reported.name, _Known())
         last, before = known.states[-1] if known.states else (-1, _NEW)
-        if told.previous != last:
+        if reported.previous != last:
             return
-        after = told._replace(parts=tuple(
-            part if part.token >= 0 else part._replace(token=index) for part in told.parts
+        after = reported._replace(parts=tuple(
+            part if part.token >= 0 else part._replace(token=index) for part in reported.parts
         ))
         if known.states and not self._is_order(before, after):
             problem = change_problem(before, after, index)
-            require(not problem, 12, f"reader {told.name} at {index}: {problem}")
+            require(not problem, 12, f"reader {reported.name} at {index}: {problem}")
         known.states.append((index, after))
         for part in after.parts:
             known.begins.setdefault(part.token, []).append(part.begin)
@@ -190,11 +190,11 @@ class ReaderRules:
         index, shown = group.state.index, group.state.readers
         for name in self._known.keys() | shown.keys():
             known, other = self._known.get(name, _Known()), shown.get(name)
-            told = None if other is None else other[:2]
+            reported = None if other is None else other[:2]
             one = known.at(index)
             if other is None and (one is None or one[1].is_forgotten):
                 continue
-            require(one == told, 12, f"{member_id} at {index}: reader {name} is {told}, not {one}")
+            require(one == reported, 12, f"{member_id} at {index}: reader {name} is {reported}, not {one}")
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -212,13 +212,13 @@ class ReaderRules:
             return
         reader = self._known.get(name, _Known())
         now = reader.since(known)
-        told = f"reader {name}, {does} by {request.holder or 'an operator'}"
+        reported = f"reader {name}, {does} by {request.holder or 'an operator'}"
         require(does == "forget" or any(state.next_index == answer.next_index for state in now), 12,
-                f"{told}: its next entry was never {answer.next_index}")
+                f"{reported}: its next entry was never {answer.next_index}")
         if does == "take" and answer.token >= 0:
-            self._took(request, answer, asked_us, told)
+            self._took(request, answer, asked_us, reported)
         elif does == "renew":
-            self._heard(name, request.token, asked_us, told)
+            self._heard(name, request.token, asked_us, reported)
         elif does == "commit":
             reached = max(reader.begins.get(request.token, [-1]))
             is_whole = any(  # (Beyond its part a process may leave out what was deleted.)
@@ -226,33 +226,35 @@ class ReaderRules:
                 for state in now for part in state.parts
             )
             require(reached > request.index or is_whole, 12,
-                    f"{told}: {request.index} is done, the log says {reached}")
-            self._heard(name, request.token, asked_us, told)
+                    f"{reported}: {request.index} is done, the log says {reached}")
+            self._heard(name, request.token, asked_us, reported)
         elif does == "release":
             held = [part for part in now[-1].parts if part.token == request.token and part.holder]
-            require(not held, 12, f"{told}: it still has {held}")
+            require(not held, 12, f"{reported}: it still has {held}")
         elif does in ("move", "forget"):
             is_so = any(state.is_forgotten for state in now) if does == "forget" else any(
                 not state.parts and state.given_index == answer.next_index for state in now
             )
-            require(is_so, 12, f"{told}: the log does not say so")
+            require(is_so, 12, f"{reported}: the log does not say so")
 
-    def _took(self, request: ReaderRequest, answer: ReaderResponse, asked_us: int, told: str) -> None:
+    def _took(self, request: ReaderRequest, answer: ReaderResponse, asked_us: int, reported: str) -> None:
         reader, token = self._known.get(request.name, _Known()), answer.token
         given = reader.at(token)
-        require(given is not None and given[0] == token, 12, f"{told}: nobody has given the lease {token}")
+        require(given is not None and given[0] == token, 12,
+                f"{reported}: nobody has given the lease {token}")
         assert given is not None
         part = next((one for one in given[1].parts if one.token == token), None)
         require(part is not None and part.holder == request.holder and part.end == answer.end_index
-                and answer.begin_index in reader.begins[token], 12, f"{told}: the lease {token} is of {part}")
+                and answer.begin_index in reader.begins[token], 12,
+                f"{reported}: the lease {token} is of {part}")
         assert part is not None
         is_new = (request.name, token) not in self._leases
-        self._heard(request.name, token, asked_us, told, part)
+        self._heard(request.name, token, asked_us, reported, part)
         before = reader.at(token - 1)
         if is_new and before is not None:
-            self._left(request.name, before[1], part, told)
+            self._left(request.name, before[1], part, reported)
 
-    def _left(self, name: str, before: ReaderState, part: ReaderPart, told: str) -> None:
+    def _left(self, name: str, before: ReaderState, part: ReaderPart, reported: str) -> None:
         """Whoever had the entries of a part before has lost them by now, and must have been silent."""
         for old in before.parts:
             if not old.holder or old.begin >= old.end or old.begin >= part.end or old.end <= part.begin:
@@ -261,23 +263,23 @@ class ReaderRules:
             lease = self._leases.get((name, old.token))
             if lease is not None:
                 lease.taken_us = self.now_us()
-                self._judge(lease, f"{told}: the lease {old.token} of {old.holder}")
+                self._judge(lease, f"{reported}: the lease {old.token} of {old.holder}")
 
     def _heard(
-        self, name: str, token: int, asked_us: int, told: str, part: ReaderPart | None = None
+        self, name: str, token: int, asked_us: int, reported: str, part: ReaderPart | None = None
     ) -> None:
         lease = self._leases.get((name, token))
         if lease is None and part is not None:
             lease = self._leases[name, token] = _Lease(asked_us, part.lease_ms * 1000)
         if lease is not None:
             lease.heard_us = max(lease.heard_us, asked_us)
-            self._judge(lease, f"{told}: the lease {token}")
+            self._judge(lease, f"{reported}: the lease {token}")
 
     @staticmethod
-    def _judge(lease: _Lease, told: str) -> None:
+    def _judge(lease: _Lease, reported: str) -> None:
         until_us = lease.heard_us + int(_CERTAIN * lease.lease_us)
         require(lease.taken_us is None or lease.taken_us >= until_us, 12,
-                f"{told} was good until {until_us} us at least, its entries were gone by {lease.taken_us}")
+                f"{reported} was good until {until_us} us at least, its entries went by {lease.taken_us}")
 
     def _listed(self, after: str, answer: ReaderResponse, known: int) -> None:
         shown = {info.name: info.next_index for info in decode_readers(answer.readers)}
@@ -301,14 +303,14 @@ class ReaderRules:
         self.fold()
         self.handed += 1
         begins = self._known.get(name, _Known()).begins.get(token)
-        told = f"reader {name}: the lease {token} has shown {entry.index} after {from_index - 1}"
-        require(begins is not None and from_index >= begins[0], 12, f"{told}: it begins at {begins}")
-        require(entry.index >= from_index, 12, told)
+        reported = f"reader {name}: the lease {token} has shown {entry.index} after {from_index - 1}"
+        require(begins is not None and from_index >= begins[0], 12, f"{reported}: it begins at {begins}")
+        require(entry.index >= from_index, 12, reported)
         invariants = self.invariants
         require(entry.index in invariants.committed and invariants.body_of(entry.index) == entry.body, 4,
-                f"{told}, which is not what is committed there")
+                f"{reported}, which is not what is committed there")
         passed = [index for index in range(from_index, entry.index) if self.is_owed(index)]
-        require(not passed, 12, f"{told}, and left out {passed}")
+        require(not passed, 12, f"{reported}, and left out {passed}")
 
     def is_owed(self, index: int) -> bool:
         """Whether an entry is one of a program."""

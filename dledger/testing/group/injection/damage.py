@@ -218,15 +218,15 @@ class Rot:
         content = disk.read_anyway(path)
         size = 1 + int(self._rng.random() * min(most, len(content) - at))
         if chance < 0.7:
-            told, spoilt = "bit flipped", bytes([content[at] ^ 1 << int(self._rng.random() * 8)])
+            reported, spoilt = "bit flipped", bytes([content[at] ^ 1 << int(self._rng.random() * 8)])
         elif chance < 0.85:
-            told, spoilt = "zeros", bytes(size)
+            reported, spoilt = "zeros", bytes(size)
         else:
             place = int(self._rng.random() * (len(content) - size + 1))
-            told, spoilt = f"bytes of {place}", content[place : place + size]
+            reported, spoilt = f"bytes of {place}", content[place : place + size]
         if spoilt == content[at : at + len(spoilt)]:
-            told, spoilt = "bit flipped", bytes([content[at] ^ 1])
-        self._note(f"{member.member_id} {told} in {path} at {at}, {len(spoilt)} bytes")
+            reported, spoilt = "bit flipped", bytes([content[at] ^ 1])
+        self._note(f"{member.member_id} {reported} in {path} at {at}, {len(spoilt)} bytes")
         disk.overwrite(path, at, spoilt)
 
     def revert(self) -> SimMember | None:

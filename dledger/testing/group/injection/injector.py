@@ -66,7 +66,7 @@ class Injector:
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
-        self._cluster.bugs.tell()
+        self._cluster.bugs.notify()
 
     def send(
         self, member: SimMember, speaker: str, request: Request, done: Callable[[Response], None]

@@ -39,11 +39,11 @@ class Insider:
     """
     See the module.
 
-    @ivar told: answers so far, by kind: C{get}, C{wait}, C{batch}, C{ready}, C{taken}, C{slip}.
+    @ivar reported: answers so far, by kind: C{get}, C{wait}, C{batch}, C{ready}, C{taken}, C{slip}.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self._cluster = cluster
         self._rng = rng
 
@@ -56,7 +56,7 @@ class Insider:
                 member.call(partial(act, member))
 
     def _count(self, kind: str) -> None:
-        self.told[kind] = self.told.get(kind, 0) + 1
+        self.reported[kind] = self.reported.get(kind, 0) + 1
 
     def _index(self) -> int:
         end = self._cluster.invariants.last_committed
@@ -87,9 +87,9 @@ class Insider:
         for wrong in (none, bytes(node.config.body_bytes_max + 1)):
             node.append(wrong).addCallbacks(self._taken, self._refused).addErrback(self._broken)
         core = member.core.member
-        told = node.is_leader, node.term, node.is_running
-        require(told == (core.is_leader, core.term, True), READY,
-                f"{member.member_id} tells its program {told}: {core}")
+        reported = node.is_leader, node.term, node.is_running
+        require(reported == (core.is_leader, core.term, True), READY,
+                f"{member.member_id} notifies its program {reported}: {core}")
         require(node.is_leader or not node.is_settled_leader, READY,
                 f"{member.member_id} leads, and does not")
         require(node.leader_id in (None, *self._cluster.members), READY, f"{node.leader_id} leads")
@@ -107,7 +107,7 @@ class Insider:
         time_out_ms, began_us = self._rng.choice((0, 300, 2000)), cluster.clock.now_us
         era = cluster.history.era
 
-        def told(committed: int) -> None:
+        def reported(committed: int) -> None:
             self._count("wait")
             waited_ms = (cluster.clock.now_us - began_us) / 1000
             is_over = waited_ms >= CLOCK_PART * time_out_ms or not node.is_running
@@ -117,7 +117,7 @@ class Insider:
                     f"{member.member_id} calls {committed} committed")
 
         waited = node.wait_for(index, time_out_ms=time_out_ms)
-        waited.addCallbacks(told, lambda failure: failure.trap(DLedgerError) and None)
+        waited.addCallbacks(reported, lambda failure: failure.trap(DLedgerError) and None)
         waited.addErrback(self._broken)
 
     def _broken(self, failure: Failure) -> None:

@@ -58,7 +58,7 @@ class Inspections:
     """
     See the module.
 
-    @ivar told: looks so far, by kind: C{found}, C{clean}, C{opened}, C{refused}, C{copied}, C{copy}.
+    @ivar reported: looks so far, by kind: C{found}, C{clean}, C{opened}, C{refused}, C{copied}, C{copy}.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Inspections:
     ) -> None:
         """@param damage: knows which records are on record as durable."""
         self._damage = damage
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self._cluster = cluster
         self._rng = rng
         self._keeper = keeper
 
     def _count(self, kind: str) -> None:
-        self.told[kind] = self.told.get(kind, 0) + 1
+        self.reported[kind] = self.reported.get(kind, 0) + 1
 
     # -- a member's directory -----------------------------------------------------------------------
 
@@ -311,9 +311,9 @@ class Inspections:
         """Rule 3, of a new member."""
         config = attrs.evolve(next(iter(self._cluster.members.values())).config, store_base_dir="/new")
         files = SimDisk(self._rng)
-        told = self._tried(f"a restore: {what}", lambda: restore_backup(
+        reported = self._tried(f"a restore: {what}", lambda: restore_backup(
             disk, copy.directory, config, files, GroupName(_NEW_ID, 0, True)))
-        if told is None:
+        if reported is None:
             require(not files.exists(config.self_path), COPIES, f"{what}: refused, and begun with")
             return
         store = FileStore.open(config, files)

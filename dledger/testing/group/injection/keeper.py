@@ -143,10 +143,10 @@ class CopyKeeper:
     def _run(self, copy: KeptCopy, source: BackupSource) -> None:
         name = source.reader.path
         if not copy.is_archive:
-            told = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
-            require(told.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
-                    f"a backup of {name}, committed up to {source.reader.committed_index}: {told}")
-            copy.end_index = told.end_index
+            reported = take_backup(source, self.disk, copy.directory, taken_s=self._now_s)
+            require(reported.end_index == max(source.reader.committed_index, copy.end_index), COPIES,
+                    f"a backup of {name}, committed up to {source.reader.committed_index}: {reported}")
+            copy.end_index = reported.end_index
             return
         place = DirectoryPlace(self.disk, copy.directory)
         if self._rng.random() < 0.3 and read_archive(self.disk, copy.directory).manifest is not None:
@@ -234,9 +234,10 @@ class CopyKeeper:
         copy = self._chosen()
         if copy.end_index < 0:
             return False
-        told = restore_backup(self.disk, copy.directory, member.config, member.disk, GroupName(), joins=True)
-        require(told.end_index == copy.end_index, COPIES, f"{member.member_id} was restored: {told}")
-        self._note(f"{member.member_id} begins with entries up to {told.end_index}")
+        reported = restore_backup(self.disk, copy.directory, member.config, member.disk, GroupName(),
+                                  joins=True)
+        require(reported.end_index == copy.end_index, COPIES, f"{member.member_id} was restored: {reported}")
+        self._note(f"{member.member_id} begins with entries up to {reported.end_index}")
         return True
 
     # -- the end ----------------------------------------------------------------------------------
@@ -270,16 +271,16 @@ class CopyKeeper:
         """Rule 5. @return: whether there is a new member."""
         problem = verify_backup(self.disk, copy.directory).start_problem
         try:
-            told = restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
+            reported = restore_backup(self.disk, copy.directory, config, disk, GroupName(_NEW_ID, 0, True))
         except DirectoryError as error:
             require(bool(problem) and problem in str(error), COPIES,
                     f"no group from {copy.directory}: {error}")
             return False
         require(not problem, COPIES, f"a group began with {copy.directory}, but {problem}")
         machine = opened_backup(self.disk, copy.directory).machine
-        usable = usable_snapshot(machine, told.begin_index, told.end_index)
-        require(told.snapshot_index == (-1 if usable is None else usable.index), COPIES,
-                f"{copy.directory} has {usable}, the member after {told.snapshot_index}")
+        usable = usable_snapshot(machine, reported.begin_index, reported.end_index)
+        require(reported.snapshot_index == (-1 if usable is None else usable.index), COPIES,
+                f"{copy.directory} has {usable}, the member after {reported.snapshot_index}")
         if usable is not None:
             check_snapshot(disk, f"{config.self_path}/{usable.name}")
         return True

@@ -38,17 +38,17 @@ class Moods:
     """
     See the module.
 
-    @ivar told: what happened so far, by kind: C{mood}, C{question}, C{rot}, C{hang}.
+    @ivar reported: what happened so far, by kind: C{mood}, C{question}, C{rot}, C{hang}.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self._cluster = cluster
         self._rng = rng
         self._rotten = rng.choice(list(cluster.members))
 
     def _count(self, kind: str) -> None:
-        self.told[kind] = self.told.get(kind, 0) + 1
+        self.reported[kind] = self.reported.get(kind, 0) + 1
 
     def strike(self, member: SimMember) -> None:
         """Its machine fails at the next call that is not for entries. The operator wants a snapshot."""
@@ -144,9 +144,9 @@ class Moods:
         )
         rules = self._cluster.world.machines
         assert rules is not None, "these members run no machine"
-        desk, told = rules.hosted[member.member_id].desk, partial(self._answered, member)
+        desk, reported = rules.hosted[member.member_id].desk, partial(self._answered, member)
         member.call(lambda _: desk.answer(request, lambda: True, "").addCallbacks(
-            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None
+            reported, lambda failure: failure.trap(DLedgerError, CancelledError) and None
         ).addErrback(self._broken))
 
     def _answered(self, member: SimMember, answer: Response) -> None:
@@ -187,7 +187,7 @@ class Moods:
 
         @raise InvariantError: a machine does not run.
         """
-        if not self.told:
+        if not self.reported:
             return
         for member in self._cluster.active:
             runner = member.node.machine_requests.machine

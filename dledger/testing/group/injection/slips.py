@@ -57,17 +57,17 @@ class Slips:
     """
     See the module.
 
-    @ivar told: mistakes so far, by kind: C{order}, C{place}, C{rot}, C{survivor}.
+    @ivar reported: mistakes so far, by kind: C{order}, C{place}, C{rot}, C{survivor}.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random, keeper: CopyKeeper) -> None:
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self._cluster = cluster
         self._rng = rng
         self._keeper = keeper
 
     def _count(self, kind: str) -> None:
-        self.told[kind] = self.told.get(kind, 0) + 1
+        self.reported[kind] = self.reported.get(kind, 0) + 1
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -91,9 +91,9 @@ class Slips:
             group=member.config.group, remote_id=member.member_id, change=change, member_id=member_id,
             address=address if change in (ADD, MOVE) else "", is_dry=is_dry, is_forced=rng.random() < 0.3,
         )
-        told = partial(self._ordered, member, request)
+        reported = partial(self._ordered, member, request)
         member.call(lambda node: node.router.ask(request).addCallbacks(
-            told, lambda failure: failure.trap(DLedgerError, CancelledError) and None
+            reported, lambda failure: failure.trap(DLedgerError, CancelledError) and None
         ).addErrback(self._broken))
 
     def _broken(self, failure: Failure) -> None:

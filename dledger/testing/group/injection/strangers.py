@@ -138,7 +138,7 @@ class Stranger:
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
-        self._cluster.bugs.tell()
+        self._cluster.bugs.notify()
 
     def ask(self) -> None:
         """Ask a member as a client and as an operator; the members do not know this host as either."""

@@ -205,12 +205,12 @@ class SimCluster:
         leader = self.leader
         if leader is None:
             return
-        config, told = leader.config, done or _nobody_waits
+        config, reported = leader.config, done or _nobody_waits
         request = MembershipRequest(
             group=config.group, remote_id=config.self_id, change=change, member_id=member_id,
             address=self.addresses.get(member_id, "") if change == ADD else "", is_forced=is_forced,
         )
-        leader.call(lambda node: node.router.ask(request).addCallbacks(told, lambda _: None))
+        leader.call(lambda node: node.router.ask(request).addCallbacks(reported, lambda _: None))
 
     def _config(self, member_id: str, **more: object) -> DLedgerConfig:
         settings: dict[str, object] = {
@@ -432,7 +432,7 @@ class SimCluster:
                 (member.lose_power if rng.random() < 0.5 else member.kill)()
                 if not member.start():
                     raise NotLive(f"{member.member_id} does not start again: {member.start_error}")
-                self.bugs.tell()
+                self.bugs.notify()
 
     def _judge_machines(self) -> None:
         """Every machine comes to the end of the log; an operator may start members again for that."""
@@ -446,8 +446,8 @@ class SimCluster:
 
         while (behind() or not self.is_converged()) and self.clock.now_us < deadline_us:
             self.run(0.5)
-        told = f"{behind()}, {self.describe()}"
-        require(not behind() and self.is_converged(), 10, f"machines are not at the end: {told}")
+        reported = f"{behind()}, {self.describe()}"
+        require(not behind() and self.is_converged(), 10, f"machines are not at the end: {reported}")
 
     def _judge_states(self) -> None:
         """
@@ -468,25 +468,25 @@ class SimCluster:
 
     def describe(self) -> str:
         """The state of every member in a few words."""
-        told = []
+        reported = []
         for member in self.members.values():
             if not member.is_up:
-                told.append(f"{member.member_id} down ({member.start_error or 'no error'})")
+                reported.append(f"{member.member_id} down ({member.start_error or 'no error'})")
                 continue
             state = member.core.member
             repair = f" repair to {state.repair_end_index}" if state.repair_end_index >= 0 else ""
             for hole in state.view.holes:
                 repair += f" lacks {hole.first_index}..{hole.last_index} {member.core.holes.asked}"
-            told.append(f"{member.member_id} {state.role.value} t{state.term} "
+            reported.append(f"{member.member_id} {state.role.value} t{state.term} "
                         f"{state.ledger_end_index}/{state.committed_index}{repair}")
-        return ", ".join(told)
+        return ", ".join(reported)
 
     def transfer(self, transferee_id: str, done: Callable[[Response], None] | None = None) -> None:
         """Ask the leader to hand over, as an operator would."""
         leader = self.leader
         if leader is not None and leader.member_id != transferee_id:
-            told = done or _nobody_waits
-            leader.call(lambda node: node.transfer(transferee_id).addCallbacks(told, lambda _: None))
+            reported = done or _nobody_waits
+            leader.call(lambda node: node.transfer(transferee_id).addCallbacks(reported, lambda _: None))
 
 
 def _nobody_waits(_: Response) -> None:

@@ -88,8 +88,8 @@ class FileJudge:
         deadline_us = cluster.clock.now_us + _REPAIRED_US
         while cluster.owed_holes(member) and cluster.clock.now_us < deadline_us:
             cluster.run(0.5)
-        told = f"not repaired 60 s after all faults: {cluster.describe()}"
-        require(not cluster.owed_holes(member), 4, told)
+        reported = f"not repaired 60 s after all faults: {cluster.describe()}"
+        require(not cluster.owed_holes(member), 4, reported)
         lost = {at for hole in member.ledger.holes for at in range(hole.first_index, hole.last_index + 1)}
         refused = [index for index in self._refused_entries(member) if index not in lost]
         require(not refused, 4, f"{member.member_id} is repaired, but cannot read {refused}")

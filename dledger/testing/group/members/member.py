@@ -321,7 +321,7 @@ class SimMember:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         death = self.disk.death
         if death is None:
-            self.world.bugs.tell()
+            self.world.bugs.notify()
             lag_us = min(self.disk.lag_us, LAG_MAX_US)
             node = self.service.node
             if node is not None:

@@ -98,18 +98,18 @@ class ByNumber:
         @raise InvariantError: a repeat is elsewhere, or longer than the log has it; an early one was taken,
             or one with another body; the same body was refused as another one.
         """
-        told = f"{self.name} sent {len(asked.bodies)} from {asked.sequence} on, and heard {answer}"
+        reported = f"{self.name} sent {len(asked.bodies)} from {asked.sequence} on, and heard {answer}"
         if answer.code is ResponseCode.SEQUENCE_TAKEN:
             require(asked.is_other and answer.index == asked.first_index, OUTCOMES,
-                    f"{told}: the log has the same body at {asked.first_index}")
+                    f"{reported}: the log has the same body at {asked.first_index}")
         if answer.code is not ResponseCode.SUCCESS:
             return
-        require(not asked.is_other, OUTCOMES, f"{told}: the number is that of another body")
-        require(not asked.is_early, OUTCOMES, f"{told}: those before are missing")
-        require(0 < answer.count <= asked.known, OUTCOMES, f"{told}: the log has {asked.known}")
-        require(answer.is_repeated == asked.is_repeat, OUTCOMES, f"{told}: repeated: {asked.is_repeat}")
+        require(not asked.is_other, OUTCOMES, f"{reported}: the number is that of another body")
+        require(not asked.is_early, OUTCOMES, f"{reported}: those before are missing")
+        require(0 < answer.count <= asked.known, OUTCOMES, f"{reported}: the log has {asked.known}")
+        require(answer.is_repeated == asked.is_repeat, OUTCOMES, f"{reported}: repeated: {asked.is_repeat}")
         if asked.is_repeat:
-            require(answer.index == asked.first_index, OUTCOMES, f"{told}: it is at {asked.first_index}")
+            require(answer.index == asked.first_index, OUTCOMES, f"{reported}: it is at {asked.first_index}")
         else:
             self._last = asked._replace(first_index=answer.index)
             self._next = asked.sequence + len(asked.bodies)

@@ -103,8 +103,8 @@ class RecordRules:
 
     def _says(self, what: str, has: object, wanted: object, is_so: bool) -> None:
         if not is_so:
-            told = f"the disk says of {what} {has}, it is {wanted}"
-            require(is_so, RECORDS, f"{self._member.member_id}: {told}")
+            reported = f"the disk says of {what} {has}, it is {wanted}"
+            require(is_so, RECORDS, f"{self._member.member_id}: {reported}")
 
     # -- while a process runs ---------------------------------------------------------------------
 

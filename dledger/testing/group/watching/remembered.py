@@ -25,7 +25,7 @@ from dledger.testing.group.checks.naming import NameRules
 from dledger.testing.group.checks.require import require
 from dledger.values.ledger.group_name import GroupName
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.memberships import decode_told
+from protocols.wire.ledger.memberships import decode_reported
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, VoteRequest
 
 #: Numbers in docs/invariants.md.
@@ -200,9 +200,10 @@ class MemoryRules:
             state.group_name.is_known and response.group_id == state.group_name.id
         ) or isinstance(self.world.invariants, ApartInvariants):
             return
-        told = [one for one in decode_told(response.configuration) if one.index <= response.committed_index]
-        if told and told[-1].index > state.membership.index:
-            one = told[-1].members
+        reported = [one for one in decode_reported(response.configuration)
+                    if one.index <= response.committed_index]
+        if reported and reported[-1].index > state.membership.index:
+            one = reported[-1].members
             is_gone = state.self_id not in {**one.voters, **one.learners}
             require(not (is_gone and state.is_voter), LISTS, (
-                f"{state.self_id} has heard of the list at {told[-1].index}, and takes itself for a voter"))
+                f"{state.self_id} has heard of the list at {reported[-1].index}, and calls itself a voter"))

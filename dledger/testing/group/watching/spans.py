@@ -67,17 +67,18 @@ class SpanRules:
         span.ended += 1
         span.facts |= facts
         self.open.discard(span)
-        told = f"{self._member_id}: {span.name} {span.facts}"
-        require(span.ended == 1, SPANS, f"{told} ended {span.ended} times")
+        reported = f"{self._member_id}: {span.name} {span.facts}"
+        require(span.ended == 1, SPANS, f"{reported} ended {span.ended} times")
         result = str(span.facts.get("result", ""))
-        require(bool(result), SPANS, f"{told} has no result")
+        require(bool(result), SPANS, f"{reported} has no result")
         self.results[span.name, result] = self.results.get((span.name, result), 0) + 1
         if (span.name, result) in (("commit", "committed"), ("apply", "applied")):
             first, count, term = (int(span.facts[name]) for name in ("first_index", "count", "term"))
             last = first if span.name == "apply" else first + count - 1
             known = self._invariants.committed
-            require(all(index in known for index in range(first, last + 1)), SPANS, f"{told}: not committed")
-            require(known[last] <= term, SPANS, f"{told}: the last one is of term {known[last]}")
+            require(all(index in known for index in range(first, last + 1)), SPANS,
+                    f"{reported}: not committed")
+            require(known[last] <= term, SPANS, f"{reported}: the last one is of term {known[last]}")
 
     def context_of(self, span: object) -> SpanContext | None:
         """No other process hears of it."""

@@ -177,9 +177,9 @@ class WordRules:
         if mirror.lost or member.damaged:
             return []
         first, last = entries.first_index, entries.last_index
-        told = ENTRY_HEADER.unpack_from(entries.records)[2:4]
+        reported = ENTRY_HEADER.unpack_from(entries.records)[2:4]
         return [
-            ("first entry", first, told == (first, mirror.term_of(first))),
+            ("first entry", first, reported == (first, mirror.term_of(first))),
             ("last term", entries.term, entries.term == mirror.term_of(last)),
         ]
 

@@ -51,7 +51,7 @@ from protocols.wire.ledger.java.java_shapes import (
     write_push_answer,
 )
 from protocols.wire.ledger.java.json_entries import entries_of_json, json_int, json_long, json_of_entries
-from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
+from protocols.wire.ledger.memberships import REPORTED_CHARACTERS_MAX
 from protocols.wire.ledger.message_table import MESSAGES
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,
@@ -176,14 +176,14 @@ def _peers(value: object, name: str) -> dict[str, str] | None:
     return peers
 
 
-def _told(value: object, name: str) -> str | None:
+def _reported(value: object, name: str) -> str | None:
     """The text of L{protocols.wire.ledger.memberships}, which may be longer than others."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise BodyError(f"{name}={shown(value)} is not text")
-    if len(value) > TOLD_CHARACTERS_MAX:
-        raise BodyError(f"{name} has {len(value)} characters, at most {TOLD_CHARACTERS_MAX} are allowed")
+    if len(value) > REPORTED_CHARACTERS_MAX:
+        raise BodyError(f"{name} has {len(value)} characters, at most {REPORTED_CHARACTERS_MAX} are allowed")
     return value.encode("utf-8", "replace").decode()
 
 
@@ -261,7 +261,7 @@ def _key_of(message: type[LedgerMessage], field: str, declared: object, kind: Re
         elif field in _INTS:
             read = json_int
     elif (kind, field) in _LONG_TEXTS:
-        read = _told
+        read = _reported
     return _Key(
         name=_OTHER_KEYS.get(field) or _camel(field), field=field, read=read, write=write,
         always=field in _ALWAYS.get(message, ()),

@@ -60,7 +60,7 @@ class RecallCommands(CommandGroup):
 
         def stored(status: PutStatus) -> None:
             if status.is_stored:
-                connection.answer(request, ext_fields={**self._answers.told, "msgId": key})
+                connection.answer(request, ext_fields={**self._answers.reported, "msgId": key})
             else:
                 self._answers.refuse(connection, request, status.remoting_code, status.name)
 

@@ -61,7 +61,7 @@ class ProducerQuestions:
             queue_offset=queue_offset, physical_offset=offset, store_timestamp=self._wall_ms(),
         ))
         key = named.get(UNIQUE_KEY, "")
-        member.tell(RemotingCommand(code=CHECK_TRANSACTION_STATE, opaque=0, body=body, ext_fields={
+        member.notify(RemotingCommand(code=CHECK_TRANSACTION_STATE, opaque=0, body=body, ext_fields={
             "tranStateTableOffset": str(queue_offset), "commitLogOffset": str(offset), "msgId": key,
             "transactionId": key, "topic": topic, "bname": self._config.broker_name,
             "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",

@@ -12,7 +12,7 @@ from dledger.base.tracing.spans import SpanContext
 
 
 @attrs.define(eq=False)
-class Told:
+class Reported:
     """A span. @ivar number: the how-manieth it is, from 1 on."""
 
     name: str
@@ -28,7 +28,7 @@ class Told:
         return SpanContext(7, self.number, 1)
 
 
-class ToldSpans:
+class ReportedSpans:
     """
     Remembers spans, in the order in which they began. @ivar records: whether they have contexts.
 
@@ -36,25 +36,25 @@ class ToldSpans:
     """
 
     def __init__(self) -> None:
-        self.all: list[Told] = []
+        self.all: list[Reported] = []
         self.records = True
 
     def begin(
         self, name: str, facts: Mapping[str, int | str], parent: object | None,
         links: Sequence[SpanContext] = (),
     ) -> object:
-        self.all.append(Told(name, parent, dict(facts), tuple(links), len(self.all) + 1))
+        self.all.append(Reported(name, parent, dict(facts), tuple(links), len(self.all) + 1))
         return self.all[-1]
 
     def end(self, span: object, facts: Mapping[str, int | str]) -> None:
-        told = cast(Told, span)
-        told.facts |= facts
-        told.ends += 1
+        reported = cast(Reported, span)
+        reported.facts |= facts
+        reported.ends += 1
 
     def context_of(self, span: object) -> SpanContext | None:
-        return cast(Told, span).context if self.records else None
+        return cast(Reported, span).context if self.records else None
 
-    def named(self, *names: str) -> list[Told]:
+    def named(self, *names: str) -> list[Reported]:
         """Those of these names."""
         return [one for one in self.all if one.name in names]
 
@@ -64,6 +64,6 @@ class ToldSpans:
 
 
 def _name(parent: object | None) -> str:
-    if isinstance(parent, Told):
+    if isinstance(parent, Reported):
         return parent.name
     return "-" if parent is None else "remote"
