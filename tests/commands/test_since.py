@@ -133,7 +133,9 @@ class TailSinceTests(CliCase):
     def test_java_leader(self) -> None:
         """It does not say where its log ends."""
         self.log.infos = (attrs.evolve(self.log.infos[0], committed_index=-2),)
-        self.assertExit(self.run_cli("tail", "--since", "2026-01-02"), 1, "Java leader", "give an index instead of a time")
+        self.assertExit(
+            self.run_cli("tail", "--since", "2026-01-02"), 1, "Java leader", "give an index instead of a time"
+        )
 
     def test_usage(self) -> None:
         """What is not a time, and options that do not go together."""
