@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_front_door -*-
+# -*- test-case-name: tests.client.test_top_level -*-
 """
 dledger: a replicated commit log.
 

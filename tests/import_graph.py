@@ -105,7 +105,7 @@ def folders_of(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """
     Every folder, and the other folders that its modules import.
 
-    The package of the front door counts as a folder of its own only for its imports: its names are
+    The package of the package counts as a folder of its own only for its imports: its names are
     imported when they are first used.
     """
     packages = {name.rpartition(".")[0] for name in imports}

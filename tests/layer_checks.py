@@ -31,7 +31,7 @@ def layer_of(module: str) -> Layer | None:
     """The row that covers C{module}; None if no row does."""
     for layer in LAYERS:
         for prefix in layer.covers:
-            # The front door is one module: a new package below it needs its own row.
+            # The package is one module: a new package below it needs its own row.
             if module == prefix if prefix == "dledger" else _within(module, prefix):
                 return layer
     return None
@@ -47,7 +47,7 @@ def _judge(found: Import, layer: Layer) -> str | None:
         is_late = found.in_function or (found.is_for_types and layer.lazy)
         if (layer.lazy or _within_any(target, layer.late)) and not is_late:
             return f"{target} must be imported inside the function that needs it"
-        # The front door is one module: to be allowed it is not to be allowed everything below it.
+        # The package is one module: to be allowed it is not to be allowed everything below it.
         below = [prefix for prefix in (*layer.covers, *layer.ours) if prefix != "dledger"]
         if _within_any(target, tuple(below)) or (target == "dledger" and "dledger" in layer.ours):
             return None

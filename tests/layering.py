@@ -489,6 +489,6 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(name="simulators by name", covers=("dledger.testing",), ours=("dledger.testing.group",)),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger", "dledger.version"),
+    Layer(name="package", covers=("dledger", "dledger.version"),
           ours=(*LEDGER, *CODES, "dledger.client"), lazy=True),
 )

@@ -32,7 +32,7 @@ from tests.core.helpers import (
     sent,
     vote_request,
 )
-from tests.core.test_dispatcher import Desk
+from tests.core.test_dispatcher import Rig
 from tests.import_graph import ROOT
 
 PAGE = ROOT / "docs" / "states.md"
@@ -148,18 +148,18 @@ def dispatcher() -> str:
     for code in ResponseCode:
         cells = []
         for kind in PushType:
-            desk = Desk.make().in_state(kind)
-            desk.answer(code=code, end_index=9)
-            cells.append(desk.dispatcher.state.name)
+            rig = Rig.make().in_state(kind)
+            rig.answer(code=code, end_index=9)
+            cells.append(rig.dispatcher.state.name)
         rows.append((f"{int(code)} {code.name}", *cells))
     others = {row[1:] for row, code in zip(rows, ResponseCode, strict=True) if code not in named}
     assert len(others) == 1, others
     shown = [row for row, code in zip(rows, ResponseCode, strict=True) if code in named]
     cells = []
     for kind in PushType:
-        desk = Desk.make().in_state(kind)
-        desk.fail()
-        cells.append(desk.dispatcher.state.name)
+        rig = Rig.make().in_state(kind)
+        rig.fail()
+        cells.append(rig.dispatcher.state.name)
     return _table(
         "Dispatcher",
         "The state after the answer to a push, for a follower whose log is longer than the leader's.",

@@ -39,7 +39,7 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual(cycle_in(rooms_of(imports)), [])
 
     def test_rooms_are_folders(self) -> None:
-        """A row covers whole folders: a path says which rules a module keeps. The front door is modules."""
+        """A row covers whole folders: a path says which rules a module keeps. The package is modules."""
         modules = module_names(ROOT)
         single = [
             name for layer in LAYERS for name in layer.covers
@@ -179,12 +179,12 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused("dledger.node.node", "from dledger import client", "not below")
         self.assertRefused("dledger.node.node", "from tests import layering", "not below")
 
-    def test_front_door_is_lazy(self) -> None:
+    def test_top_level_is_lazy(self) -> None:
         """C{import dledger.core} runs C{dledger/__init__.py}, which must not import the client."""
         self.assertRefused("dledger", "from dledger.client import client", "inside the function")
         self.assertAllowed("dledger", "def connect():\n    from dledger.client import client")
 
-    def test_front_door_has_types(self) -> None:
+    def test_top_level_has_types(self) -> None:
         """Type checkers see its imports. They count like any other, but they are not executed."""
         for_types = "if TYPE_CHECKING:\n    from dledger.{0} import {1}"
         self.assertAllowed("dledger", for_types.format("client", "client"))

@@ -28,7 +28,7 @@ from dledger.client.answers.values import Appended, Entry, LastSequence, MemberI
 from dledger.client.calls.appender import AppendOutcome
 from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
-from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
+from dledger.client.links.connect_options import AppendLimits, LogKeywords, checked_keywords
 from dledger.client.reading.places import Place
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.errors import DLedgerError
@@ -53,7 +53,7 @@ class AsyncLog:
         timeout: float = 10.0,
         wire: str = "auto",
         limits: AppendLimits | None = None,
-        **options: Unpack[DoorKeywords],
+        **options: Unpack[LogKeywords],
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one

@@ -38,7 +38,7 @@ from dledger.client.calls.feed import Feed
 from dledger.client.calls.numbered_feed import feed_numbered
 from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
-from dledger.client.links.connect_options import AppendLimits, DoorKeywords, checked_keywords
+from dledger.client.links.connect_options import AppendLimits, LogKeywords, checked_keywords
 from dledger.client.reading.blocking_reader import BlockingReader
 from dledger.client.reading.blocking_tail import BlockingEntries
 from dledger.client.reading.places import Place
@@ -65,7 +65,7 @@ class Log:
         *,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
-        **options: Unpack[DoorKeywords],
+        **options: Unpack[LogKeywords],
     ) -> None:
         """
         Open the log of a group. No connection is made before it is needed.

@@ -94,7 +94,7 @@ class Leadership:
         """
         member = self.member
         assert self.quorum is not None
-        if self.is_ready or not member.config.term_start_entry or member.ward_id is not None:
+        if self.is_ready or not member.config.term_start_entry or member.successor_id is not None:
             return
         if member.ledger_end_index < self.quorum.term_start_index:
             self.next_term_start_ms = self.member.out.now_ms + member.config.max_wait_ack_time_ms
@@ -108,7 +108,7 @@ class Leadership:
         if self.quorum is None:
             return
         assert self.beats is not None
-        self.member.ward_id = None
+        self.member.successor_id = None
         # Late answers to requests of this leadership are ignored.
         self.beats.retire()
         for dispatcher in self.dispatchers.values():

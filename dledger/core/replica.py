@@ -30,7 +30,7 @@ from dledger.core.replication.catch_up import TurnBudget
 from dledger.core.replication.flusher import Flusher
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.replication.hole_repair import HoleRepair
-from dledger.core.replication.leaders_word import LeadersWord
+from dledger.core.replication.leader_claims import LeaderClaims
 from dledger.core.replication.reads import LinearizableReads
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
@@ -73,7 +73,7 @@ class DLedgerCore:
     @ivar elector, transfer, changes: the election, a handing over, a change of members.
     @ivar leading, handler: replication, as the leader and as a follower.
     @ivar appends, reads, flusher, holes: appends, linearizable reads and fsyncs that wait; damaged entries.
-    @ivar leaders_word: when an unsure member is sure again.
+    @ivar leader_claims: when an unsure member is sure again.
     @ivar out: the effects of the step under way, and the requests without an outcome.
     """
 
@@ -104,7 +104,7 @@ class DLedgerCore:
         self._refused = admission.RefusedMessages(self.member)
         self.elector = LeaderElector(self.member, rng, self)
         self.handler = EntryHandler(self.member)
-        self.leaders_word = LeadersWord(self.member, self.handler, self._step_down)
+        self.leader_claims = LeaderClaims(self.member, self.handler, self._step_down)
         self._naming = GroupNaming(self.member, rng)
         self.holes = HoleRepair(self.member)
         self.flusher = Flusher(self.member)
@@ -129,7 +129,7 @@ class DLedgerCore:
             ev.EntriesWritten: self._on_entries_written, ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated, ev.EntriesFlushed: self._on_entries_flushed,
             ev.HoleHandled: self.holes.on_handled, ev.RoomChecked: self._on_room_checked,
-            ev.DirectoryDoubted: self.leaders_word.on_doubted, ev.StopRequested: self._on_stop_requested,
+            ev.DirectoryDoubted: self.leader_claims.on_doubted, ev.StopRequested: self._on_stop_requested,
             ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
@@ -181,7 +181,7 @@ class DLedgerCore:
     def _tick_parts(self) -> None:
         self.elector.tick()
         self.handler.check_abnormal_future()
-        for part in (self.leaders_word, self._naming, self.holes, self._dismissal):
+        for part in (self.leader_claims, self._naming, self.holes, self._dismissal):
             part.tick()
         if self.leading.is_under_way:
             self._tick_leader()
@@ -220,7 +220,7 @@ class DLedgerCore:
         member.role = Role.LEADER
         member.leader_id = member.self_id
         self.elector.led()
-        self.leaders_word.lead()
+        self.leader_claims.lead()
         self.handler.reset()
         self.leading.begin()
         self._report_role()
@@ -234,7 +234,7 @@ class DLedgerCore:
         member.leader_id = leader_id
         self.handler.reset()
         if leader_id is not None:
-            member.ward_id = None
+            member.successor_id = None
             self.elector.followed()
             self.transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         self._report_role()
@@ -307,9 +307,9 @@ class DLedgerCore:
                 self.elector.heard_leader()
             self.handler.on_push(token, request, accepted, channel=received.channel)
             if request.type is PushType.COMMIT and self.handler.is_in_step:
-                self.leaders_word.heard_commit(request.wire_version < 1, self.handler.matched_index)
+                self.leader_claims.heard_commit(request.wire_version < 1, self.handler.matched_index)
             if member.is_unsure or member.repair_end_index >= 0:
-                self.leaders_word.end_repair()  # The ledger may be complete, and this push have proved it.
+                self.leader_claims.end_repair()  # The ledger may be complete, and this push have proved it.
         elif isinstance(request, VoteRequest):
             self.elector.voter.on_vote(token, request)
         else:
@@ -385,7 +385,7 @@ class DLedgerCore:
         member, is_stopping = self.member, self._stopping.is_requested
         if member.role is not Role.LEADER:
             return ResponseCode.NOT_LEADER
-        if is_stopping or member.ward_id is not None or self.transfer.transferee_id is not None:
+        if is_stopping or member.successor_id is not None or self.transfer.transferee_id is not None:
             return ResponseCode.LEADER_TRANSFERRING
         return None
 
@@ -398,7 +398,7 @@ class DLedgerCore:
             if self.transfer.taking is not None:
                 self.transfer.on_ledger_grew()
             if member.is_unsure or member.repair_end_index >= 0:
-                self.leaders_word.end_repair()
+                self.leader_claims.end_repair()
             if self.handler.queued_bytes:  # (Not before: the election above would empty the queue.)
                 self.handler.write_following()
         else:
@@ -433,7 +433,7 @@ class DLedgerCore:
         self.handler.on_flushed(self.member.flushed_index)
         if self.transfer.taking is not None:
             self.transfer.on_ledger_grew()
-        self.leaders_word.end_repair()
+        self.leader_claims.end_repair()
 
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
         member = self.member
@@ -441,7 +441,7 @@ class DLedgerCore:
             if self.leading.quorum is None:
                 self.handler.on_flushed(member.flushed_index)
                 if member.is_unsure or member.repair_end_index >= 0:
-                    self.leaders_word.end_repair()
+                    self.leader_claims.end_repair()
             elif member.config.is_sync:
                 self.leading.holds(member.flushed_index)
         if member.config.is_sync:

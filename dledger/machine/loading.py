@@ -67,7 +67,7 @@ def hosting_of(
     node: Node, factory: MachineFactory, host: MachineHost, *, disk: Disk
 ) -> Hosting:
     """
-    Make the state machine of a member, its runner, and the desk that answers requests to it.
+    Make the state machine of a member, its runner, and the handler that answers requests to it.
 
     The member's options give the bounds. Snapshots are files in the directory C{machine} of the member; a
     member that keeps its log in memory has no snapshots.
@@ -89,9 +89,9 @@ def hosting_of(
     runner = MachineRunner(
         factory, node, host,
         waits=WaitBounds(waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms),
-        snapshots=snapshots, source=node.desks.snapshots, due=SnapshotsDue(
+        snapshots=snapshots, source=node.handlers.snapshots, due=SnapshotsDue(
             entries=config.machine_snapshot_entries, of_bytes=config.machine_snapshot_bytes
         ),
     )
-    desk = MachineDesk(config, runner, node.desks.machine_surroundings)
-    return Hosting(machine=runner, desk=desk)
+    handler = MachineDesk(config, runner, node.handlers.machine_surroundings)
+    return Hosting(machine=runner, handler=handler)

@@ -34,10 +34,10 @@ from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
-from dledger.node.desks import Desks
+from dledger.node.handlers import Handlers
 from dledger.node.host import MemberHost, NodeFiles
-from dledger.node.house_keeping import MemberUpkeep
 from dledger.node.life import MemberLife
+from dledger.node.maintenance import MemberMaintenance
 from dledger.node.reporting.reports import Reports, SeenEvent
 from dledger.node.reporting.status import Counters, NodeStatus
 from dledger.node.requests.about import AboutMember, connections_status, peers_status
@@ -75,7 +75,7 @@ class Node:
     @ivar about: informs others about the member.
     @ivar core, driver: the algorithm, to read only, and the driver, which takes every input of it.
     @ivar counters: counts since the start.
-    @ivar desks: the parts that answer requests.
+    @ivar handlers: the parts that answer requests.
     @ivar dialling: connects to the other members by TLS; None without TLS.
     @ivar flusher: runs the fsyncs.
     @ivar keys: for TLS; None without.
@@ -123,7 +123,7 @@ class Node:
         self.driver = make_driver(self.core, store, files.terms, self)
         inside = MemberInside(
             config=config, store=store, core=self.core, driver=self.driver, counters=self.counters,
-            seconds=host.clock.seconds, wall_s=lambda: host.wall_clock()[0], voice=self,
+            seconds=host.clock.seconds, wall_s=lambda: host.wall_clock()[0], reporter=self,
         )
         self._belonging = Belonging(
             config, self.core.member, store, host.rng, inside.feed, self._members_changed, self.note
@@ -134,13 +134,13 @@ class Node:
         )
         self.about = AboutMember(
             self.status, lambda: self.machine_requests.reported(), lambda: self.has_times,
-            lambda: self.desks.state_digests.reported,
+            lambda: self.handlers.state_digests.reported,
         )
-        self.desks = Desks(
+        self.handlers = Handlers(
             inside, self.turn, self._belonging, reported=self.about.reported, embedding=embedding
         )
         watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
-        self._house = MemberUpkeep(inside, host, files.terms, self.desks, watch, self.log)
+        self._maintenance = MemberMaintenance(inside, host, files.terms, self.handlers, watch, self.log)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Node:
         self._server = server
         self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
-        self.desks.snapshots.connect(peers)
+        self.handlers.snapshots.connect(peers)
         self.router.claim_with(server.claim, partial(self._belonging.vouches, peers), server)
 
     def start(self) -> None:
@@ -169,14 +169,14 @@ class Node:
         if self.state != "starting":
             return
         self._life.run(self._tick, self.config.tick_ms, self._tick_failed)
-        self._house.keep()
+        self._maintenance.keep()
         self.driver.feed(ev.Started())
 
     def reread(self, config: DLedgerConfig) -> None:
         """Go on with these options. @param config: from L{dledger.node.changing.with_changes}."""
         self.config = config
         if self.state == "running":
-            self._house.reread(config)
+            self._maintenance.reread(config)
 
     def stop(self) -> Deferred[None]:
         """
@@ -208,7 +208,7 @@ class Node:
 
     def _notify_ended(self) -> None:
         self._life.stop_ticking()
-        self.desks.stop()
+        self.handlers.stop()
         self._life.notify()
 
     def _tick(self, ticks: int) -> None:
@@ -220,7 +220,7 @@ class Node:
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + SWEEP_INTERVAL_S
             self._sweep(now_s)
-        self._house.tick(now_s)
+        self._maintenance.tick(now_s)
 
     def _tick_failed(self, failure: Failure) -> None:
         self.log.failure("tick failed; stopping member {self_id}", failure, self_id=self.config.self_id)
@@ -230,7 +230,7 @@ class Node:
         assert self._peers is not None and self._server is not None
         self._peers.sweep(now_s)
         self._server.sweep(now_s)
-        self.desks.sweep(now_s)
+        self.handlers.sweep(now_s)
         self._reports.sweep(now_s)
         self.about.sweep()
 
@@ -239,12 +239,12 @@ class Node:
     @property
     def router(self) -> RequestRouter:
         """Receives the requests of connections."""
-        return self.desks.router
+        return self.handlers.router
 
     @property
     def machine_requests(self) -> MachineRequests:
-        """The place of a state machine, and the door for the requests to it."""
-        return self.desks.machine
+        """The place of a state machine, and the handler of the requests to it."""
+        return self.handlers.machine
 
     @property
     def greeting(self) -> Greeting:
@@ -321,7 +321,7 @@ class Node:
             ))
         if self.driver.is_stopped:
             return fail(DLedgerError(ResponseCode.NOT_LEADER, reason=self.reason or "the member has stopped"))
-        return self.desks.appends.append(several)
+        return self.handlers.appends.append(several)
 
     def read(self, index: int) -> Deferred[bytes]:
         """
@@ -330,7 +330,7 @@ class Node:
         @return: fires with the body. Fails with L{DLedgerError}: C{NOT_LEADER},
             C{INDEX_OUT_OF_RANGE} (not committed), C{INDEX_LESS_THAN_LOCAL_BEGIN} (deleted).
         """
-        return self.desks.reads.read(index)
+        return self.handlers.reads.read(index)
 
     def wait_for(self, index: int, *, time_out_ms: int) -> Deferred[int]:
         """
@@ -339,7 +339,7 @@ class Node:
         @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first, or
             the member stops.
         """
-        return self.desks.reads.wait_for(index, time_out_ms)
+        return self.handlers.reads.wait_for(index, time_out_ms)
 
     @property
     def has_times(self) -> bool:
@@ -369,7 +369,7 @@ class Node:
 
     def begin_state(self, *, insists: bool = False) -> Deferred[Response]:
         """Order that the state of the group begins anew. @return: fires with the answer, with any code."""
-        return self.desks.state_orders.begin_anew(BeginStateRequest(insists=insists))
+        return self.handlers.state_orders.begin_anew(BeginStateRequest(insists=insists))
 
     def ask_snapshot(self) -> str:
         """Let the state machine take a snapshot. @return: why it takes none; empty if it does."""
@@ -377,7 +377,7 @@ class Node:
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
-        return self.desks.transfer(transferee_id)
+        return self.handlers.transfer(transferee_id)
 
     def status(self) -> NodeStatus:
         """The current status."""
@@ -387,11 +387,12 @@ class Node:
             reason=self.reason, uptime_s=self._life.uptime_s, counts=self.counters.status(),
             connections=connections_status(self._server, self._peers),
             peers=peers_status(member, self._store, self._peers, self.contacts.members),
-            store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
-            healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
-            machine=self.desks.snapshots.with_log_kept(self.machine_requests.status()),
-            readers=self.desks.readers.infos(), reader_count=self.desks.readers.count,
-            why_state_unknown=self.desks.group_fetch.why_unknown,
+            store=self._maintenance.status(member), pull_waiters=self.handlers.reads.waiters,
+            healthy_lag_entries=self.config.healthy_lag_entries,
+            tls_expires_s=self._maintenance.tls_expires_s,
+            machine=self.handlers.snapshots.with_log_kept(self.machine_requests.status()),
+            readers=self.handlers.readers.infos(), reader_count=self.handlers.readers.count,
+            why_state_unknown=self.handlers.group_fetch.why_unknown,
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------
@@ -408,7 +409,7 @@ class Node:
     def _members_changed(self) -> None:
         if self._peers is not None:
             self._peers.follow(self.contacts.addresses)
-        self.router.door.forget()
+        self.router.access.forget()
 
     def continue_later(self, _effect: fx.ContinueLater) -> None:
         self._clock.callLater(0, self.driver.feed, ev.TurnCame())
@@ -418,19 +419,19 @@ class Node:
         self._reports.report(fx.Report(event=event, facts=facts))
 
     def reply(self, effect: fx.Reply) -> None:
-        self.desks.router.questions.reply(effect.token, effect.response)
+        self.handlers.router.questions.reply(effect.token, effect.response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
-        self.desks.appends.answered(answer)
+        self.handlers.appends.answered(answer)
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
-        self.desks.reads.answered(answer)
+        self.handlers.reads.answered(answer)
 
     def start_flush(self, effect: fx.FlushLedger) -> None:
         self.flusher.start(effect)
 
     def committed(self, committed_index: int) -> None:
-        self.desks.committed()
+        self.handlers.committed()
         if self._embedding is not None:
             self._embedding.committed()
 

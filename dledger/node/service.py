@@ -183,12 +183,12 @@ class MemberService(MultiService):
         """What listens: C{server}, behind TLS if this member has keys."""
         keys, tokens = self.keys, self._tokens
         if keys is None:
-            node.router.door.judge_with(
+            node.router.access.judge_with(
                 None, tokens, ChangeHosts(self.config.change_hosts),
                 is_closed=self.extras.embedding is not None and self.extras.embedding.is_closed,
             )
             return server
-        node.router.door.judge_with(
+        node.router.access.judge_with(
             lambda connection: keys.rights_of(connection.transport, node.contacts.ids), tokens
         )
         return keys.listen(

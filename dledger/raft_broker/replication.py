@@ -320,7 +320,7 @@ class RaftReplication:
         self._call = None
         return succeed(None)
 
-    def keep_house(self, *, at_any_hour: bool = False) -> None:
+    def maintain(self, *, at_any_hour: bool = False) -> None:
         """See L{dledger.rocketmq.broker.replication.Replication}: L{tick} does it."""
 
     def tick(self) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_tokens -*-
 """
-The token of a client: a value that every door for programs takes. L{dledger.base.serving.tokens} has the
+The token of a client: a value that every client takes. L{dledger.base.serving.tokens} has the
 files.
 """
 

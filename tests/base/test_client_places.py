@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.serving.client_places import DOOR_PLACES, ClientPlaces, address_key
+from dledger.base.serving.client_places import NEWCOMERS_PLACES, ClientPlaces, address_key
 
 
 class AddressTests(SynchronousTestCase):
@@ -25,8 +25,8 @@ class PlacesTests(SynchronousTestCase):
     """Taken, and left."""
 
     def test_number(self) -> None:
-        """All but those at the door, a sixteenth, 16 at least; of few, half."""
-        for connections, places in ((4096, 4096 - 256), (100, 100 - DOOR_PLACES), (20, 10), (3, 1)):
+        """All but those of newcomers, a sixteenth, 16 at least; of few, half."""
+        for connections, places in ((4096, 4096 - 256), (100, 100 - NEWCOMERS_PLACES), (20, 10), (3, 1)):
             self.assertEqual(ClientPlaces(connections).places, places)
 
     def test_limit(self) -> None:
@@ -45,7 +45,7 @@ class PlacesTests(SynchronousTestCase):
 
     def test_share(self) -> None:
         """One address has its share, and others have room."""
-        found = ClientPlaces(2 * DOOR_PLACES, share_percent=25)
+        found = ClientPlaces(2 * NEWCOMERS_PLACES, share_percent=25)
         for number in range(4):
             found.take(number, "10.0.0.1")
         reported = found.refusal("next", "::ffff:10.0.0.1")

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from dledger.rocketmq.answering.refusals import CommandGroup
-from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.access.router import CommandRouter, SendHandlers
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.metadata.tables import TopicConfig
 from dledger.rocketmq.replication.config import SLAVE, HAConfig
@@ -85,7 +85,7 @@ class Asked(Made):
         groups = tuple(self.groups)
         if groups not in self._routers:
             self._routers[groups] = CommandRouter(
-                self.broker.turn, groups, SendDoors(together=self.broker.sends)
+                self.broker.turn, groups, SendHandlers(together=self.broker.sends)
             )
         return self._routers[groups]
 

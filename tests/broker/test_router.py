@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.client_places import ClientPlaces
 from dledger.rocketmq.answering.refusals import CommandGroup, Handlers, Refused
-from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.access.router import CommandRouter, SendHandlers
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import READS_S
@@ -78,7 +78,7 @@ class RouterCase(SynchronousTestCase):
         self.group = Group()
         self.together = Together()
         self.router = CommandRouter(
-            turn_of(self.clock), [self.group], SendDoors(together=self.together), connections_max=2
+            turn_of(self.clock), [self.group], SendHandlers(together=self.together), connections_max=2
         )
 
     def connect(self) -> tuple[CommandConnection, FakeTransport]:
@@ -184,7 +184,7 @@ class RoutingTests(RouterCase):
         calls = self.together.calls
         self.patch(self.group, "seen", calls)
         self.router = CommandRouter(
-            turn_of(self.clock), [self.group], SendDoors(together=self.together),
+            turn_of(self.clock), [self.group], SendHandlers(together=self.together),
             show=lambda: calls.append("show"),
         )
         self.ask(60, 61, 50, 60)
@@ -199,7 +199,7 @@ class RoutingTests(RouterCase):
 
     def test_one_group_for_each_code(self) -> None:
         """Two would be a mistake of ours."""
-        turn, sends = turn_of(self.clock), SendDoors(together=self.together)
+        turn, sends = turn_of(self.clock), SendHandlers(together=self.together)
         self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], sends)
         self.patch(Together, "codes", frozenset({50}))
         self.assertRaises(AssertionError, CommandRouter, turn, [Group()], sends)

@@ -478,17 +478,17 @@ class SlaveTests(ServiceCase):
         """While replication is stopped, no old file is deleted: it may be the only copy."""
         self.start(role="slave", haMasterAddress="m:10912")
         asked: list[int] = []
-        self.patch(self.broker.store, "house_keeping", lambda *_, **__: asked.append(1) or [])
-        self.broker.replication.keep_house()
+        self.patch(self.broker.store, "maintenance", lambda *_, **__: asked.append(1) or [])
+        self.broker.replication.maintain()
         assert isinstance(self.broker.replication, HAReplication)
         slave = self.broker.replication.ha.slave
         assert slave is not None
         slave._stop_replication(Difference(reason="x", offset=3, common_end=0, our_begin=0, our_end=9))
-        self.broker.replication.keep_house()
+        self.broker.replication.maintain()
         self.assertEqual(asked, [1])
         self.stop(8.0)
 
-    def test_house_keeping_fails(self) -> None:
+    def test_maintenance_fails(self) -> None:
         """It is logged once, and tried again; only a broken store ends the broker."""
         self.start(role="slave", haMasterAddress="m:10912")
         errors: list[Exception] = [OSError(5, "Input/output error")]
@@ -496,10 +496,10 @@ class SlaveTests(ServiceCase):
         def failing(*_: object, **__: object) -> list[str]:
             raise errors[0]
 
-        self.patch(self.broker.store, "house_keeping", failing)
+        self.patch(self.broker.store, "maintenance", failing)
         with capturedLogs() as events:
-            self.broker.replication.keep_house()
-            self.broker.replication.keep_house()
+            self.broker.replication.maintain()
+            self.broker.replication.maintain()
         reported = [event for event in events if "house-keeping" in event["log_format"]]
         self.assertEqual([event["reason"] for event in reported], ["[Errno 5] Input/output error"])
         self.stop(8.0)

@@ -350,7 +350,7 @@ class FakeMember:
         if self.leader_id != self.member_id:
             return ReaderResponse(code=ResponseCode.NOT_LEADER, **base)
         try:
-            return self.group.desk.answer(request, rules.Span(self.begin_index, self.end), base)
+            return self.group.handler.answer(request, rules.Span(self.begin_index, self.end), base)
         except DLedgerError as error:
             return ReaderResponse(code=error.code, reason=str(error.facts.get("reason", "")), **base)
 
@@ -408,7 +408,7 @@ class FakeGroup:
         self.fold = GroupFold(GroupState())
         self.sequences: dict[str, tuple[ResponseCode, int, int]] = {}
         self.channels: dict[int, int] = {}
-        self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
+        self.handler = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}
         self.peers = {member_id: f"{member_id}.test:20911" for member_id in self.members}
         self.by_address = {self.peers[member_id]: member for member_id, member in self.members.items()}
@@ -457,7 +457,7 @@ class FakeGroup:
     def note_time(self, time_ms: int) -> None:
         """The leader writes a time entry."""
         self.has_times = True
-        self.desk.own.add(len(self.log))
+        self.handler.own.add(len(self.log))
         self.log.append(encode_time_entry(time_ms))
 
     def settle(self) -> None:
@@ -489,7 +489,7 @@ class FakeGroup:
             term = self.term_of(index)
             record = pack_record(body, index=index, term=term, pos=100 * index, previous_chain_crc=0)[0]
             channel = self.channels.get(index, 0)
-            if index in self.desk.own:
+            if index in self.handler.own:
                 channel = TIME_CHANNEL if body.startswith(b"TIME") else READER_CHANNEL
             records += marked(record, channel)
         term = self.term_of(first + count - 1)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_connect_options -*-
-"""One table of options for all doors of a group."""
+"""One table of options for all clients of a group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from dledger.aio.log import AsyncLog
 from dledger.client.client import LogClient
-from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions, DoorKeywords
+from dledger.client.links.connect_options import ConnectKeywords, ConnectOptions, LogKeywords
 from dledger.values.client_token import ClientToken
 
 PEERS = "n0-127.0.0.1:1"
@@ -38,34 +38,34 @@ def _asyncio(**options: Any) -> LogClient:
     return asyncio.run(opened())
 
 
-DOORS: tuple[Callable[..., LogClient], ...] = (_blocking, _asyncio)
+CLIENTS: tuple[Callable[..., LogClient], ...] = (_blocking, _asyncio)
 
 
 class DoorOptionsTests(SynchronousTestCase):
     """The blocking client, and that of asyncio."""
 
     def test_all_pass_on(self) -> None:
-        """Every door gives every option to its client, and converts a token."""
-        self.assertEqual({*OTHERS, "tls"}, DoorKeywords.__annotations__.keys())
-        for door in DOORS:
-            chosen = door(**FIRST, **OTHERS).options
+        """Every client takes every option, and converts a token."""
+        self.assertEqual({*OTHERS, "tls"}, LogKeywords.__annotations__.keys())
+        for one in CLIENTS:
+            chosen = one(**FIRST, **OTHERS).options
             self.assertEqual((chosen.group, chosen.timeout_s, chosen.wire), tuple(FIRST.values()))
             found = {name: getattr(chosen, name) for name in OTHERS}
-            self.assertEqual(found, {**OTHERS, "token": ClientToken("word")}, door.__name__)
+            self.assertEqual(found, {**OTHERS, "token": ClientToken("word")}, one.__name__)
             self.assertEqual(chosen.limits.when_full, "wait")
 
     def test_all_doors_have_the_same_defaults(self) -> None:
-        """Without options, all doors connect in the same way; only L{LogClient} refuses beyond the limits."""
-        first, *others = [door().options for door in DOORS]
+        """Without options, all clients connect alike; only L{LogClient} refuses beyond the limits."""
+        first, *others = [one().options for one in CLIENTS]
         self.assertEqual(others, [first])
         bare = LogClient(PEERS, reactor=Clock()).options
         self.assertEqual(attrs.evolve(bare, limits=first.limits), first)
         self.assertEqual(bare.limits.when_full, "fail")
 
     def test_an_unknown_option_is_refused(self) -> None:
-        """A keyword that no door has is refused at once, with those that there are."""
-        for open_door in (dledger.connect, AsyncLog):
-            error = self.assertRaises(TypeError, open_door, PEERS, time_out=3)
+        """A keyword that no client has is refused at once, with those that there are."""
+        for open_access in (dledger.connect, AsyncLog):
+            error = self.assertRaises(TypeError, open_access, PEERS, time_out=3)
             self.assertIn("unexpected keyword argument 'time_out': write one of answer_timeout_s", str(error))
         self.assertRaises(TypeError, LogClient, PEERS, reactor=Clock(), time_out=3)
 

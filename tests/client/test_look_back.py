@@ -224,7 +224,7 @@ class TimedLogTests(TailCase):
         """Where the group has none, nothing more is asked, and the time is not known."""
         self.group.has_times = False
         self.group.log[:] = [b"%d" % number for number in range(50)]
-        self.group.desk.own.clear()
+        self.group.handler.own.clear()
         reader = self.read(20, follow=False)
         self.assertEqual({entry.time_ms for entry in reader.entries}, {None})
         self.assertEqual(min(min(self.pulls(one), default=20) for one in self.group.members), 20)

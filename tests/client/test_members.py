@@ -138,7 +138,7 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual(self.group["n2"].formats, ["remoting"] * 2)
 
     def test_an_unknown_wire_is_refused(self) -> None:
-        """Refused at the door."""
+        """Refused at once."""
         self.assertRaises(ValueError, self.make, "morse")
 
     def test_problems_are_kept_until_answers(self) -> None:

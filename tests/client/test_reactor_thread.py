@@ -172,7 +172,7 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertEqual((done.stdout.strip(), done.returncode), ("False", 0), done.stderr)
 
     def test_importing_dledger_imports_no_twisted(self) -> None:
-        """The front door is not behind the reactor."""
+        """The package is not behind the reactor."""
         code = "import sys, dledger; print('twisted' in sys.modules)"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,

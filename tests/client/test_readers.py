@@ -129,7 +129,7 @@ class ReadTests(ReaderCase):
             reader = self.reader()
             self.done(self.take(reader, 1))
             self.done(reader.close())
-        self.assertGreater(len(self.group.desk.own), 2)
+        self.assertGreater(len(self.group.handler.own), 2)
         reader = self.reader(name="late", begin=-3)
         self.assertEqual(self.done(self.take(reader, 3)), [b"7", b"8", b"9"])
         self.done(reader.close())
@@ -362,7 +362,7 @@ class TroubleTests(ReaderCase):
             self.assertEqual(self.done(reader.commit(), 4.0), 1)
             self.done(reader.close(), 4.0)
             self.assertEqual(left, [0], does)
-            known = self.group.desk.fold.state.readers[f"r-{does}"]
+            known = self.group.handler.fold.state.readers[f"r-{does}"]
             self.assertEqual((known.state.next_index, [part.holder for part in known.state.parts]), (1, [""]))
 
     def test_a_call_ends_without_a_leader(self) -> None:
@@ -424,11 +424,11 @@ class TroubleTests(ReaderCase):
         for name in "dbeac":
             self.done(client.move_reader(name, 1))
         for page_max in (1, 2, 5, 64):
-            self.group.desk.page_max = page_max
+            self.group.handler.page_max = page_max
             self.assertEqual([one.name for one in self.done(client.readers())], list("abcde"))
-        self.group.desk.page_max = 2
-        self.patch(self.group.desk.fold.state.readers, "after", lambda name, count: [
-            self.group.desk.fold.state.readers["c"]])
+        self.group.handler.page_max = 2
+        self.patch(self.group.handler.fold.state.readers, "after", lambda name, count: [
+            self.group.handler.fold.state.readers["c"]])
         self.assertIn("no order", str(self.fails(DLedgerError, client.readers())))
 
     def test_move_forget_list(self) -> None:

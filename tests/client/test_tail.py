@@ -203,14 +203,14 @@ class ReadingTests(TailCase):
 
     def test_control_entries_are_hidden(self) -> None:
         """Entries of the members are not shown, nor counted from the end, unless they are asked for."""
-        self.group.desk.own = {1, 7, 9}
+        self.group.handler.own = {1, 7, 9}
         self.assertEqual(self.read(0, follow=False).indexes, [0, 2, 3, 4, 5, 6, 8])
         self.assertEqual(self.read(-3, follow=False).indexes, [5, 6, 8])
         self.assertEqual(self.read(-3, follow=False, control=True).indexes, [7, 8, 9])
         self.assertEqual(self.read(-9, follow=False).indexes, [0, 2, 3, 4, 5, 6, 8])
         following = self.read(-1)
         self.assertEqual(following.indexes, [8])
-        self.group.desk.own = set(range(10))
+        self.group.handler.own = set(range(10))
         self.assertEqual(self.read(-3, follow=False).indexes, [])
         self.group.log += [b"10"]
         self.group.run(1.0)

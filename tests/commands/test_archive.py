@@ -54,7 +54,7 @@ class ArchiveCommandsTests(GroupCase):
         """An archive that a state machine could not start from says so; its segments stay until one could."""
         self.member.clean_close()
         self.member = self.open_store(retention_bytes=8192)
-        while self.member.house_keeping(1e9, 4, keep_from_index=199):
+        while self.member.maintenance(1e9, 4, keep_from_index=199):
             pass
         self.append(*BODIES)
         os.makedirs(f"{self.path}/machine")

@@ -64,7 +64,7 @@ class BackupCommandsTests(GroupCase):
         """The member has a state machine, and these snapshots of it; the log begins later than entry 0."""
         self.member.clean_close()
         self.member = self.open_store(retention_bytes=8192)
-        while self.member.house_keeping(1e9, 4, keep_from_index=199):
+        while self.member.maintenance(1e9, 4, keep_from_index=199):
             pass
         self.append(b"later")
         os.makedirs(f"{self.path}/machine", exist_ok=True)

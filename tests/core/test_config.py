@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_config -*-
-"""Configuration: refused at the door, with a sentence that says what to do."""
+"""Configuration: refused at once, with a sentence that says what to do."""
 
 from __future__ import annotations
 

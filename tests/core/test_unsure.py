@@ -251,7 +251,7 @@ class WordTests(SynchronousTestCase):
                 self.assertFalse(bench.core.status().is_unsure)
                 continue
             self.assertTrue(bench.core.status().is_unsure)
-            word = bench.core.leaders_word
+            word = bench.core.leader_claims
             self.assertTrue(end <= word.end_index <= end + len(asked), (end, word.end_index))
             if end < 10:
                 for index in range(1, word.end_index + 1):

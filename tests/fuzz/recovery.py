@@ -93,7 +93,7 @@ def make_template(seed: int) -> Template:
         store.record_commit(rng.randrange(-1, store.ledger_end_index + 1))
     store.check_point(force=True)
     if kind == 3:
-        store.house_keeping(1e9, 4, keep_from_index=store.committed_index)
+        store.maintenance(1e9, 4, keep_from_index=store.committed_index)
     entries, first = entries_of(store), max(store.ledger_begin_index, 0)
     batches = [store.read_batch(entry[0], max_count=1, max_bytes=0) for entry in entries]
     TermFile(disk, ROOT).save(9, "n1")

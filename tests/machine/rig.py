@@ -23,7 +23,7 @@ class HostedRig(Rig):
     """
     A node and its machine.
 
-    @ivar desk: answers the requests to it.
+    @ivar handler: answers the requests to it.
     @ivar made: the machines that the factory made, in order.
     """
 
@@ -55,8 +55,8 @@ class HostedRig(Rig):
             ), waits=WaitBounds(waits_max=waits_max, wait_ms=1000), snapshots=self.snapshots,
             due=SnapshotsDue(entries=snapshot_entries, of_bytes=snapshot_bytes),
         )
-        self.desk = MachineDesk(self.config, self.runner, self.node.desks.machine_surroundings)
-        self.node.machine_requests.hosting = Hosting(machine=self.runner, desk=self.desk)
+        self.handler = MachineDesk(self.config, self.runner, self.node.handlers.machine_surroundings)
+        self.node.machine_requests.hosting = Hosting(machine=self.runner, handler=self.handler)
 
     @property
     def journal(self) -> Journal:
@@ -67,7 +67,7 @@ class HostedRig(Rig):
         """Lead, with an entry 0 of the log's own."""
         super().lead()
         if self.store.ledger_end_index < 0:
-            self.node.desks.appends.append_own(TERM_START_CHANNEL, b"")
+            self.node.handlers.appends.append_own(TERM_START_CHANNEL, b"")
             self.pass_turns()
         return self
 

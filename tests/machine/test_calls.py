@@ -105,7 +105,7 @@ class ThreadTests(SynchronousTestCase):
         """The batch of a machine that is not the present one counts for nothing."""
         self.rig.append(b"1")
         self.finish()
-        self.rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(1))
+        self.rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(1))
         self.rig.append(b"2")
         while self.calls.waiting:
             self.finish()

@@ -31,7 +31,7 @@ from tests.machine.machines import MovedJournal
 from tests.machine.rig import HostedRig
 
 
-class DeskCase(SynchronousTestCase):
+class HandlerCase(SynchronousTestCase):
     """A member with a machine, and a client."""
 
     def setUp(self) -> None:
@@ -58,7 +58,7 @@ class DeskCase(SynchronousTestCase):
         return answer
 
 
-class SubmitTests(DeskCase):
+class SubmitTests(HandlerCase):
     """A command is answered with its own result."""
 
     def test_each_command_gets_its_result(self) -> None:
@@ -112,7 +112,7 @@ class SubmitTests(DeskCase):
         self.assertEqual(reported.wire_version & WIRE_FLAG_MACHINE, WIRE_FLAG_MACHINE)
 
 
-class OnceTests(DeskCase):
+class OnceTests(HandlerCase):
     """A command of a producer is applied once, and each answer has its first result."""
 
     def once(self, command: bytes, sequence: int, **fields: Any) -> SubmitResponse:
@@ -196,7 +196,7 @@ class WordTests(SynchronousTestCase):
         self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
         self.word = self.rig.node.members.machine
         self.reported = ReportedMachine(name="journal", version=2, state="running")
-        self.patch(self.rig.node.desks.snapshots, "reported", lambda peer_id: MetadataResponse(
+        self.patch(self.rig.node.handlers.snapshots, "reported", lambda peer_id: MetadataResponse(
             machine=encode_reported_machine(self.reported)
         ))
         self.rig.node.start()
@@ -235,7 +235,7 @@ class WordTests(SynchronousTestCase):
         self.assertEqual(self.look(), (False, True))
 
 
-class QueryTests(DeskCase):
+class QueryTests(HandlerCase):
     """At the leader: after every entry that was committed when it came."""
 
     def test_a_query_waits_for_the_machine(self) -> None:
@@ -293,17 +293,17 @@ class QueryTests(DeskCase):
 
 @attrs.define
 class _Follower:
-    """What a desk needs of a member."""
+    """What a handler needs of a member."""
 
     picture: MemberStatus
     now_ms: int = 10_000
 
-    def desk(self, rig: HostedRig) -> MachineDesk:
-        """A desk of a follower, with the machine of another member."""
+    def handler(self, rig: HostedRig) -> MachineDesk:
+        """A handler of a follower, with the machine of another member."""
         return MachineDesk(rig.config, rig.runner, MachineSurroundings(
             append=lambda *_: Deferred(), append_order=lambda _: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, group=lambda: None, now_ms=lambda: self.now_ms,
-            others=rig.node.desks.snapshots, judged=lambda **_: None, note=lambda *_: None,
+            others=rig.node.handlers.snapshots, judged=lambda **_: None, note=lambda *_: None,
         ))
 
     def read_index(self) -> Deferred[int]:
@@ -313,7 +313,7 @@ class _Follower:
         return waiter
 
 
-class AgeTests(DeskCase):
+class AgeTests(HandlerCase):
     """At any member, with a bound on the age."""
 
     def setUp(self) -> None:
@@ -327,9 +327,9 @@ class AgeTests(DeskCase):
 
     def answer(self, max_age_ms: int) -> QueryResponse:
         """Of the follower."""
-        desk = self.follower.desk(self.rig)
+        handler = self.follower.handler(self.rig)
         request = QueryRequest(**self.rig.base(), query=b",", max_age_ms=max_age_ms)
-        answer = self.successResultOf(desk.answer(request, lambda: self.client.connection.may_answer))
+        answer = self.successResultOf(handler.answer(request, lambda: self.client.connection.may_answer))
         assert isinstance(answer, QueryResponse)
         return answer
 

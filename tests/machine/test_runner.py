@@ -260,8 +260,8 @@ class SnapshotTests(SynchronousTestCase):
         """Two are kept, and the log is kept from the last entry of the older one on."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(self.rig.node.machine_requests.needed_index, 4)
-        self.assertEqual(self.rig.node.desks.keep_from_index(), 5)
-        self.assertEqual(HostedRig().run().node.desks.keep_from_index(), 0)
+        self.assertEqual(self.rig.node.handlers.keep_from_index(), 5)
+        self.assertEqual(HostedRig().run().node.handlers.keep_from_index(), 0)
         status = self.rig.runner.status()
         self.assertEqual((status.snapshot_index, status.snapshots, status.snapshot_problem), (8, 3, ""))
         self.assertGreater(status.snapshot_size, 0)
@@ -292,7 +292,7 @@ class SnapshotTests(SynchronousTestCase):
 
     def test_results_are_in_the_snapshot(self) -> None:
         """The last results of producers are in a snapshot."""
-        self.rig.node.desks.appends.append_command(b"once", Origin("p", 0))
+        self.rig.node.handlers.appends.append_command(b"once", Origin("p", 0))
         self.rig.pass_turns()
         for number in range(4):
             self.rig.append(b"%d" % number)

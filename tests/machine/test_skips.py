@@ -207,14 +207,14 @@ class SkipTests(SynchronousTestCase):
         rig.append(b"3")
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
         waiting = rig.runner.when_applied(9)
-        rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
+        rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
         rig.pass_turns()
         self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"0", b"1", b"3"]))
         self.failureResultOf(waiting)
         rig = HostedRig(snapshot_entries=2).run()
         rig.append(b"0", b"1", b"bad")
         self.assertEqual([head.index for head in rig.snapshots.heads], [1, 3])
-        rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
+        rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
         rig.pass_turns()
         self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
         self.assertEqual(rig.journal.bodies, [b"0", b"1"])
@@ -227,7 +227,7 @@ class SkipTests(SynchronousTestCase):
         rig.machine_thread.finish()  # it is written, and gets its name next
         rig.pass_turns()
         self.assertEqual(len(rig.machine_thread.waiting), 1)
-        rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
+        rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
         rig.pass_turns()
         self.assertEqual(rig.runner.state, "starting")
         rig.machine_thread.finish()
@@ -265,7 +265,7 @@ class SkipTests(SynchronousTestCase):
         made = []
         again = rig
         for _ in range(2):
-            rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
+            rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
             for one in (rig, again):
                 one.runner.committed()
                 one.pass_turns()
@@ -281,7 +281,7 @@ class SkipTests(SynchronousTestCase):
         for entries, heads in ((1000, [4]), (0, [])):
             rig = HostedRig(disk=MemoryDisk(), snapshot_entries=entries, snapshot_bytes=0).run()
             rig.append(b"0", b"bad", b"1")
-            rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
+            rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(2))
             rig.pass_turns()
             self.assertEqual([head.index for head in rig.snapshots.heads], heads)
 
@@ -328,7 +328,7 @@ class SkipTests(SynchronousTestCase):
         """0 to 4, and an order to skip 3."""
         rig = HostedRig().run()
         rig.append(b"1", b"2", b"3", b"4")
-        rig.node.desks.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
+        rig.node.handlers.appends.append_own(MACHINE_CHANNEL, encode_skip(3))
         rig.pass_turns()
         batch = rig.node.read_committed(0, max_bytes=100_000)
         assert batch is not None

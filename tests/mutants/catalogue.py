@@ -161,7 +161,7 @@ _ELECTIONS = (
               "self._granted.add("),
     ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=1.0),
     Mutant("sure-too-early", "it takes the first push of any leader for the leader's whole ledger", (
-        Patch("dledger.core.replication.leaders_word",
+        Patch("dledger.core.replication.leader_claims",
               "has_all = self._term == member.term and matched_index >= self.end_index >= -1",
               "has_all = matched_index >= 0"),
     ), test="tests.core.test_unsure"),  # (the simulator notices it, too, but only once in 140 s)
@@ -169,7 +169,7 @@ _ELECTIONS = (
         Patch(REPLICA, "start_term=TERM_MAX if recovered.forgot_terms else term", "start_term=term"),
     ), test="tests.core.test_unsure"),
     Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
-        Patch("dledger.core.replication.leaders_word",
+        Patch("dledger.core.replication.leader_claims",
               "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),
     ), test="tests.core.test_unsure"),
     Mutant("any-group-id", "any text that a member sends is recorded as the id of the group", (
@@ -351,7 +351,7 @@ _STORAGE = (
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),
     Mutant("repaired-too-early", "a damaged member counts as whole after any entry from a leader", (
-        Patch("dledger.core.replication.leaders_word",
+        Patch("dledger.core.replication.leader_claims",
               "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
               "True\n"),
     ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},

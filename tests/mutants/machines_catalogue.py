@@ -87,7 +87,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "            if self._entries.members.is_settled and", "            if False and"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
-        Patch("dledger.node.desks", "(reads, self.machine.needed_index, readers, ", "(reads, readers, "),
+        Patch("dledger.node.handlers", "(reads, self.machine.needed_index, readers, ", "(reads, readers, "),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_two_snapshots_are_kept"}),
     ("install-older-than-committed", "a snapshot older than what is committed is installed", (
         Patch(_FETCH, "        if answer.index < lowest_index:", "        if False:"),
@@ -208,14 +208,14 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("leads-without-state", "a leader whose machine has failed goes on", (
         Patch("dledger.core.election.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
               "or member.seeks_java_leader\n"),
-    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+    ), {"test": "tests.core.test_machine_claims.LeaderTests"}),
     ("leads-to-anybody", "a leader whose machine has failed hands over to any member", (
-        Patch("dledger.core.state.machine_word", "if not is_needed or one in self._running)", "if one)"),
-    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+        Patch("dledger.core.state.machine_claims", "if not is_needed or one in self._running)", "if one)"),
+    ), {"test": "tests.core.test_machine_claims.LeaderTests"}),
     ("stands-first-without-state", "a member whose machine has failed stands as soon as others", (
         Patch("dledger.core.state.member_state", "        return self.is_full or self.machine.is_unfit or",
               "        return self.is_full or"),
-    ), {"test": "tests.core.test_machine_word.FollowerTests"}),
+    ), {"test": "tests.core.test_machine_claims.FollowerTests"}),
     ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
         Patch(_DIRECTORY, "        if not self.oldest_version <= head.machine_version <=",
               "        if not head.machine_version <="),

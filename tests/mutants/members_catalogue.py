@@ -101,7 +101,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_CHANGES, "            if is_own:\n                self._hand_over(dispatchers)\n", ""),
     ), {"test": "tests.core.test_changes.RemoveTests.test_leader_hands_over"}),
     ("java-end-not-asked", "a member asks a Java leader for its end only while it has no entry", (
-        Patch("dledger.core.replication.leaders_word", "        elif response.wire_version < 1 and not",
+        Patch("dledger.core.replication.leader_claims", "        elif response.wire_version < 1 and not",
               "        elif response.wire_version < 1 and member.ledger_end_index < 0 and not"),
     ), {"test": "tests.core.test_unsure.WordTests.test_java_leader_under_load"}),
     ("changes-beside-java", "a group with a Java member changes its members", (

@@ -35,9 +35,9 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "        if is_nearly_full:\n", "        if False:\n"),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_a_nearly_full_disk"}),
     ("reader-moved-from-anywhere", "a stranger moves a reader", (
-        Patch("dledger.node.connections.door", "        is_change = moves or NEEDED",
+        Patch("dledger.node.connections.access", "        is_change = moves or NEEDED",
               "        is_change = NEEDED"),
-    ), {"test": "tests.node.test_door.AddressTests.test_readers_are_moved_from_here"}),
+    ), {"test": "tests.node.test_access.AddressTests.test_readers_are_moved_from_here"}),
     ("reader-of-nobody-moved", "an account moves a reader that no account began", (
         Patch(_DESK, "(is_account(self.owner) and state.owner == self.owner)",
               "may_use(state.owner, self.owner)"),
@@ -108,7 +108,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),
     ), {"test": f"{_REQUESTS}.OrderTests.test_one_at_a_time"}),
     ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
-        Patch("dledger.node.desks", "self.machine.needed_index, readers, ", "self.machine.needed_index, "),
+        Patch("dledger.node.handlers", "self.machine.needed_index, readers, ", "self.machine.needed_index, "),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_entries_that_readers_need_stay"}),
     ("handed-out-without-lease", "a client hands out entries after a pause longer than its lease", (
         Patch(_CLIENT, "        if self._problem is None and self.must_check:\n", "        if False:\n"),

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_machine_requests -*-
-"""The door for requests to a state machine: without one, and with one that answers as a test says."""
+"""The handler of requests to a state machine: without one, and with one that answers as a test says."""
 
 from __future__ import annotations
 
@@ -87,37 +87,38 @@ class NoMachineTests(RequestsCase):
         self.assertGreater(self.rig.node.machine_requests.needed_index, 1 << 60)
 
 
-class DeskTests(RequestsCase):
-    """A member whose machine has a desk."""
+class HandlerTests(RequestsCase):
+    """A member whose machine has a handler."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.desk = FakeMachineDesk()
+        self.handler = FakeMachineDesk()
         self.machine = mock.Mock(needed_index=7, proven_index=-1, gives_snapshots=False)
-        self.rig.node.machine_requests.hosting = Hosting(machine=self.machine, desk=self.desk)
+        self.rig.node.machine_requests.hosting = Hosting(machine=self.machine, handler=self.handler)
 
-    def test_requests_are_passed_to_the_desk(self) -> None:
-        """To the desk, as it is; its answer goes to the client, and a refusal is counted."""
+    def test_requests_are_passed_to_the_handler(self) -> None:
+        """To the handler, as it is; its answer goes to the client, and a refusal is counted."""
         requests = self.requests()
         self.client.send(*requests)
-        self.assertEqual([type(request) for request, _ in self.desk.asked], [type(one) for one in requests])
-        self.assertTrue(self.desk.asked[0][1]())
+        asked = [type(request) for request, _ in self.handler.asked]
+        self.assertEqual(asked, [type(one) for one in requests])
+        self.assertTrue(self.handler.asked[0][1]())
         self.assertEqual(self.client.answers(), [])
-        self.desk.answers[0].callback(SubmitResponse(code=ResponseCode.COMMAND_REFUSED, reason="no"))
+        self.handler.answers[0].callback(SubmitResponse(code=ResponseCode.COMMAND_REFUSED, reason="no"))
         (answer,) = self.client.answers()
         self.assertEqual((answer.code, answer.reason), (ResponseCode.COMMAND_REFUSED, "no"))
         self.assertEqual(self.rig.node.counters.refusals, {"COMMAND_REFUSED": 1})
 
     def test_an_unread_connection_is_refused_first(self) -> None:
-        """A connection that does not read is refused before the desk hears of its request."""
+        """A connection that does not read is refused before the handler hears of its request."""
         self.patch(type(self.client.connection.account), "may_answer", False)
         answers = [self.client.ask(request) for request in self.requests()]
         self.assertEqual({answer.code for answer in answers}, {ResponseCode.LEADER_PENDING_FULL})
-        self.assertEqual(self.desk.asked, [])
+        self.assertEqual(self.handler.asked, [])
 
-    def test_a_failing_desk_stops_the_member(self) -> None:
-        """A desk that fails instead of answering stops the member: its state is not known."""
-        self.desk.answer = lambda *_: fail(KeyError("a bug"))  # type: ignore[method-assign]
+    def test_a_failing_handler_stops_the_member(self) -> None:
+        """A handler that fails instead of answering stops the member: its state is not known."""
+        self.handler.answer = lambda *_: fail(KeyError("a bug"))  # type: ignore[method-assign]
         self.client.send(self.requests()[0])
         self.assertEqual((self.rig.node.state, self.rig.node.reason), ("failed", "KeyError: 'a bug'"))
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
+from dledger.node.maintenance import MAINTENANCE_INTERVAL_S
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -244,7 +244,7 @@ class FailureTests(SynchronousTestCase):
         rig.clock.pump([0.02] * 160)
         self.assertEqual(rig.node.state, "failed")
 
-    def test_broken_house_keeping_ends_the_member(self) -> None:
+    def test_broken_maintenance_ends_the_member(self) -> None:
         """Or at keeping house: but only a store that is broken."""
         rig = Rig().lead()
         errors: list[Exception] = [OSError(5, "Input/output error")]
@@ -252,7 +252,7 @@ class FailureTests(SynchronousTestCase):
         def failing(now_s: float, local_hour: int, **_: int) -> list[DeletedSegment]:
             raise errors[0]
 
-        rig.store.house_keeping = failing  # type: ignore[method-assign]
+        rig.store.maintenance = failing  # type: ignore[method-assign]
         rig.clock.pump([0.1] * 120)
         self.assertEqual(rig.node.state, "running")
         errors[0] = StoreError("broken")
@@ -268,18 +268,18 @@ class TimeTests(SynchronousTestCase):
         rig = Rig()
         seen: list[str] = []
 
-        def house_keeping(
+        def maintenance(
             now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int
         ) -> list[DeletedSegment]:
             self.assertEqual(drop_to_index, -1)
             seen.append(f"house {now_s:.0f} {local_hour} {keep_from_index}")
             return [DeletedSegment(path="/some/segment", begin_index=7, why="old enough")]
 
-        rig.store.house_keeping = house_keeping  # type: ignore[method-assign]
+        rig.store.maintenance = maintenance  # type: ignore[method-assign]
         rig.store.check_point = lambda force=False: seen.append("checkpoint")  # type: ignore[method-assign]
         rig.lead()
         self.assertEqual(seen, ["house 1000000000 4 0"])
-        rig.clock.pump([0.1] * int(10 * HOUSE_KEEPING_INTERVAL_S + 2))
+        rig.clock.pump([0.1] * int(10 * MAINTENANCE_INTERVAL_S + 2))
         self.assertEqual(seen.count("checkpoint"), 3)
         self.assertEqual(len(seen) - 3, 2)
         self.assertEqual(rig.node.status().counts.segments_deleted, 2)
@@ -309,7 +309,7 @@ class TimeTests(SynchronousTestCase):
         """As long as they were heard of lately."""
         rig = Rig(peers=PEERS)
         make_leader(rig)
-        self.assertEqual(rig.node.desks.keep_from_index(), 0)
+        self.assertEqual(rig.node.handlers.keep_from_index(), 0)
 
 
 class CallerTests(SynchronousTestCase):

@@ -165,9 +165,9 @@ class LeaseTests(ReaderCase):
     def test_a_reader_belongs_to_its_account(self) -> None:
         """Others are refused, whatever they ask, except an operator, who moves and forgets it."""
         alice, bob, admin = Asker("alice", False), Asker("bob", False), Asker("admin", True)
-        self.asker, desk = alice, self.rig.node.desks.readers
-        ask = desk.ask
-        self.patch(desk, "ask", lambda connection, ticket, request, _: ask(
+        self.asker, handler = alice, self.rig.node.handlers.readers
+        ask = handler.ask
+        self.patch(handler, "ask", lambda connection, ticket, request, _: ask(
             connection, ticket, request, self.asker
         ))
         token = self.good("take").token
@@ -194,9 +194,9 @@ class LeaseTests(ReaderCase):
     def test_a_reader_of_nobody_is_moved_by_operators(self) -> None:
         """An account reads under it; only an operator moves or forgets it."""
         self.good("take")
-        desk = self.rig.node.desks.readers
-        self.asker, ask = Asker("bob", False), desk.ask
-        self.patch(desk, "ask", lambda connection, ticket, request, _: ask(
+        handler = self.rig.node.handlers.readers
+        self.asker, ask = Asker("bob", False), handler.ask
+        self.patch(handler, "ask", lambda connection, ticket, request, _: ask(
             connection, ticket, request, self.asker
         ))
         self.good("take")
@@ -215,7 +215,7 @@ class LeaseTests(ReaderCase):
         """A leader counts the leases that it finds from its own beginning."""
         self.good("take")
         self.pass_time(0.9)
-        self.rig.node.desks.readers._leases.begin(99)  # as in a new term
+        self.rig.node.handlers.readers._leases.begin(99)  # as in a new term
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
         self.pass_time(0.3)
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
@@ -331,7 +331,7 @@ class RefusalTests(ReaderCase):
     @property
     def owner(self) -> str:
         """Of this client."""
-        return self.rig.node.router.door.owner_of(self.client.connection)
+        return self.rig.node.router.access.owner_of(self.client.connection)
 
     def test_the_readers_of_all_are_bounded(self) -> None:
         """One that is forgotten makes room; those that are known go on."""
@@ -359,9 +359,9 @@ class RefusalTests(ReaderCase):
     def test_readers_that_are_begun_at_once(self) -> None:
         """What the leader has judged by an earlier state finds no room all the same."""
         self.set_room(1, 1)
-        desk = self.rig.node.desks.readers
-        append, later = desk.append, Deferred[None]()
-        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
+        handler = self.rig.node.handlers.readers
+        append, later = handler.append, Deferred[None]()
+        handler.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         for name in ("r0", "r1"):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name=name, holder="p1", lease_ms=1000
@@ -389,7 +389,7 @@ class RefusalTests(ReaderCase):
         self.rig.store.parts.state._lack("an entry is damaged")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
-        self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
+        self.assertEqual(self.rig.node.handlers.readers.needed_index(), -1)
         self.assertEqual(self.rig.node.status().readers, ())
 
     def test_damaged_everywhere_gone(self) -> None:
@@ -397,16 +397,16 @@ class RefusalTests(ReaderCase):
         self.good("take")
         self.rig.store.parts.state._lack("an entry is damaged")
         with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
-            self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
+            self.assertEqual(self.rig.node.handlers.readers.needed_index(), 7)
 
     def test_too_many_requests_are_refused(self) -> None:
         """Too many at once are refused before anything is done."""
-        self.rig.node.desks.readers._asked = ASKED_MAX
+        self.rig.node.handlers.readers._asked = ASKED_MAX
         self.refused(ResponseCode.LEADER_PENDING_FULL, "", "take")
 
     def test_a_log_of_a_broker_has_no_readers(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
-        self.rig.node.desks.readers.append = None
+        self.rig.node.handlers.readers.append = None
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
 
@@ -437,9 +437,9 @@ class PlaceTests(ReaderCase):
     def test_few_lists_are_under_way(self) -> None:
         """And one is made for each state of the log, however many ask for it."""
         self.good("take")
-        desk, made = self.rig.node.desks.readers, list[int]()
-        infos = desk._infos
-        self.patch(desk, "_infos", lambda readers: made.append(1) or infos(readers))
+        handler, made = self.rig.node.handlers.readers, list[int]()
+        infos = handler._infos
+        self.patch(handler, "_infos", lambda readers: made.append(1) or infos(readers))
         for _ in range(50):
             self.client.send(ReaderRequest(**self.rig.base(), does="list"))
         self.pass_time()
@@ -507,7 +507,7 @@ class SweepTests(SynchronousTestCase):
         """What is noted of a reader goes with it, slice after slice."""
         rig = Rig().lead()
         names = [f"r{number}" for number in range(SLICE_MAX + 20)]
-        leases = rig.node.desks.readers._leases
+        leases = rig.node.handlers.readers._leases
 
         def ask(does: str) -> None:
             for name in names:
@@ -526,9 +526,9 @@ class OrderTests(ReaderCase):
 
     def test_one_at_a_time(self) -> None:
         """Two processes that ask in one turn do not both get the log."""
-        desk = self.rig.node.desks.readers
-        append, later = desk.append, Deferred[None]()
-        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
+        handler = self.rig.node.handlers.readers
+        append, later = handler.append, Deferred[None]()
+        handler.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         for holder in ("p1", "p2", "p3"):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder=holder, lease_ms=1000
@@ -538,15 +538,15 @@ class OrderTests(ReaderCase):
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
-        self.assertEqual(self.rig.node.desks.readers.under_way, {})
+        self.assertEqual(self.rig.node.handlers.readers.under_way, {})
 
     def test_many_that_fail_at_once(self) -> None:
         """A thousand requests about one reader wait; when the leader steps down, each is answered."""
         first: Deferred[AppendResult] = Deferred()
         waits = [first]
         lost = DLedgerError(ResponseCode.NOT_LEADER)
-        desk = self.rig.node.desks.readers
-        desk.append = lambda _body: waits.pop() if waits else fail(lost)
+        handler = self.rig.node.handlers.readers
+        handler.append = lambda _body: waits.pop() if waits else fail(lost)
         for _ in range(1000):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000
@@ -556,15 +556,15 @@ class OrderTests(ReaderCase):
         first.errback(lost)
         self.pass_time()
         self.assertEqual([answer.code for answer in self.client.answers()], [ResponseCode.NOT_LEADER] * 1000)
-        self.assertEqual(desk.under_way, {})
+        self.assertEqual(handler.under_way, {})
 
     def test_renewed_too_late(self) -> None:
         """A lease is not renewed whose entries are being given to another process."""
         token = self.good("take").token
         self.pass_time(1.2)
-        desk = self.rig.node.desks.readers
-        append, later = desk.append, Deferred[None]()
-        desk.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
+        handler = self.rig.node.handlers.readers
+        append, later = handler.append, Deferred[None]()
+        handler.append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
         self.client.send(ReaderRequest(
             **self.rig.base(), does="take", name="billing", holder="p2", lease_ms=1000
         ))
@@ -581,9 +581,9 @@ class OrderTests(ReaderCase):
         """A renewal counts when it comes, also while something earlier is under way."""
         token = self.good("take").token
         self.pass_time(0.9)
-        desk = self.rig.node.desks.readers
-        read_index, later = desk.reads.read_index, Deferred[None]()
-        self.patch(desk.reads, "read_index", lambda: later.addCallback(lambda _: read_index()))
+        handler = self.rig.node.handlers.readers
+        read_index, later = handler.reads.read_index, Deferred[None]()
+        self.patch(handler.reads, "read_index", lambda: later.addCallback(lambda _: read_index()))
         for does, fields in (("take", {"holder": "p2", "lease_ms": 1000}), ("renew", {"token": token})):
             self.client.send(ReaderRequest(
                 **self.rig.base(), does=does, name="billing", **fields  # type: ignore[arg-type]
@@ -598,7 +598,7 @@ class OrderTests(ReaderCase):
         """A leader that cannot prove that it leads renews nothing: a later one may have given it away."""
         token = self.good("take").token
         lost = DLedgerError(ResponseCode.NOT_LEADER)
-        self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
+        self.patch(self.rig.node.handlers.readers.reads, "read_index", lambda: fail(lost))
         self.refused(ResponseCode.NOT_LEADER, "", "renew", token=token)
 
     def test_a_deposed_leader_says_nothing_from_what_it_knew(self) -> None:
@@ -606,7 +606,7 @@ class OrderTests(ReaderCase):
         token = self.good("take").token
         self.good("commit", token=token, index=3)
         lost = DLedgerError(ResponseCode.NOT_LEADER)
-        self.patch(self.rig.node.desks.readers.reads, "read_index", lambda: fail(lost))
+        self.patch(self.rig.node.handlers.readers.reads, "read_index", lambda: fail(lost))
         self.refused(ResponseCode.NOT_LEADER, "", "take", holder="p2")
         self.refused(ResponseCode.NOT_LEADER, "", "commit", token=token, index=3)
         self.refused(ResponseCode.NOT_LEADER, "", "commit", token=token + 1, index=5)
@@ -615,15 +615,15 @@ class OrderTests(ReaderCase):
     def test_a_void_decision_is_not_answered(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""
         token = self.good("take").token
-        desk = self.rig.node.desks.readers
-        append = desk.append
+        handler = self.rig.node.handlers.readers
+        append = handler.append
 
         def with_another_first(body: bytes) -> Any:
-            desk.append = append
+            handler.append = append
             append(body)  # as one of an earlier try whose outcome was not known
             return append(body)
 
-        desk.append = with_another_first
+        handler.append = with_another_first
         answer = self.ask("commit", token=token, index=3)
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
         self.assertEqual(self.good("commit", token=token, index=3).next_index, 4)
@@ -634,48 +634,48 @@ class KeepingTests(ReaderCase):
 
     def test_entries_that_readers_need_stay(self) -> None:
         """The first entry that a reader has not done stays, and so does the entry that says so."""
-        desk = self.rig.node.desks.readers
-        self.assertGreater(desk.needed_index(), self.end)
+        handler = self.rig.node.handlers.readers
+        self.assertGreater(handler.needed_index(), self.end)
         token = self.good("take").token
-        self.assertEqual(desk.needed_index(), -1)
+        self.assertEqual(handler.needed_index(), -1)
         self.good("commit", token=token, index=6)
-        self.assertEqual(desk.needed_index(), 6)
-        self.assertEqual(self.rig.node.desks.keep_from_index(), 7)
+        self.assertEqual(handler.needed_index(), 6)
+        self.assertEqual(self.rig.node.handlers.keep_from_index(), 7)
         self.good("forget")
-        self.assertGreater(desk.needed_index(), self.end)
+        self.assertGreater(handler.needed_index(), self.end)
 
     def test_a_nearly_full_disk(self) -> None:
         """No reader keeps anything then; an event says so if one did."""
-        desk, store = self.rig.node.desks.readers, self.rig.store
+        handler, store = self.rig.node.handlers.readers, self.rig.store
         token = self.good("take").token
-        self.assertEqual(self.rig.node.desks.keep_from_index(), 0)
+        self.assertEqual(self.rig.node.handlers.keep_from_index(), 0)
         with mock.patch.object(type(store), "disk_nearly_full", True):
-            self.assertEqual(self.rig.node.desks.keep_from_index(), self.end + 1)
+            self.assertEqual(self.rig.node.handlers.keep_from_index(), self.end + 1)
             self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
             self.good("commit", token=token, index=self.end)
             self.good("release", token=token)
             self.good("move", index=NO_END)
-            self.rig.node.desks.keep_from_index()
+            self.rig.node.handlers.keep_from_index()
             self.assertEqual(self.rig.node.status().counts.reports["readers-let-go"], 1)
-        self.assertEqual(desk.needed_index(), self.end - 1)
+        self.assertEqual(handler.needed_index(), self.end - 1)
 
     def test_needed_entries_stay_within_a_bound(self) -> None:
         """No further than the bound: then the reader learns that its entries are gone."""
-        desk = self.rig.node.desks.readers
+        handler = self.rig.node.handlers.readers
         self.good("take")
         self.rig.node.append([b"x" * 100] * 20)
         self.pass_time()
-        desk.hold_bytes = 10 * 148 + 20
-        self.assertEqual(desk.needed_index(), self.end - 10)
-        desk.hold_bytes = 1
-        self.assertEqual(desk.needed_index(), self.end)
+        handler.hold_bytes = 10 * 148 + 20
+        self.assertEqual(handler.needed_index(), self.end - 10)
+        handler.hold_bytes = 1
+        self.assertEqual(handler.needed_index(), self.end)
         for options, hold_bytes in (
             ({}, READER_BYTES_HELD), ({"retention_bytes": 1000}, 2000), ({"readers_hold_bytes": 0}, 0),
             ({"readers_hold_bytes": 7, "retention_bytes": 1000}, 7),
         ):
-            desk.reread(attrs.evolve(self.rig.config, **options))
-            self.assertEqual(desk.hold_bytes, hold_bytes)
-        desk.hold_bytes = 0
-        self.assertEqual(desk.needed_index(), -1)
-        desk.hold_bytes = 10**9
-        self.assertEqual(desk.needed_index(), -1)
+            handler.reread(attrs.evolve(self.rig.config, **options))
+            self.assertEqual(handler.hold_bytes, hold_bytes)
+        handler.hold_bytes = 0
+        self.assertEqual(handler.needed_index(), -1)
+        handler.hold_bytes = 10**9
+        self.assertEqual(handler.needed_index(), -1)

@@ -67,7 +67,7 @@ class GetTests(ReadsTestCase):
     def test_a_turn_is_one_question(self) -> None:
         """All reads of all connections and local callers."""
         asked: list[ReadRequested] = []
-        self.rig.node.desks.reads.request_reads = asked.append
+        self.rig.node.handlers.reads.request_reads = asked.append
         other = self.rig.client()
         self.client.send(self.get(3), self.get(4))
         other.send(self.get(5))
@@ -94,7 +94,7 @@ class GetTests(ReadsTestCase):
 
     def test_up_to_the_read_index(self) -> None:
         """What was committed later than the read index is left for the next read."""
-        reads = self.rig.node.desks.reads
+        reads = self.rig.node.handlers.reads
         asked: list[ReadRequested] = []
         reads.request_reads = asked.append
         self.client.send(self.get(5), self.get(6))
@@ -251,7 +251,7 @@ class SequenceTests(ReadsTestCase):
     def test_of_another_account(self) -> None:
         """Another account is not answered."""
         other = self.rig.client()
-        self.rig.node.router.door._owners.update(
+        self.rig.node.router.access._owners.update(
             {self.client.connection: "alice", other.connection: "bob"}
         )
         self.number(0, b"a")
@@ -378,9 +378,9 @@ class PullTests(ReadsTestCase):
     def test_the_longest_wait_is_bounded(self) -> None:
         """Nobody waits for ever."""
         self.client.send(self.pull(10, wait_ms=2**31 - 1))
-        self.rig.node.desks.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
+        self.rig.node.handlers.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
         self.assertEqual(self.client.answers(), [])
-        self.rig.node.desks.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000)
+        self.rig.node.handlers.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000)
         self.assertEqual(len(self.client.answers()), 1)
 
     def test_bounded_number_of_waiters(self) -> None:
@@ -417,7 +417,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(4)], self.pull(2))
         self.assertEqual(self.client.answers(), [])
-        self.assertEqual(self.rig.node.desks.reads.slowest_index(), 0)
+        self.assertEqual(self.rig.node.handlers.reads.slowest_index(), 0)
         self.client.connection.resumeProducing()
         answers = self.client.answers()
         self.assertEqual([answer.entries.first_index for answer in answers], [0, 1, 2, 3, 2])
@@ -444,7 +444,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(self.get(1, Consistency.COMMITTED))
         self.client.connection.abort("gone")
-        self.assertEqual(self.rig.node.desks.reads.parked, {})
+        self.assertEqual(self.rig.node.handlers.reads.parked, {})
 
 
 class LocalTests(ReadsTestCase):
@@ -496,12 +496,12 @@ class TurnTests(ReadsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.turns: list[Callable[[], None]] = []
-        self.rig.node.desks.reads._at_end_of_turn = self.turns.append
+        self.rig.node.handlers.reads._at_end_of_turn = self.turns.append
 
     def bound(self, name: str, value: int) -> None:
         """Another bound of a turn."""
         self.patch(module, name, value)
-        self.rig.node.desks.reads._next_turn()
+        self.rig.node.handlers.reads._next_turn()
 
     def end_turn(self) -> None:
         """What was asked for the end of the turn happens."""
@@ -585,7 +585,7 @@ class TurnTests(ReadsTestCase):
         self.assertEqual(answers, 200)
         self.assertEqual(connection.account.held_bytes, 0)
         self.assertEqual(self.rig.server.budgets.answers.held, 0)
-        self.assertEqual(self.rig.node.desks.reads.parked, {})
+        self.assertEqual(self.rig.node.handlers.reads.parked, {})
 
     def test_waits_of_one_connection(self) -> None:
         """One connection cannot take all places."""
@@ -600,8 +600,8 @@ class TurnTests(ReadsTestCase):
         self.rig.clock.advance(0)
         self.end_turn()
         self.assertEqual((len(self.client.answers()), len(other.answers())), (3, 1))
-        self.assertEqual(self.rig.node.desks.reads.waits_of, {})
+        self.assertEqual(self.rig.node.handlers.reads.waits_of, {})
         self.client.send(*[self.pull(11, wait_ms=1000) for _ in range(3)])
         self.assertEqual(self.client.answers(), [])
         self.client.connection.abort("test")
-        self.assertEqual(self.rig.node.desks.reads.waits_of, {})
+        self.assertEqual(self.rig.node.handlers.reads.waits_of, {})

@@ -46,7 +46,7 @@ def append_push(index: int, *, term: int) -> PushEntryRequest:
     )
 
 
-class DoorTests(SynchronousTestCase):
+class AccessTests(SynchronousTestCase):
     """Whom and what a request is for."""
 
     def setUp(self) -> None:
@@ -257,7 +257,7 @@ class CoreTests(SynchronousTestCase):
         client, other = self.rig.client(), self.rig.client()
         client.send(commit())
         (token,) = self.tokens()
-        response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.handlers.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(fx.Reply(token=token, response=response))
         self.rig.node.reply(fx.Reply(token=token, response=response))
         self.assertEqual(len(client.answers()), 1)
@@ -269,7 +269,7 @@ class CoreTests(SynchronousTestCase):
         client = self.rig.client()
         client.send(commit(), commit())
         first, second = self.tokens()
-        response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.handlers.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(fx.Reply(token=first, response=response))
         client.connection.abort("gone")
         self.assertEqual(

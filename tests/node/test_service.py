@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_service -*-
-"""A member as a service: up in order, down in order, and what happens at the door."""
+"""A member as a service: up in order, down in order, and what callers meet."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class RereadTests(ServiceTestCase):
         self.assertEqual((server.connections_max, server.budgets.answers.bytes_max), (60, 20 << 20))
         self.assertEqual(service.reread(wanted), {"max_connections", "scrub_bytes_per_s"})
         self.assertEqual((server.connections_max, server.budgets.answers.bytes_max), (100, 20 << 20))
-        self.assertEqual(self.node_of(service)._house._scrubbing._rate, 7)
+        self.assertEqual(self.node_of(service)._maintenance._scrubbing._rate, 7)
         self.assertEqual(self.node_of(service).config.tick_ms, service.config.tick_ms)
 
     def test_retention_changes_from_the_next_look(self) -> None:
@@ -224,7 +224,7 @@ class UpTests(ServiceTestCase):
             self.assertEqual(len(self.failures), int(bool(reason)), (host, options))
             self.assertIn(reason, "".join(self.failures))
             if service.node is not None:
-                self.assertTrue(service.node.router.door.is_guarded)
+                self.assertTrue(service.node.router.access.is_guarded)
             service.stopService()
 
     def test_callers_need_a_certificate(self) -> None:

@@ -75,18 +75,18 @@ class SnapshotCase(SynchronousTestCase):
         self.members = mock.Mock(peer_ids=("n1", "n2"), leader_id="n0")
         self.members.quota_of = lambda peer_id: self.quota
         self.peers = Peers()
-        self.desk = self.desk_of()
+        self.handler = self.handler_of()
 
-    def desk_of(self, **options: Any) -> SnapshotDesk:
+    def handler_of(self, **options: Any) -> SnapshotDesk:
         """With options."""
-        desk = SnapshotDesk(
+        handler = SnapshotDesk(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3", **options), members=self.members,
             machine=lambda: self.rig.node.machine_requests.machine, now_ms=lambda: self.now_ms,
             counters=Counters(),
             offers=GroupOffers(self.rig.store, lambda: self.now_ms / 1000, lambda call: call()),
         )
-        desk.connect(self.peers)
-        return desk
+        handler.connect(self.peers)
+        return handler
 
 
 class AnswerTests(SnapshotCase):
@@ -98,7 +98,7 @@ class AnswerTests(SnapshotCase):
 
     def ask(self, **fields: Any) -> SnapshotResponse:
         """A piece."""
-        self.desk.answer(self.connection, mock.Mock(), attrs.evolve(PLAIN, **fields))
+        self.handler.answer(self.connection, mock.Mock(), attrs.evolve(PLAIN, **fields))
         return cast("SnapshotResponse", self.connection.answer.call_args.args[1])
 
     def test_not_on_its_connection(self) -> None:
@@ -179,23 +179,23 @@ class AskTests(SnapshotCase):
     def test_the_leader_is_asked_first(self) -> None:
         """Those that say that they give snapshots; no Java member gets a message that it does not know."""
         self.peers.metadata = dict.fromkeys(("n1", "n2"), MetadataResponse(wire_version=ABLE))
-        self.assertEqual(self.desk.senders(), ("n1", "n2"))
+        self.assertEqual(self.handler.senders(), ("n1", "n2"))
         self.members.leader_id = "n2"
-        self.assertEqual(self.desk.senders(), ("n2", "n1"))
+        self.assertEqual(self.handler.senders(), ("n2", "n1"))
         self.peers.metadata["n2"] = MetadataResponse()
-        self.assertEqual(self.desk.senders(), ("n1",))
+        self.assertEqual(self.handler.senders(), ("n1",))
         self.peers.metadata["n1"] = MetadataResponse(wire_version=WIRE_VERSION | WIRE_FLAG_MACHINE)
-        self.assertEqual(self.desk.senders(), ())
+        self.assertEqual(self.handler.senders(), ())
 
     def test_a_member_asks_in_its_name(self) -> None:
         """In the name of this member."""
-        answer = self.successResultOf(self.desk.ask("n1", SnapshotRequest(machine="journal", offset=3)))
+        answer = self.successResultOf(self.handler.ask("n1", SnapshotRequest(machine="journal", offset=3)))
         self.assertEqual(answer.index, 7)
         ((peer_id, request),) = self.peers.asked
         self.assertEqual((peer_id, request.group, request.remote_id, request.local_id),
                          ("n1", "default", "n1", "n0"))
         self.peers.answer = GetResponse()
-        self.failureResultOf(self.desk.ask("n1", SnapshotRequest()), DLedgerError)
+        self.failureResultOf(self.handler.ask("n1", SnapshotRequest()), DLedgerError)
 
 
 class MachinesTests(SnapshotCase):
@@ -206,20 +206,20 @@ class MachinesTests(SnapshotCase):
         self.peers.metadata = {"n1": MetadataResponse(wire_version=ABLE, machine="at first")}
         self.peers.answer = MetadataResponse(machine="later")
         for now_s in (10.0, 10.5):
-            self.desk.ask_machines(now_s)
+            self.handler.ask_machines(now_s)
         asked = [(peer_id, type(request), request.local_id) for peer_id, request in self.peers.asked]
         self.assertEqual(asked, [("n1", MetadataRequest, "n0"), ("n2", MetadataRequest, "n0")])
-        reported = self.desk.reported("n1")
+        reported = self.handler.reported("n1")
         assert reported is not None
         self.assertEqual((reported.machine, reported.wire_version), ("later", ABLE))
-        self.assertIsNone(self.desk.reported("n2"))
+        self.assertIsNone(self.handler.reported("n2"))
         waiting: Deferred[Response] = Deferred()
         self.peers.ask = lambda peer_id, request: waiting  # type: ignore[method-assign]
         self.members.peer_ids = ("n1",)
-        self.desk.ask_machines(20.0)
-        self.desk.ask_machines(30.0)
+        self.handler.ask_machines(20.0)
+        self.handler.ask_machines(30.0)
         self.assertTrue(waiting.called)
-        reported = self.desk.reported("n1")
+        reported = self.handler.reported("n1")
         assert reported is not None
         self.assertEqual(reported.machine, "later")
 
@@ -238,25 +238,25 @@ class DropTests(SnapshotCase):
 
     def drop(self, keep: int = 1, **facts: Any) -> int:
         """Up to which entry."""
-        self.desk = self.desk_of(machine_keep_entries=keep)
-        return self.desk.drop_to_index(attrs.evolve(self.leader, **facts))
+        self.handler = self.handler_of(machine_keep_entries=keep)
+        return self.handler.drop_to_index(attrs.evolve(self.leader, **facts))
 
     def test_behind_the_oldest(self) -> None:
         """Not its last entry, which says whether it is of this log; and not those that are to be kept."""
         self.assertEqual([self.drop(keep) for keep in (1, 3, 99)], [4, 2, -1])
-        self.assertEqual(self.desk.log_kept, "")
+        self.assertEqual(self.handler.log_kept, "")
 
     def test_nothing_is_dropped_without_a_request(self) -> None:
         """Nothing goes without a request."""
-        self.assertEqual(self.desk_of().drop_to_index(self.leader), -1)
+        self.assertEqual(self.handler_of().drop_to_index(self.leader), -1)
 
     def kept(self, why: str, **facts: Any) -> None:
         """Nothing goes, and the status says why."""
         self.assertEqual(self.drop(**facts), -1)
-        self.assertIn(why, self.desk.log_kept)
-        shown = self.desk.with_log_kept(self.rig.runner.status())
+        self.assertIn(why, self.handler.log_kept)
+        shown = self.handler.with_log_kept(self.rig.runner.status())
         assert shown is not None
-        self.assertEqual(shown.log_kept, self.desk.log_kept)
+        self.assertEqual(shown.log_kept, self.handler.log_kept)
 
     def test_a_java_member_prevents_dropping(self) -> None:
         """In a group with a Java member the request is refused; so it is with an earlier or a silent one."""

@@ -201,8 +201,8 @@ class MemberTests(DriverCase):
             MachineHost(self_id="n0", clock=rig.clock, run_in_thread=rig.thread.run), snapshots=None,
             waits=WaitBounds(waits_max=10, wait_ms=1000),
         )
-        desk = MachineDesk(rig.config, runner, rig.node.desks.machine_surroundings)
-        rig.node.machine_requests.hosting = Hosting(machine=runner, desk=desk)
+        handler = MachineDesk(rig.config, runner, rig.node.handlers.machine_surroundings)
+        rig.node.machine_requests.hosting = Hosting(machine=runner, handler=handler)
         rig.lead()
         runner.start()
         spans.all.clear()

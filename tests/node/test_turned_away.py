@@ -147,7 +147,7 @@ class RightsTests(SynchronousTestCase):
 
     def client_with(self, rig: Rig, rights: Rights) -> FakeClient:
         """A client with these rights."""
-        rig.node.router.door.judge_with(lambda connection: rights)
+        rig.node.router.access.judge_with(lambda connection: rights)
         return rig.client()
 
     def test_each_request_needs_its_role(self) -> None:
@@ -207,7 +207,7 @@ class RightsTests(SynchronousTestCase):
             return ALL_RIGHTS
 
         rig = Rig().lead()
-        rig.node.router.door.judge_with(rights_of)
+        rig.node.router.access.judge_with(rights_of)
         client = rig.client()
         self.assertEqual(asked, [])
         for _ in range(2):

@@ -393,7 +393,7 @@ class RoleTests(RaftCase):
         self.start()
         self.ask(send_of(b"one"))
         proposals: list[object] = []
-        self.patch(self.node.desks.appends, "_propose", proposals.append)
+        self.patch(self.node.handlers.appends, "_propose", proposals.append)
         put = self.broker.pipeline.put(plain([message(b"late")]))
         self.clock.advance(0)
         self.assertEqual(len(proposals), 1)

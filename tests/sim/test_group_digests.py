@@ -44,7 +44,7 @@ class GroupCase(SynchronousTestCase):
         body = f"{producer} {sequence}".encode().ljust(100)
 
         def call(node: Node) -> None:
-            asked: Deferred[AppendResult] = node.desks.appends.append_command(
+            asked: Deferred[AppendResult] = node.handlers.appends.append_command(
                 body, Origin(producer, sequence, (), "")
             )
             asked.addCallbacks(lambda _: codes.append("SUCCESS"), lambda failure: codes.append(

@@ -251,7 +251,7 @@ class RulesTests(FoldCase):
         """Each piece that comes, and the state."""
         moments, node = Moments(), mock.Mock()
         for progress in ("", "nobody can be asked", "n1 sends: 3 of 9 bytes", "n1 sends: 6 of 9 bytes", ""):
-            node.desks.group_fetch.progress = progress
+            node.handlers.group_fetch.progress = progress
             self.rules.look("n0", 1, node, moments)
             self.rules.look("n0", 1, node, moments)
         self.assertEqual(moments.seen, {STATE_PIECE: 2, STATE_TAKEN: 1})

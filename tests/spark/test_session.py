@@ -197,6 +197,6 @@ class SessionTests(_InDirectory):
         self.assertIn("SparkMissing", done.stdout)
         self.assertIn("pip install 'dledger[spark]'", done.stdout)
 
-    def test_front_door(self) -> None:
+    def test_top_level(self) -> None:
         """C{dledger.spark.session} is the function, whatever was imported before."""
         self.assertEqual(session.__name__, "session")

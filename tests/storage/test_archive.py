@@ -173,7 +173,7 @@ class ShipTests(ArchiveCase):
         """All segments before an entry."""
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=1024), self.disk)
-        self.assertTrue(self.store.house_keeping(1e9, 4, keep_from_index=keep_from_index))
+        self.assertTrue(self.store.maintenance(1e9, 4, keep_from_index=keep_from_index))
         self.commit()
 
     def test_a_short_log_continues_the_archive(self) -> None:
@@ -273,7 +273,7 @@ class RefusedRunTests(ArchiveCase):
         self.append(60)
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=1024), self.disk)
-        self.store.house_keeping(1e9, 4, keep_from_index=keep_from_index)
+        self.store.maintenance(1e9, 4, keep_from_index=keep_from_index)
         self.commit()
 
     def test_a_gap_is_refused(self) -> None:
@@ -305,7 +305,7 @@ class RefusedRunTests(ArchiveCase):
         append_bare(self.store, map(body_of, range(40, 60)), 1)
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=1024), self.disk)
-        self.store.house_keeping(1e9, 4, keep_from_index=end + 1)
+        self.store.maintenance(1e9, 4, keep_from_index=end + 1)
         self.commit()
         self.assertEqual(self.store.ledger_begin_index, end + 1)
         self.refused_run(DirectoryError, f"begins with entry {end + 1}", "nothing in its record proves")

@@ -33,7 +33,7 @@ class NoteTests(ArchiveCase):
         """Where the log begins after a start and one house keeping."""
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=1024, **options), self.disk)
-        self.store.house_keeping(1e9, 4, keep_from_index=self.store.ledger_end_index + 1)
+        self.store.maintenance(1e9, 4, keep_from_index=self.store.ledger_end_index + 1)
         return self.store.ledger_begin_index
 
     def test_expiry_waits_for_the_note(self) -> None:

@@ -179,7 +179,7 @@ class TakeTests(BackupCase):
         self.config = config_of(retention_bytes=2048)
         self.store = FileStore.open(self.config, self.disk)
         self.append(40)
-        self.assertTrue(self.store.house_keeping(1e9, 4, keep_from_index=39))
+        self.assertTrue(self.store.maintenance(1e9, 4, keep_from_index=39))
         self.commit()
         begin = self.store.ledger_begin_index
         self.assertEqual(self.backup().begin_index, begin)
@@ -224,7 +224,7 @@ class ExpiryTests(BackupCase):
     def expire(self, copied: int) -> None:
         """Retention deletes all that it may, as soon as anything is copied."""
         if not self.begin:
-            while self.store.house_keeping(1e9, 4, keep_from_index=59):
+            while self.store.maintenance(1e9, 4, keep_from_index=59):
                 self.begin = self.store.ledger_begin_index
             self.assertGreater(self.begin, 20)
 
@@ -295,7 +295,7 @@ class RefusedTests(BackupCase):
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=2048), self.disk)
         self.append(40)
-        self.store.house_keeping(1e9, 4, keep_from_index=59)
+        self.store.maintenance(1e9, 4, keep_from_index=59)
         self.commit()
         self.refused(DirectoryError, "ends with entry 19", "begins with entry", "retention")
 

@@ -231,7 +231,7 @@ class KeepingTests(SynchronousTestCase):
         options = {"retention_bytes": 2 * DATA_SIZE}
         self.store.abandon()
         self.store = opened(self.disk, **options)
-        deleted = self.store.house_keeping(1e10, 4, keep_from_index=39)
+        deleted = self.store.maintenance(1e10, 4, keep_from_index=39)
         self.assertTrue(deleted)
         self.assertEqual([int(name) for name in self.disk.listdir("base/dledger-n0/chunks")],
                          [one for one in self.store.parts.data.offsets if one in

@@ -149,7 +149,7 @@ class EntryTests(ListCase):
         self.assertIs(error.code, ResponseCode.DISK_FULL)
         patched.restore()
         self.assertEqual((self.voters(), self.disk.exists(self.path)), ("start", False))
-        self.store.house_keeping(0.0, 0, keep_from_index=0)
+        self.store.maintenance(0.0, 0, keep_from_index=0)
         self.store.append_bodies((b"a",), 1)
         self.reopen()
         self.assertEqual((self.voters(), self.store.ledger_end_index), ("start", 1))

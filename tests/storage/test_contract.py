@@ -375,9 +375,9 @@ class StoreContract(_Case):
         with self.assertRaises(StoreError):
             self.store.prepare_flush()
 
-    def test_house_keeping_of_nothing(self) -> None:
+    def test_maintenance_of_nothing(self) -> None:
         """An empty ledger has nothing to expire."""
-        self.assertEqual(self.store.house_keeping(1e10, 4, keep_from_index=0), [])
+        self.assertEqual(self.store.maintenance(1e10, 4, keep_from_index=0), [])
 
 
 class FileStoreTests(StoreContract, SynchronousTestCase):

@@ -31,7 +31,7 @@ ROOT = "base/dledger-n0"
 DATA, INDEX = f"{ROOT}/data", f"{ROOT}/index"
 
 
-class DoorCase(SynchronousTestCase):
+class AccessCase(SynchronousTestCase):
     """A directory with sixty entries in it."""
 
     def setUp(self) -> None:
@@ -68,7 +68,7 @@ class DoorCase(SynchronousTestCase):
         self.disk.unlink(f"{ROOT}/commitmark")
 
 
-class RefusalTests(DoorCase):
+class RefusalTests(AccessCase):
     """Directories that are not opened."""
 
     def test_foreign_files_are_refused(self) -> None:
@@ -176,7 +176,7 @@ class RefusalTests(DoorCase):
             FileStore.open(config_of(), disk)
 
 
-class CrashLeftoverTests(DoorCase):
+class CrashLeftoverTests(AccessCase):
     """What a power cut leaves of files that were being made is no damage."""
 
     def test_an_unfinished_file_is_no_damage(self) -> None:

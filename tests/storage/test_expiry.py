@@ -57,7 +57,7 @@ class ExpiryTests(SynchronousTestCase):
 
     def keep(self, hour: float, local_hour: int = FOUR, keep_from_index: int = 60) -> int:
         """House keeping at an hour; how many files went."""
-        deleted = self.store.house_keeping(hour * HOUR_S, local_hour, keep_from_index=keep_from_index)
+        deleted = self.store.maintenance(hour * HOUR_S, local_hour, keep_from_index=keep_from_index)
         for one in deleted:
             self.assertNotIn(one.path, self.disk.files)
             self.assertTrue(one.why)
@@ -147,7 +147,7 @@ class ExpiryTests(SynchronousTestCase):
 
     def drop(self, drop_to_index: int, keep_from_index: int = 60) -> list[str]:
         """What goes because snapshots have it, in a store that keeps everything by itself."""
-        deleted = self.store.house_keeping(
+        deleted = self.store.maintenance(
             0, NOON, keep_from_index=keep_from_index, drop_to_index=drop_to_index
         )
         return [one.why for one in deleted]
@@ -169,7 +169,7 @@ class ExpiryTests(SynchronousTestCase):
     def test_behind_snapshots_with_retention(self) -> None:
         """Retention goes on deciding about the other files."""
         self.start(file_reserved_hours=72, enable_disk_force_clean=False)
-        deleted = self.store.house_keeping(74 * HOUR_S, FOUR, keep_from_index=60, drop_to_index=10)
+        deleted = self.store.maintenance(74 * HOUR_S, FOUR, keep_from_index=60, drop_to_index=10)
         self.assertEqual(["snapshots" in one.why for one in deleted], [True, False, False])
 
     def test_force_is_an_option(self) -> None:

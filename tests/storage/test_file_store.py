@@ -318,7 +318,7 @@ class FailureTests(HookedCase):
             self.assertEqual(self.disk.contents(), before)
             self.assertEqual((self.store.ledger_end_index, self.store.end_position), (end, 948))
             self.assertTrue(self.store.disk_full, "at once, and until somebody has looked again")
-            self.store.house_keeping(0, 0, keep_from_index=0)
+            self.store.maintenance(0, 0, keep_from_index=0)
             self.assertFalse(self.store.disk_full)
         self.disk.failures.clear()
         self.store.append_bodies((b"x",) * 40, 1)
@@ -482,7 +482,7 @@ class RoomTests(SynchronousTestCase):
             self.assertLess(store.end_position, DATA_SIZE - 100, "the first file is not full")
             self.assertEqual(len(bodies_in(store)), count)
             disk.set_full(False)
-            store.house_keeping(0, 0, keep_from_index=0)
+            store.maintenance(0, 0, keep_from_index=0)
             store.append_bodies((b"c" * 20,) * 30, 1)
             flush(store)
             disk.lose_power()
@@ -496,7 +496,7 @@ class RoomTests(SynchronousTestCase):
         store = FileStore.open(config_of(), disk)
         for _ in range(300):
             disk.set_full(False)
-            store.house_keeping(0, 0, keep_from_index=0)
+            store.maintenance(0, 0, keep_from_index=0)
             if rng.random() < 0.1 and store.ledger_end_index > 3:
                 store.truncate_to(entry_at(store, store.ledger_end_index - 2))
             if rng.random() < 0.1:

@@ -100,9 +100,9 @@ class FillTests(StoreCase):
         before = self.disk.read_file(path)
         with mock.patch.object(self.disk, "write_file", side_effect=OSError(errno.ENOSPC, "no space")):
             self.store.fill_hole(self.batch(10, 12), is_committed=False)
-            self.store.house_keeping(0, 0, keep_from_index=0)
+            self.store.maintenance(0, 0, keep_from_index=0)
         self.assertEqual((self.store.holes, self.disk.read_file(path)), ((), before))
-        self.store.house_keeping(0, 0, keep_from_index=0)
+        self.store.maintenance(0, 0, keep_from_index=0)
         self.assertEqual(decode_holes(self.disk.read_file(path)), ())
 
     def test_sound_record_in_the_hole(self) -> None:
@@ -177,7 +177,7 @@ class BeginningTests(StoreCase):
     def test_the_first_record_is_held_to_the_mark(self) -> None:
         """Its header is held against the mark, which keeps its checksum."""
         self.store.record_commit(59)
-        self.store.house_keeping(1e10, 4, keep_from_index=60)
+        self.store.maintenance(1e10, 4, keep_from_index=60)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)
         crc = self.store.parts.marks.begin_crc

@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         """House keeping, long after."""
-        self.store.house_keeping(1e10, 4, keep_from_index=self.committed)
+        self.store.maintenance(1e10, 4, keep_from_index=self.committed)
         gone = max(self.store.ledger_begin_index, 0) - self.begin
         assert gone == 0 or self.store.ledger_begin_index <= self.committed
         if gone > 0:

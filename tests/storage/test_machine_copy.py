@@ -43,10 +43,10 @@ class MachineCase(ArchiveCase):
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=5120), self.disk)
         self.append(45)
-        while self.store.house_keeping(1e9, 4, keep_from_index=44):
+        while self.store.maintenance(1e9, 4, keep_from_index=44):
             pass
         self.append(15)
-        while self.store.house_keeping(1e9, 4, keep_from_index=59):
+        while self.store.maintenance(1e9, 4, keep_from_index=59):
             pass
         self.commit()
         self.begin = self.store.ledger_begin_index

@@ -108,7 +108,7 @@ class NoRoomTests(HookedCase):
         self.disk.room = self.disk.room_after = 0
         self.assertRaises(DLedgerError, self.store.append_bodies, (b"x" * 300,), 1)
         self.disk.room = -1
-        self.store.house_keeping(0, 0, keep_from_index=0)  # there is room again
+        self.store.maintenance(0, 0, keep_from_index=0)  # there is room again
         self.store.append_bodies((b"on",), 1)
         self.assertEqual(bodies_in(self.store)[-1], b"on")
 
@@ -226,7 +226,7 @@ class NoRoomTests(HookedCase):
         flush(self.store)
         self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
         drop = self.store.ledger_end_index - 5
-        self.assertEqual(self.store.house_keeping(0, 0, keep_from_index=drop, drop_to_index=drop), [])
+        self.assertEqual(self.store.maintenance(0, 0, keep_from_index=drop, drop_to_index=drop), [])
         self.disk.failures.clear()
-        self.assertGreater(len(self.store.house_keeping(0, 0, keep_from_index=drop, drop_to_index=drop)), 0)
+        self.assertGreater(len(self.store.maintenance(0, 0, keep_from_index=drop, drop_to_index=drop)), 0)
         self.assertGreater(self.store.ledger_begin_index, 0)

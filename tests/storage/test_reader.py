@@ -250,7 +250,7 @@ class ReadTests(ReaderCase):
             list(self.open().batches(0))
 
 
-class DoorTests(ReaderCase):
+class AccessTests(ReaderCase):
     """What is not a ledger."""
 
     def test_another_directory_is_refused(self) -> None:
@@ -265,7 +265,7 @@ class DoorTests(ReaderCase):
             LogReader.open(f"{self.path}/empty")
 
     def test_a_foreign_file_is_refused(self) -> None:
-        """As at the member's own door."""
+        """As the member itself does."""
         self.fill(1)
         OsDisk().write_file(f"{self.path}/data/x", b"")
         with self.assertRaises(DirectoryError):

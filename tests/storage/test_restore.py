@@ -87,7 +87,7 @@ class RestoreTests(RestoreCase):
         """A log that does not begin with entry 0."""
         self.store.clean_close()
         self.store = FileStore.open(config_of(retention_bytes=2048), self.disk)
-        self.store.house_keeping(1e9, 4, keep_from_index=39)
+        self.store.maintenance(1e9, 4, keep_from_index=39)
         self.append(5, term=7)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)

@@ -185,7 +185,7 @@ class ScrubTests(HookedCase):
         self.store.clean_close()
         self.config = config_of(retention_bytes=4096)
         self.store = FileStore.open(self.config, self.disk)
-        self.store.house_keeping(1e9, 4, keep_from_index=59)
+        self.store.maintenance(1e9, 4, keep_from_index=59)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
@@ -195,7 +195,7 @@ class ScrubTests(HookedCase):
         self.assertTrue(repair(self.store, self.twin))
         self.store.scrub(200)
         self.fill(40)
-        self.store.house_keeping(1e9, 4, keep_from_index=99)
+        self.store.maintenance(1e9, 4, keep_from_index=99)
         self.assertGreater(self.store.ledger_begin_index, begin)
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
 
@@ -210,7 +210,7 @@ class ScrubTests(HookedCase):
             store = FileStore.open(self.config, self.disk)
             for _ in range(count):
                 store.scrub(60)
-            self.assertTrue(store.house_keeping(1e9, 4, keep_from_index=59))
+            self.assertTrue(store.maintenance(1e9, 4, keep_from_index=59))
             self.assertEqual(sum(step.damaged + step.mended for step in one_pass(store)), 0)
             store.abandon()
             self.disk = disk

@@ -478,7 +478,7 @@ class ExpiryTests(KeeperCase):
         """House keeping long afterwards. @return: the number of files that went."""
         for offset in self.store.parts.data.offsets:
             self.disk.modified_s[self.store.parts.data.path(offset)] = 0.0
-        return len(self.store.house_keeping(100 * HOUR_S, 4, keep_from_index=1 << 40))
+        return len(self.store.maintenance(100 * HOUR_S, 4, keep_from_index=1 << 40))
 
     def test_after_expiry_all_is_known(self) -> None:
         """In this process and the next one, whichever slot of the file is damaged."""

@@ -205,7 +205,7 @@ class ColdReadTests(HookedCase):
         self.store.abandon()
         self.store = FileStore.open(config_of(file_reserved_hours=1), self.disk)
         self.store.record_commit(59)
-        self.store.house_keeping(1e10, 4, keep_from_index=60)
+        self.store.maintenance(1e10, 4, keep_from_index=60)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)
         self.store.read_batch(begin, max_count=1, max_bytes=0)

@@ -28,7 +28,7 @@ class Checked:
 
 
 class ValueTests(SynchronousTestCase):
-    """See the module. That an assignment is a mistake for mypy: L{tests.client.test_front_door}."""
+    """See the module. That an assignment is a mistake for mypy: L{tests.client.test_top_level}."""
 
     def test_as_frozen(self) -> None:
         """Equality, hash, text, slots, and what is refused."""

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.client.test_door -*-
+# -*- test-case-name: tests.client.test_arguments -*-
 """
-The numbers that programs give to the client, checked once, at its door: an index, a count, a time.
+The numbers that programs give to the client, checked once, when it is called: an index, a count, a time.
 
 Each error names the parameter, the value, and what is allowed.
 """

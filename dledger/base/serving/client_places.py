@@ -14,8 +14,8 @@ from ipaddress import IPv6Address, ip_address
 
 #: Connections that clients leave to others, to members of a group, and to newcomers until they are answered:
 #: at least this number, and this fraction of many.
-DOOR_PLACES = 16
-_DOOR_SHARE = 16
+NEWCOMERS_PLACES = 16
+_NEWCOMERS_SHARE = 16
 #: Percent of the places that one address may have.
 SHARE_PERCENT = 50
 
@@ -53,8 +53,8 @@ class ClientPlaces:
     def limit(self, connections_max: int, *, share_percent: int) -> None:
         """Other limits from now on; nobody who has a place loses it."""
         self.share_percent = share_percent
-        door = max(DOOR_PLACES, connections_max // _DOOR_SHARE)
-        self.places = max(connections_max - door, connections_max // 2)
+        kept = max(NEWCOMERS_PLACES, connections_max // _NEWCOMERS_SHARE)
+        self.places = max(connections_max - kept, connections_max // 2)
         self.share = max(1, self.places * share_percent // 100)
 
     def __len__(self) -> int:

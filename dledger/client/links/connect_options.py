@@ -2,7 +2,7 @@
 """
 The options of a connection to a group: one table for the blocking client, asyncio and Deferreds.
 
-Every door (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}) takes the first five
+Every client (L{Log<dledger.client.blocking.Log>}, L{AsyncLog<dledger.aio.log.AsyncLog>}) takes the first five
 in its own order, and passes the others on.
 
 Source: our own; Spark has its options as texts (dledger.spark.formats.options).
@@ -33,8 +33,8 @@ class AppendLimits(SendLimits):
     in_flight_bytes_max: int = 16 * 1024 * 1024
 
 
-class DoorKeywords(TypedDict, total=False):
-    """The keywords that every door passes on, see L{ConnectOptions}."""
+class LogKeywords(TypedDict, total=False):
+    """The keywords that every client passes on, see L{ConnectOptions}."""
 
     answer_timeout_s: float
     is_ordered: bool
@@ -44,7 +44,7 @@ class DoorKeywords(TypedDict, total=False):
     token: str | ClientToken | None
 
 
-class ConnectKeywords(DoorKeywords, total=False):
+class ConnectKeywords(LogKeywords, total=False):
     """All keywords of L{ConnectOptions}."""
 
     group: str
@@ -53,9 +53,9 @@ class ConnectKeywords(DoorKeywords, total=False):
     limits: AppendLimits | None
 
 
-def checked_keywords(given: DoorKeywords) -> DoorKeywords:
+def checked_keywords(given: LogKeywords) -> LogKeywords:
     """The same. @raise TypeError: one of them is not known."""
-    known = DoorKeywords.__annotations__.keys()
+    known = LogKeywords.__annotations__.keys()
     unknown = sorted(given.keys() - known)
     if unknown:
         names = ", ".join(sorted(known))

@@ -293,18 +293,18 @@ class LeadershipTransfer:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self.member.is_leader and now_ms >= self.next_check_ms:
             self.next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
-            self._hand_over_to_ward(dispatchers)
+            self._hand_over_to_successor(dispatchers)
             self.leave_if_full(dispatchers)
             self._leave_if_slow(dispatchers)
             self._check_preferred_leader(dispatchers)
 
-    def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+    def _hand_over_to_successor(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """This member leads only until that one, or any other member, has its entries."""
-        ward_id = self.member.ward_id
-        if ward_id is None or self.giving is not None:
+        successor_id = self.member.successor_id
+        if successor_id is None or self.giving is not None:
             return
         # (The one that asked may have died since, and another one may have come.)
-        live = self._live((ward_id,), dispatchers) or self._live(tuple(dispatchers), dispatchers)
+        live = self._live((successor_id,), dispatchers) or self._live(tuple(dispatchers), dispatchers)
         if live:
             self._begin(live[0], None, None, dispatchers)
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_elector,tests.core.test_stickiness,tests.core.test_ward -*-
+# -*- test-case-name: tests.core.test_elector,tests.core.test_stickiness,tests.core.test_successor -*-
 """
 What a member answers to the candidates that ask for its vote.
 
@@ -127,8 +127,8 @@ class Voter:
         if now_ms - last_ms >= WARD_MEMORY_MS:
             since_ms = now_ms
         self._behind = (since_ms, now_ms)
-        if now_ms - since_ms >= self.patience.allowed_ms() and member.ward_id is None:
-            member.ward_id = candidate_id
+        if now_ms - since_ms >= self.patience.allowed_ms() and member.successor_id is None:
+            member.successor_id = candidate_id
             member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
                               ledger_end_index=member.ledger_end_index)
             self._wait(0)

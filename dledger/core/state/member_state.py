@@ -22,7 +22,7 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state.flush_pace import FlushPace
 from dledger.core.state.inputs import MembersIntroduced
-from dledger.core.state.machine_word import MachineWord
+from dledger.core.state.machine_claims import MachineClaims
 from dledger.core.state.ports import LedgerView
 from dledger.values.errors import DamagedEntryError
 from dledger.values.ledger.config import DLedgerConfig
@@ -212,8 +212,8 @@ class MemberState:
     @ivar awake_ms: the tick before the last one; -1 before two. A process that was stopped finds messages
         that came meanwhile, before its first tick or after it: all that had come by this time was read.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
-    @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
-        one has its entries; None for none.
+    @ivar successor_id: the candidate for whose sake a member that must never lead leads all the same, until
+        that one has its entries; None for none.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from since the last
         connection to it began is missing.
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
@@ -246,7 +246,7 @@ class MemberState:
     leader_committed_ms: int = -1
     awake_ms: int = -1
     _ticked_ms: int = -1
-    ward_id: str | None = None
+    successor_id: str | None = None
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
@@ -255,7 +255,7 @@ class MemberState:
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
     pace: FlushPace = attrs.Factory(FlushPace)
-    machine: MachineWord = attrs.Factory(MachineWord)
+    machine: MachineClaims = attrs.Factory(MachineClaims)
     seeks_java_leader: bool = False
     self_id: str = attrs.field(init=False)
     membership: Membership = attrs.field(init=False)
@@ -372,7 +372,7 @@ class MemberState:
     def may_lead(self) -> bool:
         """Whether this member may be a candidate."""
         return (
-            (not self.config.never_lead or self.ward_id is not None)
+            (not self.config.never_lead or self.successor_id is not None)
             and self.is_voter and self.repair_end_index < 0 and self.is_understood
             and not self.lacks_uncommitted and self.view.is_end_proven
             and self.next_term <= TERM_MAX

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_machine_requests -*-
 """
-The place of a state machine in a member, and the door for the requests to it: SUBMIT, QUERY and SKIP.
+The place of a state machine in a member, and the handler of the requests to it: SUBMIT, QUERY and SKIP.
 
 The part that comes with the machine (L{MachineAnswers}) knows how a request is answered; the protocols here
 say which functions it and its member offer each other.
@@ -129,10 +129,10 @@ class MachineAnswers(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Hosting:
-    """A state machine at a member. @ivar desk: answers the requests to it."""
+    """A state machine at a member. @ivar handler: answers the requests to it."""
 
     machine: HostedMachine
-    desk: MachineAnswers
+    handler: MachineAnswers
 
 
 class OtherMachines(Protocol):
@@ -160,7 +160,7 @@ class JudgedMachine(Protocol):
 @attrs.frozen(kw_only=True)
 class MachineSurroundings:
     """
-    What a member gives to the desk of its state machine.
+    What a member gives to the handler of its state machine.
 
     @ivar append: appends a command, of a producer with its sequence and owner, or with an empty name of none;
         see
@@ -218,11 +218,11 @@ class MachineRequests:
 
     def status(self) -> MachineStatus | None:
         """The status of the machine; None without one."""
-        return None if self.hosting is None else self.hosting.desk.status()
+        return None if self.hosting is None else self.hosting.handler.status()
 
     def reported(self) -> str:
         """The machine in METADATA; empty without one."""
-        return "" if self.hosting is None else self.hosting.desk.reported()
+        return "" if self.hosting is None else self.hosting.handler.reported()
 
     def committed(self) -> None:
         """See L{HostedMachine.committed}."""
@@ -232,7 +232,7 @@ class MachineRequests:
     def sweep(self, now_s: float) -> None:
         """See L{MachineAnswers.sweep}."""
         if self.hosting is not None:
-            self.hosting.desk.sweep(now_s)
+            self.hosting.handler.sweep(now_s)
 
     def ask(
         self, connection: ServerConnection, ticket: Ticket, request: MachineRequest, owner: str = ""
@@ -257,7 +257,7 @@ class MachineRequests:
         self, request: MachineRequest, may_answer: Callable[[], bool], owner: str = ""
     ) -> Deferred[Response]:
         if self.hosting is not None:
-            return self.hosting.desk.answer(request, may_answer, owner)
+            return self.hosting.handler.answer(request, may_answer, owner)
         is_skip = isinstance(request, SkipRequest)
         code = ResponseCode.UNEXPECTED_ARGUMENT if is_skip else ResponseCode.UNSUPPORTED
         return succeed(self._refusal(request, code, "this member runs no state machine"))

@@ -15,11 +15,11 @@ Routes each request of a connection to the part that answers it, by a table of t
 
 Rule 1: a request for another member is refused (401) before one for another group (400), as in Java.
 Rule 2: what is said in the name of a member counts only on that member's connection
-(L{dledger.node.connections.door}).
+(L{dledger.node.connections.access}).
 Rule 3: the first METADATA of a member names its group and its list of members; if they are not ours, it is
 answered, and the connection ends before its next request (L{dledger.node.connections.greeting}).
 Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440).
-L{dledger.node.connections.door} decides it. Roles are judged before anything else; in a group without
+L{dledger.node.connections.access} decides it. Roles are judged before anything else; in a group without
 certificates and tokens, the address of a change is judged when the change reaches the part that makes it. An
 event reports who asked for a change of the members, and from where.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost: then the
@@ -46,16 +46,16 @@ from dledger.core.state.inputs import (
     RequestAbandoned,
     RequestReceived,
 )
-from dledger.node.connections.door import PEERS_ONLY, Claim, Door, Refuse, Speakers
+from dledger.node.connections.access import PEERS_ONLY, Access, Claim, Refuse, Speakers
 from dledger.node.connections.greeting import Greeting
 from dledger.node.reporting.status import count
 from dledger.node.requests.about import Reported
 from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineRequests
 from dledger.node.requests.merging import Merged, merge
+from dledger.node.requests.places import EndlessPlaces, Places
 from dledger.node.requests.readers import Asker, ReaderDesk
 from dledger.node.requests.refusals import Refusals
-from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.requests.state_orders import StateOrders
 from dledger.node.work.inside import MemberInside
@@ -312,7 +312,7 @@ class Introductions:
 
 class RequestRouter:
     """
-    @ivar door: the rights of connections.
+    @ivar access: the rights of connections.
     @ivar questions: the requests that the core answers.
     """
 
@@ -324,7 +324,7 @@ class RequestRouter:
         @param next_token: makes the numbers of questions to the core.
         @param takes_appends: no: a broker alone appends.
         """
-        config, voice = inside.config, inside.voice
+        config, reporter = inside.config, inside.reporter
         self._inside = inside
         self._feed = inside.feed
         self._self_id = config.self_id
@@ -339,13 +339,13 @@ class RequestRouter:
         self._state_orders = answerers.state_orders
         self._append_for = answerers.appends.append_for
         self._refuse = refusals.refuse
-        self._seats: Seats = EndlessSeats()
-        self.door = Door(config.group, refusals.refuse, voice.note)
+        self._places: Places = EndlessPlaces()
+        self.access = Access(config.group, refusals.refuse, reporter.note)
         self.questions = CoreQuestions(inside, next_token)
-        self._speakers = Speakers(config.self_id, inside.core.member, self.door, voice.note)
+        self._speakers = Speakers(config.self_id, inside.core.member, self.access, reporter.note)
         self._appends = appends = AppendRequests(
-            answerers.appends, answerers.machine, refusals.refuse, voice.report,
-            config.body_bytes_max if takes_appends else NO_APPENDS, self.door.owner_of,
+            answerers.appends, answerers.machine, refusals.refuse, reporter.report,
+            config.body_bytes_max if takes_appends else NO_APPENDS, self.access.owner_of,
         )
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], _Answer] = {
@@ -360,14 +360,14 @@ class RequestRouter:
             SnapshotRequest: self._snapshot, MetadataRequest: self._notify,
         }
 
-    def claim_with(self, claim: Claim, vouches: Callable[[str], bool], seats: Seats) -> None:
+    def claim_with(self, claim: Claim, vouches: Callable[[str], bool], places: Places) -> None:
         """
         Set the functions that claim connections for peers, and that know which peers are present.
 
-        @param seats: the places of clients.
+        @param places: the places of clients.
         """
         self._speakers.claim_with(claim, vouches)
-        self._seats = seats
+        self._places = places
 
     # -- RequestSink --------------------------------------------------------------------------
 
@@ -382,8 +382,8 @@ class RequestRouter:
         number = len(requests)
         self._counters.requests += number
         try:
-            if self.door.is_guarded:
-                requests = self.door.allowed(connection, requests)
+            if self.access.is_guarded:
+                requests = self.access.allowed(connection, requests)
                 if not requests:
                     return
                 number = len(requests)
@@ -396,7 +396,7 @@ class RequestRouter:
                 self.questions.ask(connection, for_core)
         except Exception as error:
             # Otherwise Twisted would only drop the connection.
-            self._inside.voice.broken(error)
+            self._inside.reporter.broken(error)
 
     def _answered(
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], *, is_running: bool
@@ -435,15 +435,15 @@ class RequestRouter:
         """
         here = self._self_id, self._group
         first = next((one for _, one in requests if (one.remote_id, one.group) == here), None)
-        if first is None or not self._inside.is_running or not self.door.is_known(connection):
+        if first is None or not self._inside.is_running or not self.access.is_known(connection):
             return True
         is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
         if not (
-            is_of_client or self._seats.has_place(connection)
+            is_of_client or self._places.has_place(connection)
             or self._speakers.admit(connection, first, self._speakers.named_by(first))
         ):
             return False
-        reason = "" if connection.peer_id is not None else self._seats.no_place(connection)
+        reason = "" if connection.peer_id is not None else self._places.no_place(connection)
         if not reason:
             connection.account.prove()
             return True
@@ -472,7 +472,7 @@ class RequestRouter:
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
-        self.door.lost(connection)
+        self.access.lost(connection)
         tokens = self.questions.lost(connection)
         self._reads.connection_lost(connection)
         self.questions.abandon(tokens)
@@ -493,16 +493,16 @@ class RequestRouter:
         self._refuse(connection, ticket, request, DLedgerError(code))
 
     def _reader(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
-        door = self.door
-        refusal = door.refusal_of_change(connection, request)
+        access = self.access
+        refusal = access.refusal_of_change(connection, request)
         if refusal is not None:
             self._refuse(connection, ticket, request, refusal)
             return
-        is_admin = not door.is_guarded or ClientRole.ADMIN in door.rights(connection).roles
-        self._readers.ask(connection, ticket, request, Asker(door.owner_of(connection), is_admin))
+        is_admin = not access.is_guarded or ClientRole.ADMIN in access.rights(connection).roles
+        self._readers.ask(connection, ticket, request, Asker(access.owner_of(connection), is_admin))
 
     def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
-        refusal = self.door.refusal_of_change(connection, request)
+        refusal = self.access.refusal_of_change(connection, request)
         if refusal is not None:
             self._refuse(connection, ticket, request, refusal)
         else:
@@ -511,7 +511,7 @@ class RequestRouter:
     def _begin_state(
         self, connection: ServerConnection, ticket: Ticket, request: BeginStateRequest
     ) -> None:
-        refusal = self.door.refusal_of_change(connection, request)
+        refusal = self.access.refusal_of_change(connection, request)
         if refusal is not None:
             self._refuse(connection, ticket, request, refusal)
         else:
@@ -520,7 +520,7 @@ class RequestRouter:
 
     def _broken(self, failure: Failure) -> None:
         assert failure.value is not None
-        self._inside.voice.broken(failure.value)
+        self._inside.reporter.broken(failure.value)
 
     def _read(
         self, connection: ServerConnection, ticket: Ticket, request: Reading | QueryRequest
@@ -565,7 +565,7 @@ class RequestRouter:
         """Whether the connection was ended, because the member that greets is of another group."""
         problem = self._introductions.greeting.problem_of_call(request)
         if problem:
-            self._inside.voice.note("foreign-member", {
+            self._inside.reporter.note("foreign-member", {
                 "peer_id": request.local_id, "address": connection.address, "reason": problem,
             })
             connection.close()

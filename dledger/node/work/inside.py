@@ -18,7 +18,7 @@ from dledger.values.errors import StoreError
 from dledger.values.ledger.config import DLedgerConfig
 
 
-class MemberVoice(Protocol):
+class MemberReporter(Protocol):
     """How the parts of a member speak to its operator; the node."""
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
@@ -36,7 +36,7 @@ class MemberInside:
     """
     @ivar seconds: the monotonic clock.
     @ivar wall_s: seconds since 1970.
-    @ivar voice: where events and bugs go.
+    @ivar reporter: where events and bugs go.
     """
 
     config: DLedgerConfig
@@ -46,7 +46,7 @@ class MemberInside:
     counters: Counters
     seconds: Callable[[], float]
     wall_s: Callable[[], float]
-    voice: MemberVoice
+    reporter: MemberReporter
 
     @property
     def feed(self) -> Callable[..., None]:

@@ -39,7 +39,7 @@ TIMEOUT_S = 3.0
 REACHED_S, LOOK_S = 5.0, 0.05
 
 
-class _Desk:
+class _Handler:
     """See L{MasterDesk}: requests L{GET_DAMAGED_RECORDS} and L{OFFER_RECORD}."""
 
     def __init__(self, client: CommandClient, master_address: Callable[[], str]) -> None:
@@ -95,7 +95,7 @@ class Following:
         self.ha_address = ""
         self.offers: RecordOffers | None = None
         if ha.slave is not None:
-            self.offers = RecordOffers(log, ha.slave, _Desk(needs.client, self._master_address))
+            self.offers = RecordOffers(log, ha.slave, _Handler(needs.client, self._master_address))
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, own_log=OwnLog(

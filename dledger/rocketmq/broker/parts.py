@@ -32,7 +32,7 @@ from dledger.rocketmq.answering.changes import ChangeGate
 from dledger.rocketmq.answering.refusals import CommandGroup, RefusalCounts
 from dledger.rocketmq.broker.access.accounts import read_credentials
 from dledger.rocketmq.broker.access.gate import AccessGate, GuardedNatives, broker_change
-from dledger.rocketmq.broker.access.router import CommandRouter, SendDoors
+from dledger.rocketmq.broker.access.router import CommandRouter, SendHandlers
 from dledger.rocketmq.broker.access.stored_topics import stored_topics
 from dledger.rocketmq.broker.admin.cleaning import Cleaning
 from dledger.rocketmq.broker.admin.client_queries import ClientQueries
@@ -106,7 +106,7 @@ from protocols.wire.rocketmq.layout import DELETED_TOPIC
 from protocols.wire.rocketmq.message import Message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
-HOUSE_KEEPING_TICKS = 10
+MAINTENANCE_TICKS = 10
 #: Seconds that a name server may take to answer.
 REGISTER_TIMEOUT_S = 6
 
@@ -323,7 +323,7 @@ class BrokerParts(BrokerEvents):
         if gate is not None:
             groups = (*groups, gate)
         return CommandRouter(
-            self.turn, groups, SendDoors(
+            self.turn, groups, SendHandlers(
                 together=self.sends, plain=self.sends if gate is None else None,
                 native=self.native if gate is None else GuardedNatives(gate, self.native),
             ),
@@ -344,7 +344,7 @@ class BrokerParts(BrokerEvents):
         ), ClientQueries(
             config, store, table, self.producer_table, clock=self._around.reactor
         ), Cleaning(
-            config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
+            config, store, metadata, maintain=lambda: self.replication.maintain(at_any_hour=True)
         )
 
     # -- events: see dledger.rocketmq.store.records.events -------------------------------------------------
@@ -449,8 +449,8 @@ class BrokerParts(BrokerEvents):
             self.saver.save()
         if not self._has_ceased:
             self.replication.tick()
-            if self._ticks % HOUSE_KEEPING_TICKS == 0:
-                self.replication.keep_house()
+            if self._ticks % MAINTENANCE_TICKS == 0:
+                self.replication.maintain()
 
     def cease(self, reason: str) -> None:
         """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""

@@ -23,7 +23,7 @@ from dledger.rocketmq.broker.following import Following
 from dledger.rocketmq.broker.options.config import BrokerConfig
 from dledger.rocketmq.broker.producing.puts import LogWriter, ReplicatedLog
 from dledger.rocketmq.broker.surroundings import BrokerSurroundings, ReplicationNeeds
-from dledger.rocketmq.broker.upkeep import HouseKeeping
+from dledger.rocketmq.broker.upkeep import Maintenance
 from dledger.rocketmq.replication.service import HAService, HAStatus
 from dledger.rocketmq.replication.slave import LogRange
 from dledger.rocketmq.store.commit_log_store import CommitLogStore
@@ -88,7 +88,7 @@ class Replication(Protocol):
             with L{DLedgerError} if that is not certain.
         """
 
-    def keep_house(self, *, at_any_hour: bool = False) -> None:
+    def maintain(self, *, at_any_hour: bool = False) -> None:
         """
         Check the free disk space, and delete old files that nobody needs.
 
@@ -170,7 +170,7 @@ class HAReplication:
         self._writer = ReplicatedLog(store, self.ha)
         self._resolve = HAResolve(self.ha, store, around.disk, master_range=self._master_range)
         self.acts = LogActs(store.log, self._resolve, around.reactor)
-        self._house = HouseKeeping(store, self.ha, wall_s=around.wall_s, failed=around.failed)
+        self._maintenance = Maintenance(store, self.ha, wall_s=around.wall_s, failed=around.failed)
 
     @property
     def writer(self) -> LogWriter:
@@ -223,8 +223,8 @@ class HAReplication:
         """See L{Replication}. Slaves copy metadata when they ask for them; nobody waits for that."""
         return succeed(None)
 
-    def keep_house(self, *, at_any_hour: bool = False) -> None:
-        self._house.keep(at_any_hour=at_any_hour)
+    def maintain(self, *, at_any_hour: bool = False) -> None:
+        self._maintenance.keep(at_any_hour=at_any_hour)
 
     def status(self) -> HAStatus | None:
         return self.ha.status()

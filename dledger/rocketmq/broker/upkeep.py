@@ -67,7 +67,7 @@ class MetadataSaver:
             self.log.failure("metadata cannot be written", failure)
 
 
-class HouseKeeping:
+class Maintenance:
     """Deletes old files of the log, except files with bytes that a connected slave lacks."""
 
     log = Logger()
@@ -102,7 +102,7 @@ class HouseKeeping:
         if at_any_hour:
             hour = min(store.config.expiry_rules.delete_hours, default=hour)
         try:
-            gone = store.house_keeping(now_s, hour, keep_from=min([store.log.end_offset, *acks]))
+            gone = store.maintenance(now_s, hour, keep_from=min([store.log.end_offset, *acks]))
         except StoreError as error:
             self._failed(f"house-keeping: {error}")
             return

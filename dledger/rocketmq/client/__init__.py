@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_front_door -*-
+# -*- test-case-name: tests.client.test_top_level -*-
 """
 Clients of one RocketMQ broker, Java's or ours: put messages, read the log, ask for the replication status.
 

@@ -58,10 +58,10 @@ class RecordOffers:
 
     log = Logger()
 
-    def __init__(self, commit_log: LogPort, follower: HAFollower, desk: MasterDesk) -> None:
+    def __init__(self, commit_log: LogPort, follower: HAFollower, handler: MasterDesk) -> None:
         self._log = commit_log
         self._follower = follower
-        self._desk = desk
+        self._handler = handler
         self._ticks = self._silent_until = 0
         self._refused: dict[int, int] = {}
         self._is_asking = False
@@ -78,7 +78,7 @@ class RecordOffers:
 
     async def _round(self) -> None:
         self._refused = {at: until for at, until in self._refused.items() if until > self._ticks}
-        found = await self._desk.damaged()
+        found = await self._handler.damaged()
         if found is None:
             self._silent_until = self._ticks + PATIENCE_TICKS
             return
@@ -105,7 +105,7 @@ class RecordOffers:
         if not record:
             return False
         try:
-            await self._desk.offer(offset, record)
+            await self._handler.offer(offset, record)
         except OfferRefused as refused:
             self._refused[offset] = self._ticks + PATIENCE_TICKS
             self.log.warn(

@@ -193,7 +193,7 @@ class CommitLogStore(MessageStore):
         """Why messages are refused, as of the last check of the disk; empty if they are not."""
         return self._expiry.why_full
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
+    def maintenance(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
         """
         Check the free disk space; delete old files of the log, and the queues' files that refer to them.
 

@@ -16,7 +16,7 @@ operator who cannot wait for all says C{bootstrap}.
 
 With C{async} flushing a loss of power takes entries that were acknowledged. A member that was not closed in
 order and wakes under another boot of its machine may have lost some: it is I{unsure} until it holds all that
-a leader has, see L{dledger.core.replication.leaders_word}. That is recorded here, and survives further
+a leader has, see L{dledger.core.replication.leader_claims}. That is recorded here, and survives further
 restarts.
 """
 

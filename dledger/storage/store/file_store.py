@@ -444,23 +444,23 @@ class FileStore:
 
     @property
     def disk_full(self) -> bool:
-        """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
+        """Whether appends are refused for want of room; refreshed by L{maintenance}."""
         return self._room.disk_full
 
     @property
     def disk_nearly_full(self) -> bool:
-        """Whether appends soon will be refused for want of room; refreshed by L{house_keeping}."""
+        """Whether appends soon will be refused for want of room; refreshed by L{maintenance}."""
         return self._room.disk_nearly_full
 
     def reread(self, config: DLedgerConfig) -> None:
         self._room.reread(config)
 
-    def house_keeping(
+    def maintenance(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
         if self._ledger.holes.trouble:
             self._ledger.holes.write()  # There may be room now.
-        deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)
+        deleted = self._room.maintenance(now_s, local_hour, keep_from_index, drop_to_index)
         if deleted:
             self._sums.files_gone()
             self._hole_shrank()  # (One may have gone with a file.)

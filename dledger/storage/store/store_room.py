@@ -233,7 +233,7 @@ class StoreRoom:
             index.zero(position, end)
             position = end
 
-    def house_keeping(
+    def maintenance(
         self, now_s: float, local_hour: int, keep_from_index: int, drop_to_index: int
     ) -> list[DeletedSegment]:
         """

@@ -251,7 +251,7 @@ class PairFaults:
         """The oldest files of the log are old enough to go. (Those of consumers that are late, too.)"""
         may_go = self.old_files.age(machine.disk, self.log_path(machine), self.fault_rng)
         if may_go and self.fault_rng.random() < 0.7:
-            machine.call(_keep_house, machine)
+            machine.call(_maintain, machine)
 
     @staticmethod
     def log_path(machine: BrokerMachine) -> str:
@@ -324,10 +324,10 @@ def stop_without_index(machine: BrokerMachine) -> None:
         machine.stop()
 
 
-def _keep_house(machine: BrokerMachine) -> None:
+def _maintain(machine: BrokerMachine) -> None:
     """An operator does not wait for the next round."""
     if machine.parts is not None and machine.parts.store.is_ready:
-        machine.parts.replication.keep_house(at_any_hour=True)
+        machine.parts.replication.maintain(at_any_hour=True)
 
 
 def _not_taken(failure: Failure) -> None:

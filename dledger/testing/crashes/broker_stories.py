@@ -117,7 +117,7 @@ class StoreActor:
         log = self.running.store.log
         self._begin = log.end_offset - log.end_offset % LOG_BYTES
         self._promise()
-        self.running.store.house_keeping(_LATER_S, 4, keep_from=1 << 60)
+        self.running.store.maintenance(_LATER_S, 4, keep_from=1 << 60)
 
     def restart(self, *, cleanly: bool) -> None:
         """Close or kill, and start again."""

@@ -163,7 +163,7 @@ class LedgerActor:
         before = self.log
         self.log = attrs.evolve(before, begin_max=begin_max)
         self.promise()
-        self.store.house_keeping(1e10, 4, keep_from_index=keep_from_index)
+        self.store.maintenance(1e10, 4, keep_from_index=keep_from_index)
         gone = self.store.ledger_begin_index - before.begin
         left = KnownLog(before.begin + gone, before.entries[gone:], before.begin + gone)
         self._is_now(left, flushed=self.flushed)

@@ -33,11 +33,11 @@ class CleaningTests(SynchronousTestCase):
         self.addCleanup(self.asked.close)
         self.asked.topic("t")
 
-        def keep_house() -> None:
+        def maintain() -> None:
             self.kept += 1
 
         self.asked.groups = [Cleaning(
-            self.asked.config, self.asked.store, self.asked.metadata, keep_house=keep_house
+            self.asked.config, self.asked.store, self.asked.metadata, maintain=maintain
         )]
         self.admin = self.asked.client()
 

@@ -55,7 +55,7 @@ class PutTests(SynchronousTestCase):
             offsets=tuple(100 * at for at in range(first, len(self.stored))),
         )
 
-    def test_door(self) -> None:
+    def test_access(self) -> None:
         """Numbers are checked before anything is sent, with name, value and range."""
         producer: Any = self.producer
         for options, kind, words in (

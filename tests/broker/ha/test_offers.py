@@ -57,8 +57,8 @@ class OffersCase(ClientCase):
 
     def setUp(self) -> None:
         self.make(MemoryLog(stream(1000)))
-        self.desk = FakeDesk()
-        self.offers = RecordOffers(self.commit_log, self.slave, self.desk)
+        self.handler = FakeDesk()
+        self.offers = RecordOffers(self.commit_log, self.slave, self.handler)
         self.size = len(record(0))
 
     def rounds(self, count: int = 1) -> None:
@@ -73,11 +73,11 @@ class OffersTests(OffersCase):
     def test_offers_what_is_damaged(self) -> None:
         """The whole record, once in a round."""
         self.rounds()
-        self.assertEqual((self.desk.asked, self.desk.offered), (1, []))
-        self.desk.bad = [self.size]
-        self.desk.takes = {self.size}
+        self.assertEqual((self.handler.asked, self.handler.offered), (1, []))
+        self.handler.bad = [self.size]
+        self.handler.takes = {self.size}
         self.rounds()
-        self.assertEqual(self.desk.offered, [(self.size, record(self.size))])
+        self.assertEqual(self.handler.offered, [(self.size, record(self.size))])
         self.assertEqual(self.offers.taken, 1)
 
     def test_only_sound_records(self) -> None:
@@ -85,48 +85,48 @@ class OffersTests(OffersCase):
         self.commit_log.data[self.size + 90] ^= 1
         self.commit_log.data += stream(4096)[len(self.commit_log.data) :]
         blank = self.commit_log.record_end_below(4095)
-        self.desk.bad = [1, self.size, blank, 4096, 10**12]
+        self.handler.bad = [1, self.size, blank, 4096, 10**12]
         self.rounds()
-        self.assertEqual(self.desk.offered, [])
+        self.assertEqual(self.handler.offered, [])
 
     def test_a_round_offers_a_bounded_number(self) -> None:
         """A bounded number in a round."""
         log = MemoryLog(stream(8000))
         places = [at for at in range(0, 8000, self.size) if log.problem_at(at) == ""][: OFFERS_MAX + 2]
         self.make(log)
-        self.offers = RecordOffers(log, self.slave, self.desk)
-        self.desk.bad, self.desk.takes = places, set(places)
+        self.offers = RecordOffers(log, self.slave, self.handler)
+        self.handler.bad, self.handler.takes = places, set(places)
         self.rounds()
-        self.assertEqual([at for at, _ in self.desk.offered], places[:OFFERS_MAX])
+        self.assertEqual([at for at, _ in self.handler.offered], places[:OFFERS_MAX])
 
     def test_refused_is_not_repeated(self) -> None:
         """A refusal is reported, and holds for an hour."""
-        self.desk.bad = [0]
+        self.handler.bad = [0]
         with capturedLogs() as events:
             self.rounds(PATIENCE_TICKS // ROUND_TICKS)
         self.assertEqual([event["reason"] for event in events], ["not the same"])
-        self.assertEqual(len(self.desk.offered), 1)
+        self.assertEqual(len(self.handler.offered), 1)
         self.rounds(2)
-        self.assertEqual(len(self.desk.offered), 2)
+        self.assertEqual(len(self.handler.offered), 2)
 
     def test_other_masters_are_asked_rarely(self) -> None:
         """A master that does not know the question is asked hourly; an unreachable one each round."""
-        self.desk.bad = None
+        self.handler.bad = None
         self.rounds(PATIENCE_TICKS // ROUND_TICKS)
-        self.assertEqual(self.desk.asked, 1)
-        self.desk.fails = OSError("no way")
+        self.assertEqual(self.handler.asked, 1)
+        self.handler.fails = OSError("no way")
         with capturedLogs() as events:
             self.rounds(4)
-        self.assertEqual((self.desk.asked, len(events)), (5, 1))
+        self.assertEqual((self.handler.asked, len(events)), (5, 1))
 
     def test_one_round_at_a_time(self) -> None:
         """A slow master is not asked again meanwhile."""
-        self.desk.bad, self.desk.waits = [0], Deferred()
+        self.handler.bad, self.handler.waits = [0], Deferred()
         self.rounds(5)
-        self.assertEqual(self.desk.asked, 1)
-        self.desk.waits.callback(None)
+        self.assertEqual(self.handler.asked, 1)
+        self.handler.waits.callback(None)
         self.rounds()
-        self.assertEqual(self.desk.asked, 2)
+        self.assertEqual(self.handler.asked, 2)
 
 
 class StoppedTests(OffersCase):
@@ -144,9 +144,9 @@ class StoppedTests(OffersCase):
 
     def test_a_mended_record_starts_replication_again(self) -> None:
         """The record is offered although the master has not found it; then the slave compares again."""
-        self.desk.takes = {3 * self.size}
+        self.handler.takes = {3 * self.size}
         self.rounds()
-        self.assertEqual(self.desk.offered, [(3 * self.size, record(3 * self.size))])
+        self.assertEqual(self.handler.offered, [(3 * self.size, record(3 * self.size))])
         self.assertFalse(self.slave.is_stopped)
         client, transport = self.endpoint.succeed()
         start = int.from_bytes(transport.take(), "big")
@@ -156,14 +156,14 @@ class StoppedTests(OffersCase):
     def test_a_refused_record_needs_an_operator(self) -> None:
         """An operator decides."""
         self.rounds(3)
-        self.assertEqual((len(self.desk.offered), self.slave.is_stopped), (1, True))
+        self.assertEqual((len(self.handler.offered), self.slave.is_stopped), (1, True))
 
     def test_operator_was_faster(self) -> None:
         """While the master takes the copy, an operator lets the slave compare again."""
-        self.desk.takes, self.desk.waits = {3 * self.size}, Deferred()
+        self.handler.takes, self.handler.waits = {3 * self.size}, Deferred()
         self.rounds()
         self.slave.try_again()
-        self.desk.waits.callback(None)
+        self.handler.waits.callback(None)
         self.assertFalse(self.slave.is_stopped)
         self.assertEqual(len(self.endpoint.attempts), 1)
 
@@ -174,10 +174,10 @@ class BothSoundTests(OffersCase):
     def test_nothing_to_offer(self) -> None:
         """An operator decides: nothing is offered."""
         self.make(MemoryLog(stream(1000, at=9)))
-        self.offers = RecordOffers(self.commit_log, self.slave, self.desk)
+        self.offers = RecordOffers(self.commit_log, self.slave, self.handler)
         client, transport = self.endpoint.succeed()
         start = int.from_bytes(transport.take(), "big")
         self.send(client, start, stream(1000)[start:])
         self.assertTrue(self.slave.is_stopped)
         self.rounds(2)
-        self.assertEqual((self.desk.offered, self.slave.is_stopped), ([], True))
+        self.assertEqual((self.handler.offered, self.slave.is_stopped), ([], True))

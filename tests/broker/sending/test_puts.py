@@ -141,12 +141,12 @@ class RefusalTests(PutCase):
         """Which is no end of the broker; said when it begins and when it is over."""
         writing = self.make()
         self.patch(writing.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
-        writing.store.house_keeping(0, 0, keep_from=0)
+        writing.store.maintenance(0, 0, keep_from=0)
         with capturedLogs() as events:
             self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
             self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
             self.patch(writing.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
-            writing.store.house_keeping(0, 0, keep_from=0)
+            writing.store.maintenance(0, 0, keep_from=0)
             for _ in range(2):
                 writing.pipeline.put(plain([message()]))
         self.assertEqual(writing.reasons, [])

@@ -146,7 +146,7 @@ class QueriesTests(SynchronousTestCase):
     def test_each_case_has_its_status(self) -> None:
         """Each case has its status; a master corrects the offset, a slave does not."""
         self.store.checkpoint()
-        self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
+        self.store.maintenance(1e9, 4, keep_from=LOG_SIZE)
         begin = self.get(29).begin_offset
         self.assertGreater(begin, 0)
         for topic, offset, status, corrected in (
@@ -194,7 +194,7 @@ class QueriesTests(SynchronousTestCase):
             raise OSError("no")
 
         self.patch(self.store.queues, "expire", fail)
-        self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
+        self.store.maintenance(1e9, 4, keep_from=LOG_SIZE)
         queue = self.store.queues.get("T1", 0)
         assert queue is not None and queue.begin_index == 0
         units = queue.read(0, 30)

@@ -369,7 +369,7 @@ class LifeTests(SynchronousTestCase):
             self.assertEqual(slave.store.queues.misplaced, 0)
         self.assertEqual(slave.failures, [])
 
-    def test_house_keeping_fails(self) -> None:
+    def test_maintenance_fails(self) -> None:
         """It is tried again, and what a failure left out is done then."""
         opened = self.open()
         filled(opened, 1, 60)
@@ -385,10 +385,10 @@ class LifeTests(SynchronousTestCase):
         ):
             undo = self.patch(owner, name, failing)
             if deleted:
-                self.assertEqual(len(store.house_keeping(9e9, 4, keep_from=2 * LOG_SIZE + 5)), deleted)
-            self.assertRaises(OSError, store.house_keeping, 9e9, 4, keep_from=2 * LOG_SIZE + 5)
+                self.assertEqual(len(store.maintenance(9e9, 4, keep_from=2 * LOG_SIZE + 5)), deleted)
+            self.assertRaises(OSError, store.maintenance, 9e9, 4, keep_from=2 * LOG_SIZE + 5)
             undo.restore()
-        store.house_keeping(9e9, 4, keep_from=2 * LOG_SIZE + 5)
+        store.maintenance(9e9, 4, keep_from=2 * LOG_SIZE + 5)
         self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})
         opened.close()
         self.assertEqual(opened.failures, [])
@@ -400,19 +400,19 @@ class LifeTests(SynchronousTestCase):
         opened.settle()
         store = opened.store
         day_s = 86_400.0  # files in memory were written at 0
-        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nothing is flushed
+        self.assertEqual(store.maintenance(9 * day_s, 4, keep_from=1 << 60), [])  # nothing is flushed
         store.log.flush()
-        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nor are the queues
+        self.assertEqual(store.maintenance(9 * day_s, 4, keep_from=1 << 60), [])  # nor are the queues
         store.checkpoint()
-        self.assertEqual(store.house_keeping(9 * day_s, 5, keep_from=1 << 60), [])
-        self.assertEqual(store.house_keeping(2 * day_s, 4, keep_from=1 << 60), [])
+        self.assertEqual(store.maintenance(9 * day_s, 5, keep_from=1 << 60), [])
+        self.assertEqual(store.maintenance(2 * day_s, 4, keep_from=1 << 60), [])
         store.config.file_reserved_time_h = 300  # an administrator changes it
-        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])
+        self.assertEqual(store.maintenance(9 * day_s, 4, keep_from=1 << 60), [])
         store.config.file_reserved_time_h = 72
-        gone = store.house_keeping(9 * day_s, 4, keep_from=2 * LOG_SIZE + 5)
+        gone = store.maintenance(9 * day_s, 4, keep_from=2 * LOG_SIZE + 5)
         self.assertEqual((len(gone), store.log.begin_offset), (2, 2 * LOG_SIZE))
         self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})
-        store.house_keeping(9 * day_s, 4, keep_from=1 << 60)
+        store.maintenance(9 * day_s, 4, keep_from=1 << 60)
         self.assertEqual(store.log.begin_offset, store.log.end_offset // LOG_SIZE * LOG_SIZE)
         opened.close()
         again = self.open()
@@ -429,9 +429,9 @@ class LifeTests(SynchronousTestCase):
         store = opened.store
         store.log.flush()
         store.config.disk_space_clean_forcibly_ratio = 1.0
-        self.assertEqual(store.house_keeping(9e9, 4, keep_from=1 << 60), [])
+        self.assertEqual(store.maintenance(9e9, 4, keep_from=1 << 60), [])
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
-        self.assertGreater(len(store.house_keeping(9e9, 4, keep_from=1 << 60)), 3)
+        self.assertGreater(len(store.maintenance(9e9, 4, keep_from=1 << 60)), 3)
 
     def test_queues_are_written(self) -> None:
         """Twice a second; without room or descriptors again and again; any other error ends the store."""
@@ -463,13 +463,13 @@ class LifeTests(SynchronousTestCase):
         store = opened.store
         store.log.flush()
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
-        gone = store.house_keeping(1.0, 12, keep_from=0)
+        gone = store.maintenance(1.0, 12, keep_from=0)
         self.assertGreater(len(gone), 3)
         refused = self.assertRaises(DLedgerError, store.append_plain, plain([message()]), 1)
         self.assertIs(refused.code, ResponseCode.DISK_FULL)
         self.assertEqual(store.why_full, "disk used to 95%, above disk_space_warning_level_ratio=0.9")
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
-        store.house_keeping(1.0, 12, keep_from=0)
+        store.maintenance(1.0, 12, keep_from=0)
         store.append_plain(plain([message()]), 1)
 
     def test_a_failed_fsync_ends_the_store(self) -> None:

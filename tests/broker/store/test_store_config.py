@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.store.test_store_config -*-
-"""Options of a store are refused at the door, with a sentence that says what is allowed."""
+"""Options of a store are refused at once, with a sentence that says what is allowed."""
 
 from __future__ import annotations
 

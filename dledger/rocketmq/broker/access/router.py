@@ -43,7 +43,7 @@ class SendCommands(Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class SendDoors:
+class SendHandlers:
     """
     Who takes the sends of producers, which come in three forms.
 
@@ -61,7 +61,7 @@ class CommandRouter(AnsweringSide):
     """An L{AnsweringSide} that also takes sends and native frames."""
 
     def __init__(
-        self, turn: Turn, groups: Sequence[CommandGroup], sends: SendDoors, *,
+        self, turn: Turn, groups: Sequence[CommandGroup], sends: SendHandlers, *,
         refusals: RefusalCounts | None = None, gate: RequestGate | None = None,
         connections_max: int = CONNECTIONS_MAX, share_percent: int = SHARE_PERCENT,
         show: Callable[[], None] = lambda: None,

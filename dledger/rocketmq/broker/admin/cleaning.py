@@ -38,13 +38,13 @@ class Cleaning(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
-        keep_house: Callable[[], None],
+        maintain: Callable[[], None],
     ) -> None:
-        """@param keep_house: deletes the files of the log that are old enough, at any hour."""
+        """@param maintain: deletes the files of the log that are old enough, at any hour."""
         self._config = config
         self._store = store
         self._metadata = metadata
-        self._keep_house = keep_house
+        self._maintain = maintain
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -73,5 +73,5 @@ class Cleaning(CommandGroup):
         if self._config.raft.enable_dleger_commit_log:
             raise Refused(Code.SYSTEM_ERROR, "the members of a raft group delete the old files of its log")
         self.log.info("old files of the log are deleted now: {address} asks", address=connection.address)
-        self._keep_house()
+        self._maintain()
         connection.answer(request)

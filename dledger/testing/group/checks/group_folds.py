@@ -219,7 +219,7 @@ class GroupRules:
 
     def look(self, member_id: str, boots: int, node: Node, moments: Moments) -> None:
         """Something happened at a member: a part of a state may have come to it, or a state was taken up."""
-        progress, key = node.desks.group_fetch.progress, (member_id, boots)
+        progress, key = node.handlers.group_fetch.progress, (member_id, boots)
         before = self._fetched.get(key, "")
         if progress != before:
             self._fetched[key] = progress

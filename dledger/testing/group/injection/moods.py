@@ -144,8 +144,8 @@ class Moods:
         )
         rules = self._cluster.world.machines
         assert rules is not None, "these members run no machine"
-        desk, reported = rules.hosted[member.member_id].desk, partial(self._answered, member)
-        member.call(lambda _: desk.answer(request, lambda: True, "").addCallbacks(
+        handler, reported = rules.hosted[member.member_id].handler, partial(self._answered, member)
+        member.call(lambda _: handler.answer(request, lambda: True, "").addCallbacks(
             reported, lambda failure: failure.trap(DLedgerError, CancelledError) and None
         ).addErrback(self._broken))
 

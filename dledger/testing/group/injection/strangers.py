@@ -108,7 +108,7 @@ def _in_json(request: Request, opaque: int) -> bytes:
     return encode_command(command)
 
 
-class _Voice(Protocol):
+class _Reporter(Protocol):
     """Says something, and does not listen."""
 
     def __init__(self, words: bytes) -> None:
@@ -204,8 +204,8 @@ class Stranger:
 
     def _say(self, member: SimMember, words: bytes) -> None:
         cluster, rng = self._cluster, self._rng
-        voice = _Voice(words)
+        reporter = _Reporter(words)
         there = StreamClient(cluster.network, "stranger", self._process, member.member_id)
-        connect_with(there, voice).addErrback(lambda _: None)
+        connect_with(there, reporter).addErrback(lambda _: None)
         us = int(rng.random() * 20 * SECOND_US)
-        cluster.clock.after(us, self._process.run, self, voice.hang_up)
+        cluster.clock.after(us, self._process.run, self, reporter.hang_up)

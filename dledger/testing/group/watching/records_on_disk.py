@@ -15,7 +15,7 @@ from typing import Protocol
 import attrs
 
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
+from dledger.node.maintenance import MAINTENANCE_INTERVAL_S
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, decode_mark
 from dledger.storage.files.state_file import STATE_NAME, decode_state
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
@@ -133,7 +133,7 @@ class RecordRules:
         # (A member looks for room while it keeps house.)
         self._apart = 0 if state.is_full == ledger.disk_full else self._apart + 1
         self._says("room, late: full", ledger.disk_full, state.is_full,
-                   10 * self._apart * member.config.tick_ms <= 1500 * HOUSE_KEEPING_INTERVAL_S)
+                   10 * self._apart * member.config.tick_ms <= 1500 * MAINTENANCE_INTERVAL_S)
         self._look_at_mark(mark_in(self._content(COMMIT_MARK_NAME)), is_undisturbed=is_undisturbed)
 
     def _look_at_lists(self) -> None:

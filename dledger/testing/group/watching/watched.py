@@ -205,7 +205,7 @@ class WatchedDriver(Driver):
         """All that the last step wanted has been done."""
         member = self.member
         self.outcomes.ticks()
-        self._waiters.look(member.member_id, member.node.desks.reads, self.watched.committed_index)
+        self._waiters.look(member.member_id, member.node.handlers.reads, self.watched.committed_index)
         if self._ticks % BOUNDED_TICKS == 0:
             member.records.look()
             member.world.groups.check_state(member.world.invariants, member)

@@ -8,7 +8,7 @@ from typing import Protocol
 from protocols.ledger.connection import ServerConnection
 
 
-class Seats(Protocol):
+class Places(Protocol):
     """The places of clients, see L{dledger.base.serving.listening.ListeningSide}."""
 
     def has_place(self, connection: ServerConnection) -> bool:
@@ -18,7 +18,7 @@ class Seats(Protocol):
         """Give it one. @return: why there is none; empty: it has one from now on."""
 
 
-class EndlessSeats:
+class EndlessPlaces:
     """Everybody has a place."""
 
     def has_place(self, connection: ServerConnection) -> bool:

@@ -1,5 +1,5 @@
-# -*- test-case-name: tests.client.test_door -*-
-"""Numbers are checked at the door of the client."""
+# -*- test-case-name: tests.client.test_arguments -*-
+"""Numbers are checked by the client, at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.base.sending.arguments import patience, seconds, text, whole
 from tests.client.fakes import FakeGroup
 
 
-class DoorTests(SynchronousTestCase):
+class AccessTests(SynchronousTestCase):
     """Each call refuses what is not a number, or is out of range, and nothing is sent."""
 
     def setUp(self) -> None:

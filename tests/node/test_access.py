@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_door -*-
+# -*- test-case-name: tests.node.test_access -*-
 """Tokens of clients: their rights, where, and after a change of their file. Without tokens: addresses."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.tokens import ClientTokenFile, new_token
-from dledger.node.connections.door import NEEDED
+from dledger.node.connections.access import NEEDED
 from dledger.values.hosts import ChangeHosts
 from dledger.values.rights import NO_RIGHTS, ClientRole, Rights
 from protocols.wire.codes import ResponseCode
@@ -35,7 +35,7 @@ from tests.node.rig import FakeClient, Rig
 FORBIDDEN = ResponseCode.FORBIDDEN
 
 
-class DoorCase(SynchronousTestCase):
+class AccessCase(SynchronousTestCase):
     """A leader that leads alone, and a file of tokens."""
 
     rights: Rights | None = NO_RIGHTS
@@ -53,7 +53,7 @@ class DoorCase(SynchronousTestCase):
         """The member looks at certificates, and at tokens."""
         rights = self.rights
         rights_of = None if rights is None else (lambda connection: rights)
-        self.rig.node.router.door.judge_with(rights_of, ClientTokenFile(str(self.path)))
+        self.rig.node.router.access.judge_with(rights_of, ClientTokenFile(str(self.path)))
 
     def write(self, **tokens: tuple[ClientRole, tuple[str, ...]]) -> None:
         """Put these tokens into the file, new ones except those that are known."""
@@ -93,7 +93,7 @@ class DoorCase(SynchronousTestCase):
         return client
 
 
-class ClosedTests(DoorCase):
+class ClosedTests(AccessCase):
     """The member of a program with accounts, where nobody is known by name."""
 
     def guard(self) -> None:
@@ -101,8 +101,8 @@ class ClosedTests(DoorCase):
         self.close(ChangeHosts())
 
     def close(self, changers: ChangeHosts, tokens: ClientTokenFile | None = None) -> None:
-        """Close the door."""
-        self.rig.node.router.door.judge_with(None, tokens, changers, is_closed=True)
+        """Close it."""
+        self.rig.node.router.access.judge_with(None, tokens, changers, is_closed=True)
 
     def test_a_closed_door_takes_metadata_and_changes(self) -> None:
         """METADATA, and changes from where they may come; nothing else. A token opens it."""
@@ -115,7 +115,7 @@ class ClosedTests(DoorCase):
         self.assertEqual(self.may(self.with_token("reader")), [True, False, False])
 
 
-class TokenTests(DoorCase):
+class TokenTests(AccessCase):
     """On connections without rights of their own."""
 
     def test_tokens_give_their_roles(self) -> None:
@@ -175,11 +175,11 @@ class TokenTests(DoorCase):
     def test_a_withdrawn_token_ends_its_connections(self) -> None:
         """Connections end whose token is gone, or grants something else; the others go on."""
         clients = {name: self.with_token(name) for name in ("reader", "writer", "ops")}
-        door = self.rig.node.router.door
-        door.refresh()
+        access = self.rig.node.router.access
+        access.refresh()
         self.assertTrue(all(client.connection.is_open for client in clients.values()))
         self.write(reader=(ClientRole.READ, ()), writer=(ClientRole.READ, ()), new=(ClientRole.ADMIN, ()))
-        door.refresh()
+        access.refresh()
         self.rig.clock.advance(0)
         self.assertEqual([client.connection.is_open for client in clients.values()], [True, False, False])
         self.assertEqual(self.rig.node.status().counts.reports["token-withdrawn"], 2)
@@ -199,8 +199,8 @@ class TokenTests(DoorCase):
         client = self.with_token("writer")
         self.path.write_text("nonsense\n")
         with capturedLogs() as logs:
-            self.rig.node.router.door.refresh()
-            self.rig.node.router.door.refresh()
+            self.rig.node.router.access.refresh()
+            self.rig.node.router.access.refresh()
         self.assertEqual(len(logs), 1)
         self.assertEqual(self.may(client), [True, True, False])
 
@@ -225,7 +225,7 @@ class TokenTests(DoorCase):
         self.assertEqual(rig.node.status().member.term, 0)
 
 
-class PlainTests(DoorCase):
+class PlainTests(AccessCase):
     """Without TLS: members are known by the ids that they name."""
 
     rights = None
@@ -264,15 +264,15 @@ class PlainTests(DoorCase):
 
     def test_owners(self) -> None:
         """The account of a token that counts, from then on; without one the address."""
-        door = self.rig.node.router.door
+        access = self.rig.node.router.access
         stranger, writer = self.rig.client("10.0.0.7"), self.rig.client("10.0.0.7")
-        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)], ["@10.0.0.7"] * 2)
+        self.assertEqual([access.owner_of(one.connection) for one in (stranger, writer)], ["@10.0.0.7"] * 2)
         self.show(writer, self.texts["writer"])
-        self.assertEqual([door.owner_of(one.connection) for one in (stranger, writer)],
+        self.assertEqual([access.owner_of(one.connection) for one in (stranger, writer)],
                          ["@10.0.0.7", "writer"])
         writer.connection.connectionLost(Failure(ConnectionDone()))
         stranger.connection.connectionLost(Failure(ConnectionDone()))
-        self.assertEqual(door._owners, {})
+        self.assertEqual(access._owners, {})
 
     def test_tokens_count_for_nothing_without_a_file(self) -> None:
         """A member without a file takes any token for nothing: addresses decide."""
@@ -350,13 +350,13 @@ class AddressTests(SynchronousTestCase):
 
     def test_named_hosts_may_change_the_group(self) -> None:
         """That the option names, and no others."""
-        door = self.rig.node.router.door
+        access = self.rig.node.router.access
         for hosts, host, is_taken in (
             (("10.0.0.0/24", "fd00::7"), "10.0.0.7", True), (("10.0.0.0/24",), "::ffff:10.0.0.7", True),
             (("10.0.0.0/24", "fd00::7"), "fd00::7", True), (("10.0.0.0/24",), "10.0.1.7", False),
             (("*",), "10.0.1.7", True),
         ):
-            door.judge_with(None, None, ChangeHosts(hosts))
+            access.judge_with(None, None, ChangeHosts(hosts))
             codes = [self.rig.client(host).ask(one).code for one in self.changes()]
             self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 4, host)
 

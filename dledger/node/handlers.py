@@ -32,11 +32,11 @@ from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
 from protocols.wire.ledger.own.own_entries import MACHINE_CHANNEL, READER_CHANNEL, STATE_CHANNEL
 
 
-class Desks:
+class Handlers:
     """
     @ivar router: receives the requests of connections.
     @ivar refusals: answers requests that are refused.
-    @ivar machine: the place of a state machine, and the door for the requests to it.
+    @ivar machine: the place of a state machine, and the handler of the requests to it.
     @ivar machine_surroundings: for the part that answers these requests.
     @ivar readers: answers the requests of readers.
     @ivar snapshots: exchanges snapshots with other members.
@@ -55,7 +55,7 @@ class Desks:
         """
         takes_appends = embedding is None
         config, store, core, counters = inside.config, inside.store, inside.core, inside.counters
-        broken = inside.voice.broken
+        broken = inside.reporter.broken
         next_token = count(1).__next__
         self._core = core
         self._config = config
@@ -65,7 +65,7 @@ class Desks:
         if config.entry_times_ms and takes_appends:
             times = EntryTimes(
                 config.entry_times_ms, ledger=store, leading=core.member, wall_s=inside.wall_s,
-                note=inside.voice.note,
+                note=inside.reporter.note,
             )
             propose = TimedProposals(times, inside.feed, next_token).propose
         self.refusals = Refusals(core, inside.feed, counters)
@@ -77,7 +77,7 @@ class Desks:
         self.reads = Reads(
             group=config.group, store=store, committed_index=lambda: core.committed_index,
             request_reads=inside.feed, turn=turn, next_token=next_token, refuse=self.refusals.refuse,
-            owner_of=lambda connection: self.router.door.owner_of(connection), counters=counters,
+            owner_of=lambda connection: self.router.access.owner_of(connection), counters=counters,
         )
         self.machine = MachineRequests(
             config.group, leader_id=lambda: core.leader_id, broken=broken, counters=counters
@@ -97,7 +97,7 @@ class Desks:
             append=self.appends.append_own if takes_appends else None,
         )
         self.state_digests = StateDigests(
-            store, core.member, ask=self.snapshots.ask_reported, report=inside.voice.report, later=later,
+            store, core.member, ask=self.snapshots.ask_reported, report=inside.reporter.report, later=later,
             append=self._append_state_entry if takes_appends else None, hand_over=self.transfer,
             void=lambda why: inside.with_store(partial(store.void_group, why)),
         )
@@ -108,13 +108,13 @@ class Desks:
         self.machine_surroundings = MachineSurroundings(
             append=self._append_command, append_order=partial(self.appends.append_own, MACHINE_CHANNEL),
             read_index=self.reads.read_index, status=core.status, group=lambda: store.group,
-            now_ms=inside.now_ms, others=self.snapshots, note=inside.voice.note,
+            now_ms=inside.now_ms, others=self.snapshots, note=inside.reporter.note,
             judged=lambda *, runs, is_unfit: inside.feed(MachineChecked(runs=runs, is_unfit=is_unfit)),
         )
         self.readers = ReaderDesk(
             config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
             append=partial(self.appends.append_own, READER_CHANNEL) if takes_appends else None, broken=broken,
-            note=inside.voice.note, counters=counters,
+            note=inside.reporter.note, counters=counters,
         )
         self.router = RequestRouter(
             inside, Answerers(

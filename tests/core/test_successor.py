@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_ward -*-
+# -*- test-case-name: tests.core.test_successor -*-
 """A member that must never lead stands in for a candidate that lacks its entries, until that one has them."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class WardTests(SynchronousTestCase):
             self.bench.now_ms += 300
             self.bench.request(vote_request("n1", 9, end_index=0, end_term=1, pre_vote=True))
             self.bench.request(heart_beat("n2", 4))
-        self.assertIsNone(self.bench.core.member.ward_id)
+        self.assertIsNone(self.bench.core.member.successor_id)
 
     def test_leads_and_hands_over(self) -> None:
         """It takes no appends, writes no entry of its own, and asks n1 to take over once it holds all."""
@@ -131,15 +131,15 @@ class WardTests(SynchronousTestCase):
         assert isinstance(answer, VoteResponse)
         self.assertIs(answer.vote_result, VoteResult.ACCEPT)
         self.bench.request(heart_beat("n1", self.bench.term))
-        self.assertIsNone(self.bench.core.member.ward_id)
+        self.assertIsNone(self.bench.core.member.successor_id)
         self.assertFalse(self.bench.core.member.may_lead)
 
-    def test_a_ward_that_dies(self) -> None:
+    def test_a_successor_that_dies(self) -> None:
         """Without a quorum it steps down, and is a follower as before."""
         self.lead()
         self.bench.run(5_000)
         self.assertEqual(self.bench.role, "follower")
-        self.assertIsNone(self.bench.core.member.ward_id)
+        self.assertIsNone(self.bench.core.member.successor_id)
         self.bench.seen.clear()
         self.bench.run(30_000)
         self.assertEqual(sent(self.bench.seen, VoteRequest) + pushes(self.bench.seen, PushType.APPEND), [])

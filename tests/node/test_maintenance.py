@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_house_keeping -*-
+# -*- test-case-name: tests.node.test_maintenance -*-
 """House-keeping that fails is logged once, and goes on."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.logger import Logger, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.house_keeping import MemberHouse
+from dledger.node.maintenance import FileMaintenance
 from dledger.node.reporting.status import Counters
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import StoreError
@@ -17,7 +17,7 @@ class _Store:
 
     error: Exception | None = None
 
-    def house_keeping(
+    def maintenance(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
         """As a store."""
@@ -26,13 +26,13 @@ class _Store:
         return [DeletedSegment(path=f"/{local_hour}", begin_index=keep_from_index, why="old")]
 
 
-class HouseKeepingTests(SynchronousTestCase):
+class MaintenanceTests(SynchronousTestCase):
     """One store."""
 
     def setUp(self) -> None:
         """A store, and who keeps house in it."""
         self.store, self.counters = _Store(), Counters()
-        self.house = MemberHouse("n0", self.store, self.counters, Logger())
+        self.house = FileMaintenance("n0", self.store, self.counters, Logger())
 
     def keep(self) -> list[str]:
         """Keep house. @return: the levels of what was logged."""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_house_keeping -*-
+# -*- test-case-name: tests.node.test_maintenance -*-
 """
 House-keeping of a member: its keys, the tokens of its clients, and its store. The room of the store is
 measured, its expired files are deleted, its closed ones are read again.
@@ -16,7 +16,7 @@ from dledger.base.tls.key_watch import KeyWatch
 from dledger.core.driver import Terms
 from dledger.core.state import inputs as ev
 from dledger.core.status import MemberStatus
-from dledger.node.desks import Desks
+from dledger.node.handlers import Handlers
 from dledger.node.host import MemberHost
 from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
 from dledger.node.work.aside_watch import AsideWatch
@@ -27,13 +27,13 @@ from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.ledger.config import DLedgerConfig
 
 #: Seconds between two checks of disk space and expired files.
-HOUSE_KEEPING_INTERVAL_S = 10.0
+MAINTENANCE_INTERVAL_S = 10.0
 
 #: The same while the disk is full.
 FULL_CHECK_INTERVAL_S = 1.0
 
 
-class MemberHouse:
+class FileMaintenance:
     """
     @ivar begin_moved: the file that was deleted last, and why; empty: none was.
     """
@@ -56,7 +56,7 @@ class MemberHouse:
         """
         trouble, deleted = "", list[DeletedSegment]()
         try:
-            deleted = self._store.house_keeping(
+            deleted = self._store.maintenance(
                 *clock, keep_from_index=keep_from_index, drop_to_index=drop_to_index
             )
         except OSError as error:
@@ -74,7 +74,7 @@ class MemberHouse:
         self._counters.segments_deleted += len(deleted)
 
 
-class MemberUpkeep:
+class MemberMaintenance:
     """
     Everything that a member does for its files and keys from time to time.
 
@@ -82,7 +82,7 @@ class MemberUpkeep:
     """
 
     def __init__(
-        self, inside: MemberInside, host: MemberHost, terms: Terms, desks: Desks, key_watch: KeyWatch,
+        self, inside: MemberInside, host: MemberHost, terms: Terms, handlers: Handlers, key_watch: KeyWatch,
         log: Logger,
     ) -> None:
         """@param log: of the member."""
@@ -90,9 +90,9 @@ class MemberUpkeep:
         self._inside = inside
         self._host = host
         self._terms = terms
-        self._desks = desks
+        self._handlers = handlers
         self._key_watch = key_watch
-        self._house = MemberHouse(config.self_id, store, inside.counters, log)
+        self._maintenance = FileMaintenance(config.self_id, store, inside.counters, log)
         self._aside = AsideWatch(store, log, config.self_id)
         self._scrubbing = Scrubbing(config, store, inside.seconds, inside.counters, log)
         self._space: DiskSpace | None = None
@@ -122,20 +122,20 @@ class MemberUpkeep:
     def reread(self, config: DLedgerConfig) -> None:
         """The options were read again: keep house by them, and look at keys and tokens at once."""
         self._scrubbing.reread(config)
-        self._desks.readers.reread(config)
+        self._handlers.readers.reread(config)
         self.keep()
 
     def keep(self) -> None:
         """Keep house now."""
-        self._next_s = self._inside.seconds() + HOUSE_KEEPING_INTERVAL_S
+        self._next_s = self._inside.seconds() + MAINTENANCE_INTERVAL_S
         self._key_watch.check(self._host.wall_clock()[0])
-        self._desks.router.door.refresh()
+        self._handlers.router.access.refresh()
         self._inside.with_store(self._keep_store)
 
     def _keep_store(self) -> None:
-        self._house.keep(
-            self._host.wall_clock(), keep_from_index=self._desks.keep_from_index(),
-            drop_to_index=self._desks.drop_to_index(),
+        self._maintenance.keep(
+            self._host.wall_clock(), keep_from_index=self._handlers.keep_from_index(),
+            drop_to_index=self._handlers.drop_to_index(),
         )
         self._aside.look()
         is_full = self._inside.store.disk_full
@@ -154,5 +154,5 @@ class MemberUpkeep:
             total_bytes=space.total if space is not None else -1,
             is_full=store.disk_full or bool(self._inside.driver.why_mute),
             set_aside_files=max(self._aside.files, 0), set_aside_bytes=self._aside.size,
-            begin_moved=self._house.begin_moved,
+            begin_moved=self._maintenance.begin_moved,
         )

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_door,tests.node.test_router,tests.node.test_turned_away -*-
+# -*- test-case-name: tests.node.test_access,tests.node.test_router,tests.node.test_turned_away -*-
 """
 Decides which requests each connection may make, and for which member it speaks (L{Speakers}).
 
@@ -8,16 +8,16 @@ the hosts of C{change_hosts} may change the group.
 
 Rule 1: a request beyond the rights of its connection is answered FORBIDDEN (440). No other part of the
 member sees it.
-Rule 2: a token counts for the connection that sent it. The door keeps only the hash of the token. When the
-file of tokens has changed, the door looks up the grant of each hash again, and ends every connection whose
+Rule 2: a token counts for the connection that sent it. Only the hash of the token is kept. When the
+file of tokens has changed, the grant of each hash is looked up again, and each connection ends whose
 token now grants something else, or nothing.
-Rule 3: a certificate proves that the other end is a member. Without TLS nothing proves it: the door then
-believes the id by which the connection was taken for a member's, and asks no role for the requests that
-members make. A change of the group is not one of these, with one exception: a leader sends
+Rule 3: a certificate proves that the other end is a member. Without TLS nothing proves it: then
+the id counts by which the connection was taken for a member's, and what members ask needs no role. A change
+of the group is not one of these, with one exception: a leader sends
 LEADERSHIP_TRANSFER to its successor, and names itself in it.
 Rule 4: the requests that change the group are those that need the role C{admin} (L{NEEDED}), and those that
 move or forget a reader, which is for its account, too (L{dledger.node.requests.readers.Asker}).
-Rule 5: a door without certificates and tokens may be closed. Clients may then ask METADATA only, and the
+Rule 5: a member without certificates and tokens may be closed. Clients may then ask METADATA only, and the
 hosts of C{change_hosts} may change the group.
 Rule 6: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on the connection of the member
 that they name, and while that member's own address answers; the first message that names its sender
@@ -58,7 +58,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     kind: ClientRole(request.role) if request.role else None for kind, (request, _answer) in MESSAGES.items()
 }
 
-#: The rights of every caller at a closed door. (L{Door.refusal_of_change} then judges the address.)
+#: The rights of every caller of a closed member. (L{Access.refusal_of_change} then judges the address.)
 _ONLY_CHANGES = attrs.evolve(ALL_RIGHTS, roles=frozenset({ClientRole.ADMIN}))
 
 #: Finds the rights that its certificate gives to the other end of a connection.
@@ -67,7 +67,7 @@ RightsOf = Callable[[ServerConnection], Rights]
 Refuse = Callable[[ServerConnection, Ticket, Request, DLedgerError], None]
 
 
-class Door:
+class Access:
     """
     The rights of all connections to one member.
 
@@ -75,7 +75,7 @@ class Door:
     connection is in C{_token_hashes} once it has sent a token that granted something in this group.
 
     @ivar is_guarded: whether L{allowed} may refuse a request: certificates or tokens give rights, or the
-        door is closed.
+        member is closed.
     """
 
     log = Logger()
@@ -83,7 +83,7 @@ class Door:
     def __init__(self, group: str, refuse: Refuse, note: Note) -> None:
         """
         @param group: name of this member's group; tokens that are for other groups count for nothing here.
-        @param refuse: answers a request that the door refuses.
+        @param refuse: answers a request that is refused.
         @param note: reports an event.
         """
         self._group = group
@@ -177,7 +177,7 @@ class Door:
     def is_known(self, connection: ServerConnection) -> bool:
         """
         Whether the other end has a role, or may speak for a member. If not, it stays a stranger, although it
-        has named the group. At a door that is not guarded, or is closed, nobody is a stranger.
+        has named the group. Where nothing is guarded, or all is closed, nobody is a stranger.
         """
         if not self.is_guarded or self._is_closed:
             return True
@@ -235,7 +235,7 @@ class Door:
         """
         Why the sender of a request may not change the group from its address.
 
-        Only a door without certificates and tokens judges addresses.
+        Addresses are judged only without certificates and tokens.
 
         @return: None if the request changes nothing, or may.
         """
@@ -304,10 +304,10 @@ class Claim(Protocol):
 class Speakers:
     """Decides for which member each connection of this one speaks."""
 
-    def __init__(self, self_id: str, members: KnownMembers, door: Door, note: Note) -> None:
+    def __init__(self, self_id: str, members: KnownMembers, access: Access, note: Note) -> None:
         self._self_id = self_id
         self._members = members
-        self._door = door
+        self._access = access
         self._note = note
         self._claim: Claim = lambda connection, peer_id, *, is_binding: True
         self._vouches: Callable[[str], bool] = lambda peer_id: True
@@ -343,7 +343,7 @@ class Speakers:
 
     def _speaks_for(self, connection: ServerConnection, peer_id: str, *, is_binding: bool) -> bool:
         """Whether the connection goes on: it is claimed for a member, or its request binds nobody."""
-        rights = self._door.rights(connection)
+        rights = self._access.rights(connection)
         if rights.speak_for(peer_id):
             if not self._claim(connection, peer_id, is_binding=is_binding):
                 return connection.is_open
@@ -368,7 +368,7 @@ class Speakers:
         @param named: see L{named_by}.
         """
         if named is None:
-            refusal = self._door.refusal_of_change(connection, request)
+            refusal = self._access.refusal_of_change(connection, request)
             if refusal is None and isinstance(request, MembershipRequest) and not request.is_dry:
                 self._note("change-asked", {
                     "address": connection.address, "change": request.change, "member_id": request.member_id,

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_machine_word -*-
+# -*- test-case-name: tests.core.test_machine_claims -*-
 """Members whose state machines do not run: the leader, and the reasons of the others."""
 
 from __future__ import annotations

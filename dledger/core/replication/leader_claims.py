@@ -76,7 +76,7 @@ class _EndSearch:
 
 
 @attrs.define
-class LeadersWord:
+class LeaderClaims:
     """
     @ivar end_index: the end of its ledger that the leader of C{_term} reported after this process began; -2:
         not reported yet.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_front_door -*-
+# -*- test-case-name: tests.client.test_top_level -*-
 """The names that programs import, at run time and for type checkers."""
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def put(address: str) -> str:
 '''
 
 
-class FrontDoorTests(SynchronousTestCase):
+class TopLevelTests(SynchronousTestCase):
     """What C{dledger} and C{dledger.rocketmq.client} export."""
 
     def test_every_exported_name_exists(self) -> None:

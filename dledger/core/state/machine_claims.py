@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_machine_word -*-
+# -*- test-case-name: tests.core.test_machine_claims -*-
 """
 Which members could lead for the state machine of the group, in the eyes of one member.
 
@@ -17,7 +17,7 @@ from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE_RUNS
 
 
 @attrs.define
-class MachineWord:
+class MachineClaims:
     """
     @ivar runs: whether the machine of this member runs; False without one.
     @ivar is_unfit: whether this member runs a machine that should not lead: it has failed, has no state, or
