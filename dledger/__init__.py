@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.client.answers.errors import (
+        CommandRefused,
         Conflict,
         Expired,
         LeaseHeld,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
         MemberInfo,
         UnknownOutcome,
     )
-    from dledger.client.answers.values import AppendFailed as Refused
-    from dledger.client.answers.values import UnknownOutcome as Unknown
     from dledger.client.blocking import Log, connect
     from dledger.client.links.connect_options import AppendLimits
     from dledger.values.client_token import ClientToken
@@ -53,6 +52,7 @@ __all__ = (
     "AppendSummary",
     "Appended",
     "ClientToken",
+    "CommandRefused",
     "Conflict",
     "Consistency",
     "DLedgerError",
@@ -65,13 +65,11 @@ __all__ = (
     "NotLeader",
     "NotYet",
     "OutOfSequence",
-    "Refused",
     "ResponseCode",
     "Restored",
     "SequenceTaken",
     "Timeout",
     "TlsFiles",
-    "Unknown",
     "UnknownChange",
     "UnknownOutcome",
     "connect",
@@ -88,19 +86,16 @@ _HOMES = {
     "dledger.client.blocking": ("Log", "connect"),
     "dledger.client.links.connect_options": ("AppendLimits",),
     "dledger.client.answers.errors": (
-        "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Restored",
-        "SequenceTaken", "Timeout", "UnknownChange",
+        "CommandRefused", "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet",
+        "OutOfSequence", "Restored", "SequenceTaken", "Timeout", "UnknownChange",
     ),
     "dledger.client.answers.summaries": ("AppendInterrupted", "AppendSummary"),
     "dledger.client.answers.values": (
-        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
-        "UnknownOutcome",
+        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
     ),
     "protocols.wire.codes": ("ResponseCode",),
     "protocols.wire.ledger.codes": ("Consistency",),
 }
-#: Short names: an append is acknowledged, refused, or unknown.
-_SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 
 
 def _version() -> str:
@@ -120,7 +115,7 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
             return globals().setdefault(name, _version())
         for home, names in _HOMES.items():
             if name in names:
-                value = globals()[name] = getattr(import_module(home), _SHORT.get(name, name))
+                value = globals()[name] = getattr(import_module(home), name)
                 return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

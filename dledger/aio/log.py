@@ -164,13 +164,13 @@ class AsyncLog:
         return await self._wait(lambda: self._client.get(index, consistency))
 
     def tail(
-        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
         control: bool = False,
     ) -> AsyncEntries:
         """
         Committed entries from C{from_index} on::
 
-            async for entry in log.tail(-10):
+            async for entry in log.tail(-10, follow=True):
                 ...
 
         @param from_index: first index; a negative one counts back from the committed end.
@@ -185,7 +185,7 @@ class AsyncLog:
         return AsyncEntries(AsyncBatches(self._wait, tail, self._drop))
 
     def tail_batches(
-        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
         control: bool = False,
     ) -> AsyncBatches[TailBatch]:
         """As L{tail}, many entries at a time; see L{LogClient.tail_batches}."""

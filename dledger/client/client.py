@@ -363,7 +363,7 @@ class LogClient:
     def tail(
         self,
         from_index: int = 0,
-        follow: bool = True,
+        follow: bool = False,
         *,
         timeout_s: float | None = None,
         batch_bytes_max: int = 1 << 20,
@@ -388,7 +388,7 @@ class LogClient:
         )))
 
     def tail_batches(
-        self, from_index: int = 0, follow: bool = True, *, timeout_s: float | None = None,
+        self, from_index: int = 0, follow: bool = False, *, timeout_s: float | None = None,
         batch_bytes_max: int = 1 << 20, control: bool = False,
     ) -> BatchTail:
         """
@@ -431,7 +431,7 @@ class LogClient:
         """
         at = place("begin", begin)
         reader = NamedReader(
-            ReaderCalls(self._commands.appends), partial(self.tail, control=True),
+            ReaderCalls(self._commands.appends), partial(self.tail, follow=True, control=True),
             None if is_index(at) else partial(self._find_begin, at), ReaderOptions(
                 name=text("name", name), begin=at if is_index(at) else 0,
                 share=whole("share", share, 0, SHARE_MAX), lease_s=seconds("lease_s", lease_s), follow=follow,

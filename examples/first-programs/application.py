@@ -34,9 +34,9 @@ class Lines(LineOnlyReceiver):
         """Answer with the index of the line, or with what happened to it."""
         try:
             answer = str((await self.log.append(line)).index)
-        except dledger.Refused as error:
+        except dledger.AppendFailed as error:
             answer = f"refused: {error}"
-        except dledger.Unknown as error:
+        except dledger.UnknownOutcome as error:
             answer = f"unknown: {error}"
         self.sendLine(answer.encode())
 

@@ -32,9 +32,9 @@ async def append(request: Request) -> dict[str, int]:
     """Answer when a majority of the members holds the event."""
     try:
         placed = await request.app.state.log.append(await request.body())
-    except dledger.Refused as error:
+    except dledger.AppendFailed as error:
         raise HTTPException(503, f"the event is not in the log: {error}") from error
-    except dledger.Unknown as error:
+    except dledger.UnknownOutcome as error:
         raise HTTPException(504, f"the event may be in the log: read it, then try again: {error}") from error
     return {"index": placed.index}
 

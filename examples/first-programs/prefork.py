@@ -30,9 +30,9 @@ def application(environ: dict[str, Any], start_response: Callable[..., object]) 
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     try:
         status, answer = "200 OK", f"{log().append(body).index} by process {os.getpid()}"
-    except dledger.Refused as error:
+    except dledger.AppendFailed as error:
         status, answer = "503 Service Unavailable", f"not in the log: {error}"
-    except dledger.Unknown as error:
+    except dledger.UnknownOutcome as error:
         status, answer = "504 Gateway Timeout", f"may be in the log: read it before you try again: {error}"
     start_response(status, [("Content-Type", "text/plain")])
     return [answer.encode() + b"\n"]

@@ -12,9 +12,9 @@ import dledger
 with dledger.connect(os.environ["DLEDGER_PEERS"]) as log:
     try:
         summary = log.append_many(line.rstrip("\n").encode() for line in sys.stdin)
-    except dledger.Refused as error:
+    except dledger.AppendFailed as error:
         sys.exit(f"{error.failed} lines are certainly not in the log: {error}")
-    except dledger.Unknown as error:
+    except dledger.UnknownOutcome as error:
         sys.exit(f"{error.unknown} lines may be in the log, now or later: {error}")
     for number in range(summary.count):
         print(f"line {number} is entry {summary.index_of(number)}")

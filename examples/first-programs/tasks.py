@@ -22,7 +22,7 @@ if folder:  # broker filesystem://, which needs no server
                                          "control_folder": f"{folder}/control"}
 
 
-@app.task(autoretry_for=(dledger.Refused,), max_retries=5, retry_backoff=True)
+@app.task(autoretry_for=(dledger.AppendFailed,), max_retries=5, retry_backoff=True)
 def append(event: str) -> int:
     """Append an event. @return: its index. A refused one is certainly not in the log, and is tried again."""
     return log().append(event.encode()).index

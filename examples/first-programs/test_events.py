@@ -28,7 +28,7 @@ async def log() -> AsyncIterator[dledger.aio.AsyncLog]:
 async def test_comes_back(log: dledger.aio.AsyncLog) -> None:
     """An event that was appended is at the place that the answer names."""
     done = await log.append(b"an event of a test")
-    async for entry in log.tail(done.index):
+    async for entry in log.tail(done.index, follow=True):
         assert (entry.index, entry.body) == (done.index, b"an event of a test")
         break
 

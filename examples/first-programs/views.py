@@ -26,9 +26,9 @@ def append(request: HttpRequest) -> HttpResponse:
     """Append the body of a POST; answer with its place."""
     try:
         return JsonResponse({"index": log().append(request.body).index})
-    except dledger.Refused as error:
+    except dledger.AppendFailed as error:
         return JsonResponse({"error": f"not in the log: {error}"}, status=503)
-    except dledger.Unknown as error:
+    except dledger.UnknownOutcome as error:
         return JsonResponse({"error": f"may be in the log, so read it first: {error}"}, status=504)
 
 

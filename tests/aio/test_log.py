@@ -53,7 +53,7 @@ class AsyncLogTests(SynchronousTestCase):
         async def story(group: ServedGroup) -> None:
             log = group.open()
             await log.append(b"a")
-            tails: list[Any] = [log.tail(0), log.tail_batches(0)]
+            tails: list[Any] = [log.tail(0, follow=True), log.tail_batches(0, follow=True)]
             for tail in tails:
                 await anext(tail)
             waiting = [asyncio.ensure_future(anext(tail)) for tail in tails]
@@ -115,7 +115,7 @@ class AsyncLogTests(SynchronousTestCase):
             async with group.open() as log:
                 await log.append(b"a")
                 seen = []
-                tail = log.tail(0)
+                tail = log.tail(0, follow=True)
                 async for entry in tail:
                     seen.append(entry.body)
                     if len(seen) == 2:
@@ -138,7 +138,7 @@ class AsyncLogTests(SynchronousTestCase):
                         await log.append(b"b")
                 with self.assertRaises(TimeoutError):
                     async with asyncio.timeout(0.05):
-                        async for _ in log.tail(1):
+                        async for _ in log.tail(1, follow=True):
                             pass
                 group["n0"].holds = lambda request: False
                 group["n0"].release()

@@ -53,7 +53,7 @@ class AsyncTailTests(SynchronousTestCase):
         async def story(group: ServedGroup) -> None:
             async with group.open() as log:
                 await log.append(b"a")
-                tail = log.tail(0)
+                tail = log.tail(0, follow=True)
                 self.assertEqual((await anext(tail)).body, b"a")
                 for _ in range(3):
                     with self.assertRaises(TimeoutError):
@@ -72,7 +72,7 @@ class AsyncTailTests(SynchronousTestCase):
             async with group.open() as log:
                 await log.append(b"a")
                 for is_here in (False, True):
-                    entries = log.tail(0)
+                    entries = log.tail(0, follow=True)
                     await anext(entries)
                     tail = entries.batches.tail
                     if not is_here:

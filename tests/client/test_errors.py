@@ -10,6 +10,7 @@ import dledger
 from dledger.client.answers.errors import (
     AppendTimeout,
     AppendWithoutLeader,
+    CommandRefused,
     Expired,
     NotLeader,
     NotYet,
@@ -53,10 +54,11 @@ class KindTests(SynchronousTestCase):
         self.assertIs(reported(error), error)
         self.assertIsInstance(error, NotLeader)
 
-    def test_errors_have_short_names(self) -> None:
+    def test_errors_are_names_of_the_package(self) -> None:
         """As a program catches them."""
-        self.assertIs(dledger.Refused, AppendFailed)
-        self.assertIs(dledger.Unknown, UnknownOutcome)
+        self.assertIs(dledger.AppendFailed, AppendFailed)
+        self.assertIs(dledger.CommandRefused, CommandRefused)
+        self.assertIs(dledger.UnknownOutcome, UnknownOutcome)
         self.assertIs(dledger.NotLeader, NotLeader)
 
 

@@ -64,7 +64,9 @@ class TailCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def read(self, *args: Any, **options: Any) -> Reader:
-        """Read what there is."""
+        """Read what there is, and follow."""
+        if len(args) < 2:
+            options.setdefault("follow", True)
         reader = Reader(self.client.tail(*args, **options))
         self.group.run(0.2)
         return reader
@@ -279,7 +281,7 @@ class ReadingTests(TailCase):
 
     def test_a_slow_client_gets_two_batches(self) -> None:
         """A client that does not read is sent two batches ahead, not more."""
-        tail = self.client.tail(0)
+        tail = self.client.tail(0, follow=True)
         batch = tail.next_batch()
         self.group.run(0.5)
         self.assertEqual([entry.index for entry in self.successResultOf(batch)], [0, 1])

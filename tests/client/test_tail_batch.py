@@ -176,7 +176,7 @@ class BatchTailTests(TailCase):
 
     def test_closed_tail_forgets_what_it_has_asked_for(self) -> None:
         """No timer of a question is left, though its member does not answer."""
-        tail = self.client.tail_batches(0)
+        tail = self.client.tail_batches(0, follow=True)
         ready = tail.next_batch()
         def holds(asked: object) -> bool:
             return isinstance(asked, PullRequest) and asked.begin_index >= 4
@@ -232,7 +232,7 @@ class BatchTailTests(TailCase):
         """And the next call goes on."""
         for member in self.group.members.values():
             member.is_silent = True
-        tail = self.client.tail_batches(0)
+        tail = self.client.tail_batches(0, follow=True)
         ready = tail.next_batch()
         self.group.run(0.2)
         ready.cancel()
@@ -246,7 +246,7 @@ class BatchTailTests(TailCase):
 
     def test_two_calls_at_once_are_refused(self) -> None:
         """One of them would lose its batch."""
-        tail = self.client.tail_batches(0)
+        tail = self.client.tail_batches(0, follow=True)
         first, second = tail.next_batch(), tail.next_batch()
         self.failureResultOf(second, RuntimeError)
         self.group.run(0.2)
@@ -266,7 +266,7 @@ class BatchTailTests(TailCase):
 
     def test_answer_that_is_lost_before_it_is_wanted_is_no_error(self) -> None:
         """A program that ends its reading there hears of nothing."""
-        other = self.client.tail_batches(0)
+        other = self.client.tail_batches(0, follow=True)
         ready = other.next_batch()
         self.group.run(0.2)
         self.successResultOf(ready)

@@ -155,7 +155,7 @@ class LossTests(TailCase):
 
     def test_an_entry_expires_where_it_is_read(self) -> None:
         """A member that served has dropped the next entry: another one that has it goes on."""
-        tail = self.client.tail(0)
+        tail = self.client.tail(0, follow=True)
         read: list[int] = []
         for served in range(2):
             for who, member in self.group.members.items():
@@ -184,7 +184,7 @@ class LossTests(TailCase):
         clock = Clock()
         group = FakeGroup(clock)
         client = group.client()
-        reader = Reader(client.tail(0))
+        reader = Reader(client.tail(0, follow=True))
         for number, step in enumerate(steps):
             member = group[f"n{number % 3}"]
             if step == "append":

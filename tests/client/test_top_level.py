@@ -83,9 +83,9 @@ def append(peers: str) -> Iterator[bytes]:
             log.get(index)
         except (dledger.NotLeader, dledger.Timeout, dledger.Expired, dledger.NotYet) as failure:
             code: ResponseCode = failure.code
-        except dledger.Unknown as error:
+        except dledger.UnknownOutcome as error:
             unknown = error.unknown
-        except dledger.Refused as error:
+        except dledger.AppendFailed as error:
             unknown = error.failed
         for entry in log.tail(index, follow=True, timeout=1.0):
             yield entry.headers.get("type", b"") if entry.timestamp is not None else entry.body

@@ -47,7 +47,7 @@ class Counter(threading.Thread):
             placed = self.log.append(b"%d" % (number + 1), expected_end=end)
         except dledger.Conflict:
             self.conflicts += 1
-        except dledger.Unknown:
+        except dledger.UnknownOutcome:
             self.unknown += 1
         except (dledger.NotLeader, dledger.Timeout):
             pass

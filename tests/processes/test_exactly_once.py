@@ -72,7 +72,7 @@ class NumberedByProgram(Writer):
                         appended = log.append(self.body(number), producer=self.name, sequence=number)
                         self.placed[self.body(number)] = appended.index
                         number += 1
-                except (dledger.Unknown, dledger.NotLeader, dledger.Timeout):
+                except (dledger.UnknownOutcome, dledger.NotLeader, dledger.Timeout):
                     self.unknown += 1
 
 

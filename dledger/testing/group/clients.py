@@ -410,7 +410,7 @@ class SimClient:
                       self._expect)
             return
         first = self._followed
-        tail = self._client.tail(first, control=True)
+        tail = self._client.tail(first, follow=True, control=True)
         patience_s = min(self._load.patience_us / 1e6, 2.0)
         give_up = self._reactor.callLater(patience_s, tail.close)
 

@@ -172,7 +172,7 @@ class SimReader:
         """A reader whose answers are checked."""
         client = self._client
         reader = self._reader = NamedReader(
-            self._calls(), partial(client.tail, control=True),
+            self._calls(), partial(client.tail, follow=True, control=True),
             partial(client._find_begin, begin) if begin < 0 else None, ReaderOptions(
                 name=self.reader_name, begin=max(begin, 0), share=self._load.share,
                 lease_s=self._load.lease_s, follow=follow, timeout_s=None if follow else 3 * PATIENCE_S,
